@@ -1,0 +1,231 @@
+"""One tree of errors.
+
+    WatchkeeperError
+    ├─ ConfigurationError            what the caller wrote makes no sense (also a ValueError)
+    │  ├─ LimitsError                a limit, budget or deadline that cannot be
+    │  ├─ PromptDefinitionError      a template with unknown placeholders, duplicate keys, ...
+    │  ├─ ToolDefinitionError        a tool without types, without a description, ...
+    │  ├─ UnknownModelError          a model string nobody knows
+    │  ├─ UnpricedModelError         a cost ceiling and no price
+    │  ├─ MissingKeyError            no API key
+    │  └─ MissingExtraError          an optional dependency is not installed
+    ├─ PromptEvaluationError         an evaluation could not be completed; has a phase
+    │  ├─ DeadlineExceededError      phase "deadline"
+    │  ├─ BudgetExceededError        phase "budget"
+    │  ├─ OutputParseError           phase "response"
+    │  └─ ProviderError              phase "request": what a provider answered or failed to answer
+    │     └─ ThrottleError           rate limit, with its retry-after
+    ├─ ToolValidationError           arguments or a payload that a model can correct
+    ├─ SessionError                  the log or a slice
+    │  ├─ ReducerError               a reducer raised; the event is recorded, no slice changed
+    │  └─ SnapshotError              a snapshot that cannot be written, read or restored
+    ├─ FilesystemError               a path outside the root, a conflict, a read-only view
+    ├─ StoreError                    runs on disk
+    └─ RunStoppedError               raised by ``run(..., raise_on_stop=True)``
+
+A message says what happened, with which value, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from watchkeeper.core.stop import Stop
+
+Phase = Literal["preflight", "request", "response", "tool", "budget", "deadline"]
+
+ProviderFault = Literal[
+    "rate_limit",
+    "overloaded",
+    "auth",
+    "context_full",
+    "bad_request",
+    "refused",
+    "connection",
+    "timeout",
+    "broken_stream",
+    "server",
+]
+
+RETRYABLE_FAULTS: Final[frozenset[str]] = frozenset(
+    {"rate_limit", "overloaded", "connection", "timeout", "broken_stream", "server"}
+)
+
+
+class WatchkeeperError(Exception):
+    """Root of every error that Watchkeeper raises on purpose."""
+
+
+class ConfigurationError(WatchkeeperError, ValueError):
+    """What the caller wrote cannot work; raised before anything is spent."""
+
+
+class LimitsError(ConfigurationError):
+    """A limit, budget, deadline or duration that makes no sense."""
+
+
+class PromptDefinitionError(ConfigurationError):
+    """A prompt template, section or binding that cannot be rendered."""
+
+
+class ToolDefinitionError(ConfigurationError):
+    """A tool whose name, types or description cannot be offered to a model."""
+
+
+class UnknownModelError(ConfigurationError):
+    """A model string that names no known provider or model."""
+
+
+class UnpricedModelError(ConfigurationError):
+    """A cost ceiling is set, but nobody knows what the model costs."""
+
+
+class MissingKeyError(ConfigurationError):
+    """A provider needs an API key and none was given."""
+
+
+class MissingExtraError(ConfigurationError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        """Name what needs the dependency, and the extra that brings it."""
+        super().__init__(f"{what} needs an optional dependency: pip install 'watchkeeper[{extra}]'")
+        self.extra = extra
+
+
+class PromptEvaluationError(WatchkeeperError):
+    """An evaluation could not be completed (seeds: deadlines, nested-execution).
+
+    Args:
+        message: What happened, with the value, and what to do.
+        phase: Where it happened.
+        prompt_name: ``ns/key`` of the prompt, if known.
+        provider_payload: Facts for the host's log; deadline errors carry the cutoff under ``"deadline"``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: Phase,
+        prompt_name: str | None = None,
+        provider_payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep the phase and the payload beside the message."""
+        super().__init__(message)
+        self.message = message
+        self.phase: Phase = phase
+        self.prompt_name = prompt_name
+        self.provider_payload: dict[str, Any] = dict(provider_payload or {})
+        self.stop: Stop | None = None
+
+
+class DeadlineExceededError(PromptEvaluationError):
+    """The deadline passed; nothing further was sent."""
+
+    def __init__(
+        self, message: str, *, prompt_name: str | None = None, provider_payload: Mapping[str, Any] | None = None
+    ) -> None:
+        """Fix the phase to ``deadline``."""
+        super().__init__(message, phase="deadline", prompt_name=prompt_name, provider_payload=provider_payload)
+
+
+class BudgetExceededError(PromptEvaluationError):
+    """A ceiling on money, tokens, steps, calls or retries was reached."""
+
+    def __init__(
+        self, message: str, *, prompt_name: str | None = None, provider_payload: Mapping[str, Any] | None = None
+    ) -> None:
+        """Fix the phase to ``budget``."""
+        super().__init__(message, phase="budget", prompt_name=prompt_name, provider_payload=provider_payload)
+
+
+class OutputParseError(PromptEvaluationError):
+    """The model's final answer does not fit the declared output type."""
+
+    def __init__(self, message: str, *, raw: str = "", prompt_name: str | None = None) -> None:
+        """Keep the raw answer, so that nothing the model said is lost."""
+        super().__init__(message, phase="response", prompt_name=prompt_name, provider_payload={"raw": raw})
+        self.raw = raw
+
+
+class ProviderError(PromptEvaluationError):
+    """A provider refused, failed or could not be reached.
+
+    Args:
+        message: What the provider said, shortened.
+        fault: Which of the known faults it is.
+        provider: Provider name, for example ``openai``.
+        status: HTTP status, if there was one.
+        retry_after: Seconds the provider asked to wait, if it did.
+        billed: Whether the provider may have charged for the failed request.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fault: ProviderFault,
+        provider: str = "",
+        status: int | None = None,
+        retry_after: float | None = None,
+        billed: bool = False,
+    ) -> None:
+        """Keep what a retry decision needs."""
+        super().__init__(message, phase="request", provider_payload={"provider": provider, "status": status})
+        self.fault: ProviderFault = fault
+        self.provider = provider
+        self.status = status
+        self.retry_after = retry_after
+        self.billed = billed
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.fault in RETRYABLE_FAULTS
+
+
+class ThrottleError(ProviderError):
+    """The provider limits the rate; ``retry_after`` says for how long, if it told."""
+
+    def __init__(
+        self, message: str, *, provider: str = "", status: int | None = 429, retry_after: float | None = None
+    ) -> None:
+        """Fix the fault to ``rate_limit``."""
+        super().__init__(message, fault="rate_limit", provider=provider, status=status, retry_after=retry_after)
+
+
+class ToolValidationError(WatchkeeperError):
+    """Arguments or a payload that do not fit; worded so that a model can correct them."""
+
+
+class SessionError(WatchkeeperError):
+    """The log or a slice was used in a way that cannot work."""
+
+
+class ReducerError(SessionError):
+    """A reducer raised or returned nonsense; its event is recorded and no slice changed."""
+
+
+class SnapshotError(SessionError):
+    """A snapshot that cannot be written, read or restored."""
+
+
+class FilesystemError(WatchkeeperError):
+    """A path outside the root, a missing file, a conflict, or a write to a read-only view."""
+
+
+class StoreError(WatchkeeperError):
+    """The store cannot be opened, read or written."""
+
+
+class RunStoppedError(WatchkeeperError):
+    """A run ended before its work was done; ``stop`` says why and ``result`` holds what it had."""
+
+    def __init__(self, message: str, *, stop: Stop, result: Any) -> None:
+        """Keep the stop and the result, so that nothing that was paid for is lost."""
+        super().__init__(message)
+        self.stop = stop
+        self.result = result

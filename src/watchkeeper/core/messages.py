@@ -1,0 +1,136 @@
+"""Messages between the loop and a model, in provider-neutral form.
+
+Frozen: a message is never changed once it is in a transcript. What a provider needs back unchanged in later turns
+(signed reasoning, encrypted items) rides along in ``AssistantMessage.provider_data`` and is opaque to everybody else.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from watchkeeper.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text in a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image in a message.
+
+    Attributes:
+        media_type: For example ``image/png``.
+        data: Base64 of the bytes, or empty if ``url`` is given.
+        url: An http(s) address, or empty if ``data`` is given.
+        max_tokens: The caller's bound on what the image costs as input; needed under a cost or token ceiling, because
+            bytes do not bound image tokens.
+    """
+
+    media_type: str = "image/png"
+    data: str = ""
+    url: str = ""
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an image that is nothing, or two things."""
+        if bool(self.data) == bool(self.url):
+            raise ConfigurationError("ImagePart needs either data (base64) or url, and not both")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, media_type: str = "image/png", max_tokens: int | None = None) -> ImagePart:
+        """Build a part from raw image bytes."""
+        return cls(media_type=media_type, data=base64.b64encode(data).decode("ascii"), max_tokens=max_tokens)
+
+
+Part = TextPart | ImagePart
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that a model asks for.
+
+    Attributes:
+        call_id: The provider's id of the call; unique within the transcript.
+        name: Tool name as the model wrote it (it may be unknown).
+        arguments: The arguments as JSON text, exactly as the model wrote them (they may be broken).
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """Standing instructions; at most one, the first of a transcript."""
+
+    text: str
+    role: Literal["system"] = field(default="system", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """What the caller, or the runtime in the caller's name, says to the model."""
+
+    parts: tuple[Part, ...]
+    role: Literal["user"] = field(default="user", init=False)
+
+    @classmethod
+    def of(cls, text: str) -> UserMessage:
+        """Build a message of one text part."""
+        return cls((TextPart(text),))
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by blank lines."""
+        return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage:
+    """What a model answered: text, tool calls, or both.
+
+    Attributes:
+        text: Visible text; empty if there was none.
+        tool_calls: Calls in the order the model gave them.
+        reasoning: Visible reasoning or its summary, if the provider shows it; never sent back as text.
+        provider_data: Opaque JSON-able data that the same adapter needs back unchanged.
+    """
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    provider_data: Any = None
+    role: Literal["assistant"] = field(default="assistant", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage:
+    """The result of one tool call, as the model sees it."""
+
+    call_id: str
+    name: str
+    text: str
+    is_error: bool = False
+    role: Literal["tool"] = field(default="tool", init=False)
+
+
+Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+def text_bytes(message: Message) -> int:
+    """Return the UTF-8 size of everything textual in a message: an upper bound of its tokens without framing."""
+    match message:
+        case SystemMessage(text=text) | ToolMessage(text=text):
+            return len(text.encode())
+        case UserMessage(parts=parts):
+            return sum(len(part.text.encode()) for part in parts if isinstance(part, TextPart))
+        case AssistantMessage():
+            calls = sum(len(call.name.encode()) + len(call.arguments.encode()) for call in message.tool_calls)
+            return len(message.text.encode()) + len(message.reasoning.encode()) + calls

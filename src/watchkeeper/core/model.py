@@ -1,0 +1,156 @@
+"""The port to a language model: one turn, request to reply.
+
+An adapter implements `Model` and translates; it has no loop, no retries, no limits of its own: those stand in the
+gate and the loop. Cancelling the coroutine must drop the request. Errors are raised as `ProviderError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from watchkeeper.core.messages import AssistantMessage
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.usage import TokenUsage
+
+ToolChoice = Literal["auto", "none", "required"]
+FinishReason = Literal["stop", "tool_calls", "length", "refusal"]
+Effort = Literal["minimal", "low", "medium", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a model is told about a tool.
+
+    Attributes:
+        name: Letters, digits, underscore, hyphen; at most 64.
+        description: When and how to use it.
+        parameters: JSON Schema of an object, self-contained (``$defs`` inside).
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSchema:
+    """The typed answer a prompt wants.
+
+    Attributes:
+        name: Name of the output type.
+        schema: JSON Schema of an object, self-contained (``$defs`` inside).
+    """
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How a model is asked; None leaves the provider's default.
+
+    Attributes:
+        temperature: 0 to 2.
+        top_p: 0 to 1.
+        max_output_tokens: Cap on each reply; the gate may lower it to what is affordable.
+        effort: Reasoning effort, for models that reason.
+        seed: For providers that support it.
+        parallel_tool_calls: Whether the model may ask for several calls in one turn.
+        extra: Provider-specific fields, merged into the request body as they are.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    effort: Effort | None = None
+    seed: int | None = None
+    parallel_tool_calls: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One turn to ask for.
+
+    Attributes:
+        transcript: All messages so far; the adapter reads it, and only its own encodings in it may change.
+        tools: Tools on offer; the same tuple object in every turn of a run, so its encoding can be kept.
+        tool_choice: ``none`` keeps the tools in the request (for prompt caches) but forbids their use.
+        output: Schema of the final answer, or None for plain text. The same object in every turn of a run.
+        max_output_tokens: Cap on this reply's output, reasoning included.
+        settings: How to ask.
+        timeout: Seconds left for this call, or None; a bound for the transport, the gate cancels by itself.
+        on_delta: Where text goes as it arrives, or None if nobody listens (then no streaming is needed).
+    """
+
+    transcript: Transcript
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    output: OutputSchema | None = None
+    max_output_tokens: int = 4096
+    settings: ModelSettings = ModelSettings()
+    timeout: float | None = None
+    on_delta: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What came back.
+
+    Attributes:
+        message: Text and tool calls.
+        usage: Tokens as the provider reported them.
+        finish: Why the model stopped; ``refusal`` also for content filters.
+        model: The model that really answered, as the provider names it.
+        response_id: The provider's id of the reply, if any.
+        refusal: The refusal's text, if it refused.
+    """
+
+    message: AssistantMessage
+    usage: TokenUsage
+    finish: FinishReason = "stop"
+    model: str = ""
+    response_id: str = ""
+    refusal: str = ""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """One turn of a language model.
+
+    Attributes:
+        name: The model's name as the provider knows it, for example ``gpt-5-mini``.
+        provider: Provider name, for example ``openai``; used for prices, telemetry and events.
+        native_output: Whether the adapter itself makes the model answer in ``request.output``'s schema. If not, the
+            runtime describes the schema in the prompt.
+        context_window: Tokens the model can hold, if known.
+        max_output_tokens: Largest reply the model can give, if known.
+        free: True if a call costs nothing by declaration (a model on this machine).
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def native_output(self) -> bool: ...
+    @property
+    def context_window(self) -> int | None: ...
+    @property
+    def max_output_tokens(self) -> int | None: ...
+    @property
+    def free(self) -> bool: ...
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Ask for one reply.
+
+        Raises:
+            ProviderError: With the fault that tells whether a retry may help.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections and processes; calling it twice is harmless."""
+        ...

@@ -1,0 +1,47 @@
+"""The messages of one conversation: a list that only grows.
+
+No message is ever changed, moved or removed, so an adapter may keep the encoded bytes of every message and send a
+turn at the cost of what is new in it. `encoded` is the place for that: one list per adapter, as long as or shorter
+than the transcript; only the adapter that owns the key touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from watchkeeper.core.messages import Message
+
+
+class Transcript:
+    """An append-only sequence of messages with room for each adapter's encodings."""
+
+    __slots__ = ("_encoded", "_messages")
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        """Start with the given messages."""
+        self._messages: list[Message] = list(messages)
+        self._encoded: dict[str, list[bytes]] = {}
+
+    def append(self, message: Message) -> None:
+        """Add a message at the tail."""
+        self._messages.append(message)
+
+    def encoded(self, key: str) -> list[bytes]:
+        """Return the list in which the adapter named ``key`` keeps one encoding per message, oldest first."""
+        return self._encoded.setdefault(key, [])
+
+    def since(self, index: int) -> list[Message]:
+        """Return the messages from ``index`` on: what is new since an adapter last looked."""
+        return self._messages[index:]
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self._messages)
+
+    def __getitem__(self, index: int) -> Message:
+        """Return one message."""
+        return self._messages[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        """Iterate over all messages, oldest first."""
+        return iter(self._messages)
