@@ -1,0 +1,93 @@
+"""A signal that work should stop (contract of the seed execution-context).
+
+Cancelling a parent cancels its children; cancelling twice keeps the first reason; callbacks run once, on the thread
+that cancels. A child that is done lets go of its parent, so a long run does not collect tokens.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+
+class CancellationToken:
+    """A flag with a reason, children and callbacks; safe under threads."""
+
+    __slots__ = ("__weakref__", "_callbacks", "_children", "_event", "_lock", "_reason")
+
+    def __init__(self, parent: CancellationToken | None = None) -> None:
+        """Make a token, cancelled with its parent if it has one."""
+        self._lock = threading.Lock()
+        self._event: threading.Event | None = None
+        self._reason: str | None = None
+        self._callbacks: dict[int, Callable[[str], None]] = {}
+        self._children: weakref.WeakSet[CancellationToken] | None = None
+        if parent is not None:
+            parent._adopt(self)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody cancelled."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """The first reason given, or None."""
+        return self._reason
+
+    def child(self) -> CancellationToken:
+        """Return a token that is cancelled with this one."""
+        return CancellationToken(self)
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Cancel this token and its children; the first reason stays."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            callbacks, self._callbacks = list(self._callbacks.values()), {}
+            children = list(self._children) if self._children is not None else []
+            if self._event is not None:
+                self._event.set()
+        for callback in callbacks:
+            callback(reason)
+        for token in children:
+            token.cancel(reason)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until cancelled or until the time is over; return whether it is cancelled.
+
+        For sync tools that poll or sleep: ``if token.wait(5): return``.
+        """
+        with self._lock:
+            if self._reason is not None:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+        return self._event.wait(timeout_s)
+
+    def on_cancel(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Call back with the reason when cancelled (at once if it already is); return a function that forgets it."""
+        with self._lock:
+            if self._reason is None:
+                key = id(callback)
+                while key in self._callbacks:
+                    key += 1
+                self._callbacks[key] = callback
+                return lambda: self._forget(key)
+        callback(self._reason)
+        return lambda: None
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+    def _adopt(self, token: CancellationToken) -> None:
+        with self._lock:
+            if self._reason is None:
+                if self._children is None:
+                    self._children = weakref.WeakSet()
+                self._children.add(token)
+                return
+        token.cancel(self._reason)

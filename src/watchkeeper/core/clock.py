@@ -1,0 +1,164 @@
+"""Time as a port: wall time, monotonic time, sleeping and timers.
+
+Nothing else in Watchkeeper calls ``time``, ``datetime.now`` or ``asyncio.sleep``. `TestClock` stands still until a
+test advances it or somebody sleeps on it: sleeping jumps, so tests of hours take milliseconds (trio's mock clock has
+the idea). Timers fire when time passes them, never by real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+
+class Timer(Protocol):
+    """A pending callback."""
+
+    def cancel(self) -> None:
+        """Forget the callback; harmless if it ran already."""
+        ...
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now(self) -> datetime:
+        """Return the wall time, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the running loop."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back on the running asyncio loop once `monotonic` reaches ``when`` (soon, if it is past)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    __slots__ = ()
+
+    def now(self) -> datetime:
+        """Return the wall time, aware, in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the running loop."""
+        await asyncio.sleep(max(seconds, 0.0))
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back on the running loop once ``when`` is reached."""
+        return asyncio.get_running_loop().call_later(max(when - time.monotonic(), 0.0), callback)
+
+
+SYSTEM_CLOCK: Final[Clock] = SystemClock()
+
+
+class _TestTimer:
+    __slots__ = ("callback", "loop")
+
+    def __init__(self, callback: Callable[[], None], loop: asyncio.AbstractEventLoop | None) -> None:
+        self.callback: Callable[[], None] | None = callback
+        self.loop = loop
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def fire(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is None:
+            return
+        if self.loop is None or self.loop is _running_loop():
+            callback()
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(callback)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class TestClock:
+    """A clock for tests: it stands still, `advance` moves it, and a sleeper moves it by itself.
+
+    When a coroutine sleeps, the clock lets everything else that is ready run first and then jumps to the earliest
+    wake-up. Timers (deadlines) do not make it jump: they fire when time is moved past them.
+    """
+
+    __test__ = False
+
+    def __init__(self, start: datetime | None = None) -> None:
+        """Start at the given aware time (2026-01-01 00:00 UTC by default)."""
+        self._start = start or datetime(2026, 1, 1, tzinfo=UTC)
+        self._elapsed = 0.0
+        self._timers: list[tuple[float, int, _TestTimer]] = []
+        self._wake_ups: list[float] = []
+        self._order = itertools.count()
+        self._lock = threading.RLock()
+
+    def now(self) -> datetime:
+        """Return the test's wall time."""
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        """Return the seconds that the test let pass."""
+        return self._elapsed
+
+    def advance(self, by: float | timedelta) -> None:
+        """Move time forward and fire every timer that is passed, in order."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        self._move_to(self._elapsed + seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """Jump to the earliest sleeper's wake-up once everything else that is ready has run."""
+        wake_at = self._elapsed + max(seconds, 0.0)
+        woken = asyncio.get_running_loop().create_future()
+        self.call_at(wake_at, lambda: None if woken.done() else woken.set_result(None))
+        heapq.heappush(self._wake_ups, wake_at)
+        try:
+            while not woken.done():
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                if not woken.done():
+                    self._move_to(self._wake_ups[0])
+        finally:
+            self._wake_ups.remove(wake_at)
+            heapq.heapify(self._wake_ups)
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Remember a callback; it runs on the caller's loop when time passes ``when``."""
+        timer = _TestTimer(callback, _running_loop())
+        with self._lock:
+            heapq.heappush(self._timers, (when, next(self._order), timer))
+        if when <= self._elapsed:
+            self._move_to(self._elapsed)
+        return timer
+
+    def _move_to(self, target: float) -> None:
+        while True:
+            with self._lock:
+                if not self._timers or self._timers[0][0] > target:
+                    self._elapsed = max(self._elapsed, target)
+                    return
+                when, _, timer = heapq.heappop(self._timers)
+                self._elapsed = max(self._elapsed, when)
+            timer.fire()

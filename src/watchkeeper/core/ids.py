@@ -1,0 +1,52 @@
+"""Identifiers and randomness as a port.
+
+Everything random comes from an `IdSource` or from a `random.Random` that was handed in, so that a test with a seed is
+the same every time.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, Protocol
+from uuid import UUID
+
+
+class IdSource(Protocol):
+    """Where identifiers come from."""
+
+    def uuid(self) -> UUID:
+        """Return a fresh random (version 4) UUID."""
+        ...
+
+    def span_id(self) -> str:
+        """Return 16 hex digits, as in W3C trace context."""
+        ...
+
+    def trace_id(self) -> str:
+        """Return 32 hex digits, as in W3C trace context."""
+        ...
+
+
+class RandomIds:
+    """Identifiers from a random generator; the system's own by default."""
+
+    __slots__ = ("random",)
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        """Use ``rng``, or one seeded by the system."""
+        self.random = rng or random.Random()  # noqa: S311  # ids must be unique, not secret
+
+    def uuid(self) -> UUID:
+        """Return a fresh random (version 4) UUID."""
+        return UUID(int=self.random.getrandbits(128), version=4)
+
+    def span_id(self) -> str:
+        """Return 16 hex digits, never all zero."""
+        return f"{self.random.getrandbits(64) or 1:016x}"
+
+    def trace_id(self) -> str:
+        """Return 32 hex digits, never all zero."""
+        return f"{self.random.getrandbits(128) or 1:032x}"
+
+
+SYSTEM_IDS: Final = RandomIds()

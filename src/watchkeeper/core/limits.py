@@ -1,0 +1,165 @@
+"""What a run may spend.
+
+`Limits` is a frozen value, safe by default: one hour, 100 turns, 2,000,000 tokens, 20 retries; None lifts a limit.
+All ceilings but ``max_turns`` hold for the whole tree of a run, children included. Text and other friendly forms are
+parsed at construction, so what a Limits holds is always exact. Tightening is the only way two limits combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.deadline import Deadline, DeadlineLike, earliest
+from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.quantities import (
+    CountLike,
+    DurationLike,
+    MoneyLike,
+    count,
+    duration,
+    format_duration,
+    format_money,
+    money,
+)
+
+COUNTED: Final = (
+    "max_total_tokens",
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_tool_calls",
+    "max_steps",
+    "max_turns",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What is kept back inside the ceilings for a last turn in which the agent hands over what it has.
+
+    Attributes:
+        max_output_tokens: Output cap of the landing turn.
+        time_share: Share of the run's time kept for landing, between 1 and 60 seconds.
+    """
+
+    max_output_tokens: int = 1024
+    time_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse shares that leave no work or no landing."""
+        count(self.max_output_tokens, "landing.max_output_tokens")
+        if not 0 < self.time_share < 0.5:
+            raise LimitsError(f"landing.time_share={self.time_share!r} must be more than 0 and less than 0.5")
+
+    def seconds(self, total: float) -> float:
+        """Return how much of ``total`` seconds is kept for landing; never more than half."""
+        return min(max(total * self.time_share, 1.0), 60.0, total / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ceilings of a run and everything it starts.
+
+    Args accept friendly forms; the attributes hold exact ones.
+
+    Attributes:
+        deadline: A length ("30m", timedelta) counted from the start of the run, or a moment (datetime, Deadline).
+        max_cost_usd: Dollars; held as nano-dollars in ``max_cost_nanos``.
+        max_total_tokens: Input and output tokens together.
+        max_input_tokens: Input tokens, cached ones included.
+        max_output_tokens: Output tokens, reasoning included, over the whole run.
+        max_tool_calls: Admitted tool calls.
+        max_steps: Admitted calls of any kind.
+        max_retries: Calls that repeat a failed one.
+        max_turns: Model turns of this run alone; children count their own.
+        min_output_tokens: The least reply worth asking for; below it the budget counts as exhausted.
+        landing: What to keep back for a last turn, or None for a hard stop.
+    """
+
+    deadline: DeadlineLike | None = timedelta(hours=1)
+    max_cost_usd: MoneyLike | None = None
+    max_total_tokens: CountLike | None = 2_000_000
+    max_input_tokens: CountLike | None = None
+    max_output_tokens: CountLike | None = None
+    max_tool_calls: CountLike | None = None
+    max_steps: CountLike | None = None
+    max_retries: CountLike | None = 20
+    max_turns: CountLike | None = 100
+    min_output_tokens: int = 256
+    landing: Landing | None = Landing()
+    max_cost_nanos: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Parse every friendly form; name the field and the value where one makes no sense."""
+        put = object.__setattr__
+        if isinstance(self.deadline, str):
+            put(self, "deadline", duration(self.deadline, "deadline"))
+        elif isinstance(self.deadline, timedelta):
+            duration(self.deadline, "deadline")
+        elif isinstance(self.deadline, datetime):
+            put(self, "deadline", Deadline(self.deadline))
+        elif not isinstance(self.deadline, Deadline | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise LimitsError(f"deadline={self.deadline!r} must be a text like '30m', a timedelta or a datetime")
+        if self.max_cost_usd is not None:
+            put(self, "max_cost_nanos", money(self.max_cost_usd, "max_cost_usd"))
+        for name in COUNTED:
+            value = getattr(self, name)
+            if value is not None:
+                put(self, name, count(value, name))
+        if self.max_retries is not None:
+            put(self, "max_retries", count(self.max_retries, "max_retries", zero=True))
+        count(self.min_output_tokens, "min_output_tokens")
+
+    @property
+    def deadline_length(self) -> timedelta | None:
+        """The deadline as a length, if it was given as one."""
+        return self.deadline if isinstance(self.deadline, timedelta) else None
+
+    def start(self, clock: Clock) -> Deadline | None:
+        """Return the moment at which a run that starts now must be over."""
+        if isinstance(self.deadline, timedelta):
+            return Deadline(clock.now() + self.deadline)
+        return self.deadline if isinstance(self.deadline, Deadline) else None
+
+    def ceiling(self, name: str) -> int | None:
+        """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if it is lifted."""
+        value: Any = getattr(self, name)
+        return None if value is None else int(value)
+
+    def describe(self) -> str:
+        """Say in one line which limits are in force."""
+        parts = [f"deadline {format_duration(self.deadline)}"] if isinstance(self.deadline, timedelta) else []
+        if isinstance(self.deadline, Deadline):
+            parts.append(f"deadline {self.deadline.at.isoformat(timespec='seconds')}")
+        if self.max_cost_nanos is not None:
+            parts.append(f"cost {format_money(self.max_cost_nanos)}")
+        labels = {"max_retries": "retries", **{name: name.removeprefix("max_").replace("_", " ") for name in COUNTED}}
+        parts += [f"{label} {value:,}" for name, label in labels.items() if (value := self.ceiling(name)) is not None]
+        return ", ".join(parts) or "none"
+
+
+def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
+    """Return limits in which every ceiling is the tighter of the two; ``limits`` keeps its landing."""
+    changes: dict[str, Any] = {"deadline": earliest(limits.start(clock), other.start(clock))}
+    for name in (*COUNTED, "max_retries"):
+        changes[name] = least((limits.ceiling(name), other.ceiling(name)))
+    nanos = least((limits.max_cost_nanos, other.max_cost_nanos))
+    kept = {item.name: getattr(limits, item.name) for item in fields(limits) if item.init}
+    tightened = Limits(**{**kept, **changes, "max_cost_usd": None})
+    object.__setattr__(tightened, "max_cost_usd", limits.max_cost_usd if nanos == limits.max_cost_nanos else other.max_cost_usd)
+    object.__setattr__(tightened, "max_cost_nanos", nanos)
+    return tightened
+
+
+def least(values: Iterable[int | None]) -> int | None:
+    """Return the smallest of the values that are set, or None."""
+    given = [value for value in values if value is not None]
+    return min(given) if given else None
+
+
+def length_of(value: DurationLike) -> float:
+    """Return a duration in seconds."""
+    return duration(value, "duration").total_seconds()
