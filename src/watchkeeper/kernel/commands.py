@@ -1,0 +1,65 @@
+"""What the turn machine asks the driver to do. Values only; the driver executes them through the gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.core.messages import ToolCall
+from watchkeeper.core.stop import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Ask for one reply to the transcript as it stands.
+
+    Attributes:
+        landing: Whether this is the last turn, paid from what was kept back; tools are then off.
+    """
+
+    landing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run the calls of one reply; every call gets exactly one result."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """Turn the final text into the output type."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDone:
+    """Ask the completion checker whether the work is done."""
+
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run is over.
+
+    Attributes:
+        output: The typed answer of work that was completed, else None.
+        stop: What ended the run early, else None.
+        partial: What a stopped run had: a typed value if it fits, else text, else None.
+        text: The last text the model gave.
+        verdict: ``complete``, ``unverified`` or ``unchecked``, for a completed run.
+        explanation: What the checker said.
+    """
+
+    output: Any = None
+    stop: Stop | None = None
+    partial: Any = None
+    text: str = ""
+    verdict: str = "unchecked"
+    explanation: str = ""
+
+
+Command = AskModel | RunTools | ReadAnswer | CheckDone | End

@@ -1,0 +1,222 @@
+"""The turn loop as a pure state machine.
+
+It is told what happened (signals) and answers what to do next (commands). It appends to the transcript, and only at
+its tail; it knows no I/O, no clock, no provider, no money. Limits reach it as `Stopped` signals; the only limit it
+counts itself is turns. Every step is looked up in the table of `states`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from watchkeeper.core.messages import AssistantMessage, UserMessage
+from watchkeeper.core.model import ModelReply
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
+from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, ToolsDone, Unparsable
+from watchkeeper.kernel.states import ALLOWED, State
+
+LANDABLE: Final = frozenset(
+    {
+        "budget_exceeded",
+        "token_limit_exceeded",
+        "step_limit_exceeded",
+        "tool_call_limit_exceeded",
+        "retry_budget_exceeded",
+        "turn_limit_exceeded",
+        "timeout",
+        "context_full",
+        "interrupted",
+    }
+)
+
+EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your final answer now."
+CUT_NOTICE: Final = (
+    "Your last reply was cut off at the output limit. Give your final answer again, shorter and complete."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRules:
+    """What the loop must know about a run.
+
+    Attributes:
+        max_turns: Model turns, the landing turn included; None for no ceiling.
+        lands: Whether a last turn may be taken when a limit stops the work.
+        checks: Whether a completion checker is to be asked.
+        repairs: How often an answer that does not fit (or was cut, or is empty) may be asked for again.
+        completion_rounds: How often "incomplete" may send the agent back to work.
+    """
+
+    max_turns: int | None = None
+    lands: bool = True
+    checks: bool = False
+    repairs: int = 1
+    completion_rounds: int = 3
+
+
+class TurnMachine:
+    """One run's loop: `handle` a signal, get the next command."""
+
+    __slots__ = ("_incomplete", "_output", "_repairs", "_rules", "_stop", "_text", "state", "transcript", "turns")
+
+    def __init__(self, rules: LoopRules, transcript: Transcript) -> None:
+        """Begin before the first turn; the prompt's messages are in the transcript already."""
+        self._rules = rules
+        self.transcript = transcript
+        self.state = State.READY
+        self.turns = 0
+        self._repairs = 0
+        self._incomplete = 0
+        self._stop: Stop | None = None
+        self._text = ""
+        self._output: Any = None
+
+    def handle(self, signal: Signal) -> Command:
+        """Take one step.
+
+        Raises:
+            RuntimeError: If the signal cannot happen in this state: a bug in the driver.
+        """
+        allowed = ALLOWED.get((self.state, type(signal)))
+        if allowed is None:
+            raise RuntimeError(f"{type(signal).__name__} cannot happen while the loop is {self.state.value}")
+        command = self._step(signal)
+        if self.state not in allowed:
+            raise RuntimeError(f"{type(signal).__name__} led to {self.state.value!r}, which the table does not allow")
+        return command
+
+    def _step(self, signal: Signal) -> Command:
+        match signal:
+            case Started():
+                return self._ask()
+            case Replied():
+                return self._replied(signal)
+            case ToolsDone():
+                return self._tools_done(signal)
+            case Parsed():
+                return self._parsed(signal)
+            case Unparsable():
+                return self._unparsable(signal)
+            case Checked():
+                return self._checked(signal)
+            case Stopped():
+                return self._stopped(signal)
+
+    # -- one handler per signal ---------------------------------------------------------------------------------
+
+    def _replied(self, signal: Replied) -> Command:
+        reply = signal.reply
+        self._text = reply.message.text or self._text
+        if self.state is State.LANDING:
+            return self._handed_over(reply)
+        if reply.finish == "refusal":
+            self._keep(reply.message)
+            said = reply.refusal or reply.message.text or "no reason given"
+            return self._end_stopped(Stop("refused", "provider", f"The model refused: {said}"))
+        if reply.message.tool_calls:
+            self.transcript.append(reply.message)
+            self._repairs = 0
+            return self._go(State.CALLING, RunTools(reply.message.tool_calls))
+        if not reply.message.text.strip():
+            stop = Stop("empty_answer", "loop", "The model answered with nothing, twice in a row.")
+            return self._ask_again(EMPTY_NOTICE, stop)
+        self.transcript.append(reply.message)
+        if reply.finish == "length":
+            stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
+            return self._ask_again(CUT_NOTICE, stop)
+        return self._go(State.READING, ReadAnswer(reply.message.text))
+
+    def _tools_done(self, signal: ToolsDone) -> Command:
+        for message in signal.results:
+            self.transcript.append(message)
+        return self._ask() if signal.stop is None else self._land(signal.stop)
+
+    def _parsed(self, signal: Parsed) -> Command:
+        self._output = signal.output
+        if self.state is State.HANDING_OVER:
+            return self._go(State.ENDED, End(stop=self._stop, partial=signal.output, text=self._text))
+        if self._rules.checks:
+            return self._go(State.CHECKING, CheckDone(signal.output))
+        return self._go(State.ENDED, End(output=signal.output, text=self._text))
+
+    def _unparsable(self, signal: Unparsable) -> Command:
+        if self.state is State.HANDING_OVER:
+            return self._go(State.ENDED, End(stop=self._stop, partial=self._text or None, text=self._text))
+        stop = Stop("output_invalid", "loop", f"The final answer does not fit the output type: {signal.problem}")
+        return self._ask_again(signal.problem, stop)
+
+    def _checked(self, signal: Checked) -> Command:
+        if signal.status != "incomplete":
+            done = End(output=self._output, text=self._text, verdict=signal.status, explanation=signal.explanation)
+            return self._go(State.ENDED, done)
+        self._incomplete += 1
+        if self._incomplete > self._rules.completion_rounds:
+            said = f"The work was found incomplete {self._incomplete} times, last: {signal.explanation}"
+            return self._end_stopped(Stop("incomplete", "checker", said))
+        self._repairs = 0
+        self.transcript.append(UserMessage.of(f"The work is not complete yet: {signal.explanation}\n\nGo on."))
+        return self._ask()
+
+    def _stopped(self, signal: Stopped) -> Command:
+        if self.state is State.ASKING:
+            return self._land(signal.stop)
+        return self._end_stopped(self._stop or signal.stop)
+
+    # -- shared steps -------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Command:
+        limit = self._rules.max_turns
+        kept_back = 1 if self._rules.lands and limit is not None and limit > 1 else 0
+        if limit is not None and self.turns >= limit - kept_back:
+            said = f"The run reached its limit of {limit:,} turns."
+            return self._land(Stop("turn_limit_exceeded", "loop", said, "max_turns", f"{limit:,}"))
+        self.turns += 1
+        return self._go(State.ASKING, AskModel())
+
+    def _ask_again(self, notice: str, stop: Stop) -> Command:
+        if self._repairs >= self._rules.repairs:
+            return self._end_stopped(stop)
+        self._repairs += 1
+        self.transcript.append(UserMessage.of(notice))
+        return self._ask()
+
+    def _land(self, stop: Stop) -> Command:
+        """Take the last turn if the stop permits it and there is something to hand over."""
+        limit = self._rules.max_turns
+        room = limit is None or self.turns < limit
+        if not (self._rules.lands and room and self.turns > 0 and stop.reason in LANDABLE):
+            return self._end_stopped(stop)
+        self._stop = stop
+        self.transcript.append(UserMessage.of(landing_notice(stop)))
+        self.turns += 1
+        return self._go(State.LANDING, AskModel(landing=True))
+
+    def _handed_over(self, reply: ModelReply) -> Command:
+        if not reply.message.text.strip() or reply.finish == "refusal":
+            return self._end_stopped(cast("Stop", self._stop))
+        self._keep(reply.message)
+        return self._go(State.HANDING_OVER, ReadAnswer(reply.message.text))
+
+    def _keep(self, message: AssistantMessage) -> None:
+        """Append a message that gets no answer any more; calls in it would stay open, so only its text is kept."""
+        if message.text.strip():
+            self.transcript.append(AssistantMessage(text=message.text, reasoning=message.reasoning))
+
+    def _end_stopped(self, stop: Stop) -> Command:
+        partial = self._output if self._output is not None else self._text or None
+        return self._go(State.ENDED, End(stop=stop, partial=partial, text=self._text))
+
+    def _go(self, state: State, command: Command) -> Command:
+        self.state = state
+        return command
+
+
+def landing_notice(stop: Stop) -> str:
+    """Return what the agent is told when its last turn has come."""
+    return (
+        f"{stop.message} This is your last turn and no tool can be called any more. "
+        "Hand over what you have: give your final answer now, with what is done and what is still open."
+    )
