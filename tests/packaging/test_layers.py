@@ -1,0 +1,84 @@
+"""The layer table holds in the tree, and the contract that says so really refuses what it should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "watchkeeper"
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the package under `folder`/src against the project's own contract."""
+    script = Path(sys.executable).with_name("lint-imports")
+    command = [str(script), "--no-logo", "--no-cache", "--config", str(ROOT / "pyproject.toml")]
+    env = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def build_package(folder: Path, files: dict[str, str]) -> None:
+    """Write a package of the same name with the given modules; every folder gets its __init__."""
+    for name, text in files.items():
+        path = folder / "src" / PACKAGE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        (path.parent / "__init__.py").touch()
+    (folder / "src" / PACKAGE / "__init__.py").touch()
+
+
+def test_every_folder_keeps_the_layer_table() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"),
+    [
+        ("core/clock.py", "import watchkeeper.session.log"),
+        ("session/log.py", "from watchkeeper.runtime import driver"),
+        ("tools/tool.py", "import watchkeeper.containment.gate"),
+        ("containment/gate.py", "import watchkeeper.tools.tool"),
+        ("store/sqlite.py", "from watchkeeper.adapters import openai"),
+        ("core/clock.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import watchkeeper.cli.main"),
+        ("core/clock.py", "def late():\n    import watchkeeper.session.log"),
+        ("gadgets/thing.py", ""),
+    ],
+    ids=[
+        "upward",
+        "skipping",
+        "sibling",
+        "sibling back",
+        "sibling adapters",
+        "type checking",
+        "lazy",
+        "unlisted folder",
+    ],
+)
+def test_the_contract_refuses(tmp_path: Path, importer: str, statement: str) -> None:
+    files = {
+        "core/clock.py": "",
+        "session/log.py": "",
+        "tools/tool.py": "",
+        "containment/gate.py": "",
+        "runtime/driver.py": "",
+        "adapters/openai.py": "",
+        "store/sqlite.py": "",
+        "cli/main.py": "",
+    }
+    build_package(tmp_path, files)
+    assert lint_imports(tmp_path).returncode == 0
+    build_package(tmp_path, files | {importer: statement})
+    assert lint_imports(tmp_path).returncode == 1
+
+
+def test_no_module_imports_the_front_door() -> None:
+    """`watchkeeper/__init__` names everything, so importing it from inside would go round the layer table."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None)
+    inside = {name for name in graph.find_modules_that_directly_import(PACKAGE) if name != f"{PACKAGE}.__main__"}
+    assert inside == set()

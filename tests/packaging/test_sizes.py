@@ -1,0 +1,59 @@
+"""Nothing grows past reading: the ceilings for modules, functions and constructors in src."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "watchkeeper"
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+CONSTRUCTOR_PARAMETERS = 8
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Yield each module's path from the root and its text."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    """Yield each function with the place it stands at."""
+    for name, text in modules():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, Function):
+                yield f"{name}:{node.lineno} {node.name}", node
+
+
+def test_modules_stay_readable() -> None:
+    lengths = {name: len(text.splitlines()) for name, text in modules()}
+    assert {name: count for name, count in lengths.items() if count > MODULE_LINES} == {}
+
+
+def test_functions_stay_readable() -> None:
+    lengths = {place: (node.end_lineno or node.lineno) - node.lineno + 1 for place, node in functions()}
+    assert {place: count for place, count in lengths.items() if count > FUNCTION_LINES} == {}
+
+
+def test_constructors_take_few_parameters() -> None:
+    """The rest belongs into a frozen config value."""
+    counts = {
+        place: len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs) - 1
+        for place, node in functions()
+        if node.name == "__init__"
+    }
+    assert {place: count for place, count in counts.items() if count > CONSTRUCTOR_PARAMETERS} == {}
+
+
+def test_every_module_states_its_rules() -> None:
+    without = [name for name, text in modules() if text.strip() and ast.get_docstring(ast.parse(text)) is None]
+    assert without == []
+
+
+def test_modules_are_public_nouns() -> None:
+    hidden = [name for name, _ in modules() if Path(name).stem.startswith("_") and not Path(name).stem.endswith("__")]
+    assert hidden == []
