@@ -1,8 +1,8 @@
 """Build the wheel and try it as a user would: on Python 3.11 and on the newest Python that this machine has.
 
 For each: a clean environment outside the tree, first the bare wheel (its import, what that costs, how many packages it
-needs), then with the extra `cli` the commands, and the example with the scripted model in a folder that holds nothing but
-the example. Any surprise ends it with a message and exit code 1.
+needs), then with the extra `cli` the commands, and the example with the scripted model in a folder that holds nothing
+but the example. Any surprise ends it with a message and exit code 1.
 
 Usage: check_wheel.py -- ARGUMENTS OF `watchkeeper run` FOR THE EXAMPLE
 """
@@ -101,7 +101,7 @@ def build(place: Path, env: dict[str, str]) -> Path:
 
 
 def check_contents(wheel: Path) -> None:
-    """Compare what the wheel holds with the source folder: every module, the type marker, the licences, nothing else."""
+    """Compare the wheel with the source folder: every module, the type marker, the licences, nothing else."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     inside = {name for name in names if not name.split("/")[0].endswith(".dist-info")}
@@ -157,7 +157,7 @@ def check_python(python: Path, wheel: Path, place: Path, arguments: list[str]) -
     env = clean_environment(place / "home")
     call([python, "-m", "venv", place / "venv"], place, env)
     inside = place / "venv" / "bin" / "python"
-    install = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", CONSTRAINTS]
+    install: list[str | Path] = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", CONSTRAINTS]
     empty = place / "empty"
     empty.mkdir()
     call([*install, wheel], place, env)
