@@ -1,7 +1,8 @@
 """Ceilings as the seeds name them, and a tracker that parents and children share.
 
 `Budget` is ceilings only, immutable. What was used is `Usage`. `BudgetTracker` holds both together, is safe under
-threads, and may be handed from a parent to a child so that both draw from one budget.
+threads, and may be handed from a parent to a child so that both draw from one budget. `BudgetStatus` is a look at both
+at one moment: what a tool, an observer or a person is shown; nothing is enforced with it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.limits import Limits
@@ -66,6 +68,52 @@ class Budget:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """What may be spent and what was spent, at one moment (seed: trajectory-observers, `Budget`).
+
+    A ceiling of None is no ceiling; then what remains is None too. What remains is never negative.
+
+    Attributes:
+        deadline: The moment at which the run must be over.
+        elapsed_seconds: Time since the run began.
+        remaining_seconds: Time left to the deadline, measured on the monotonic clock; None without a deadline.
+        max_tokens: Ceiling of input and output tokens together.
+        tokens_used: Input and output tokens used.
+        max_tool_calls: Ceiling of admitted tool calls.
+        tool_calls_used: Admitted tool calls.
+        max_cost_usd: Ceiling in dollars.
+        cost_usd: Dollars spent; None if something that was used has no known price.
+    """
+
+    deadline: Deadline | None = None
+    elapsed_seconds: float = 0.0
+    remaining_seconds: float | None = None
+    max_tokens: int | None = None
+    tokens_used: int = 0
+    max_tool_calls: int | None = None
+    tool_calls_used: int = 0
+    max_cost_usd: Decimal | None = None
+    cost_usd: Decimal | None = Decimal(0)
+
+    @property
+    def remaining_tokens(self) -> int | None:
+        """Tokens left under the ceiling."""
+        return None if self.max_tokens is None else max(self.max_tokens - self.tokens_used, 0)
+
+    @property
+    def remaining_tool_calls(self) -> int | None:
+        """Tool calls left under the ceiling."""
+        return None if self.max_tool_calls is None else max(self.max_tool_calls - self.tool_calls_used, 0)
+
+    @property
+    def remaining_cost_usd(self) -> Decimal | None:
+        """Dollars left under the ceiling; None also if the cost so far is unknown."""
+        if self.max_cost_usd is None or self.cost_usd is None:
+            return None
+        return max(self.max_cost_usd - self.cost_usd, Decimal(0))
+
+
 class BudgetTracker:
     """A budget together with what has been drawn from it.
 
@@ -75,10 +123,10 @@ class BudgetTracker:
 
     __slots__ = ("_lock", "_usage", "budget")
 
-    def __init__(self, budget: Budget, usage: Usage = Usage()) -> None:
+    def __init__(self, budget: Budget, usage: Usage | None = None) -> None:
         """Start with a budget and, if a run is continued, what was used before."""
         self.budget = budget
-        self._usage = usage
+        self._usage = usage or Usage()
         self._lock = threading.Lock()
 
     @property
