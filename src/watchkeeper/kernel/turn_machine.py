@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from watchkeeper.core.messages import AssistantMessage, UserMessage
-from watchkeeper.core.model import ModelReply
+from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
@@ -45,6 +45,7 @@ class LoopRules:
     Attributes:
         max_turns: Model turns, the landing turn included; None for no ceiling.
         lands: Whether a last turn may be taken when a limit stops the work.
+        lands_when_full: Whether that holds for a full context, too.
         checks: Whether a completion checker is to be asked.
         repairs: How often an answer that does not fit (or was cut, or is empty) may be asked for again.
         completion_rounds: How often "incomplete" may send the agent back to work.
@@ -52,6 +53,7 @@ class LoopRules:
 
     max_turns: int | None = None
     lands: bool = True
+    lands_when_full: bool = True
     checks: bool = False
     repairs: int = 1
     completion_rounds: int = 3
@@ -108,26 +110,26 @@ class TurnMachine:
     # -- one handler per signal ---------------------------------------------------------------------------------
 
     def _replied(self, signal: Replied) -> Command:
-        reply = signal.reply
+        reply, landing = signal.reply, self.state is State.LANDING
         self._text = reply.message.text or self._text
-        if self.state is State.LANDING:
-            return self._handed_over(reply)
+        kept = kept_message(reply.message, reply.finish, landing=landing)
+        if kept is not None:
+            self.transcript.append(kept)
+        if landing:
+            return self._handed_over(reply, kept)
         if reply.finish == "refusal":
-            self._keep(reply.message)
             said = reply.refusal or reply.message.text or "no reason given"
             return self._end_stopped(Stop("refused", "provider", f"The model refused: {said}"))
-        if reply.message.tool_calls:
-            self.transcript.append(reply.message)
-            self._repairs = 0
-            return self._go(State.CALLING, RunTools(reply.message.tool_calls))
-        if not reply.message.text.strip():
+        if kept is None:
             stop = Stop("empty_answer", "loop", "The model answered with nothing, twice in a row.")
             return self._ask_again(EMPTY_NOTICE, stop)
-        self.transcript.append(reply.message)
+        if kept.tool_calls:
+            self._repairs = 0
+            return self._go(State.CALLING, RunTools(kept.tool_calls))
         if reply.finish == "length":
             stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
             return self._ask_again(CUT_NOTICE, stop)
-        return self._go(State.READING, ReadAnswer(reply.message.text))
+        return self._go(State.READING, ReadAnswer(kept.text))
 
     def _tools_done(self, signal: ToolsDone) -> Command:
         for message in signal.results:
@@ -186,24 +188,19 @@ class TurnMachine:
     def _land(self, stop: Stop) -> Command:
         """Take the last turn if the stop permits it and there is something to hand over."""
         limit = self._rules.max_turns
-        room = limit is None or self.turns < limit
-        if not (self._rules.lands and room and self.turns > 0 and stop.reason in LANDABLE):
+        room = self.turns > 0 and (limit is None or self.turns < limit)
+        wanted = self._rules.lands and (self._rules.lands_when_full or stop.reason != "context_full")
+        if not (wanted and room and stop.reason in LANDABLE):
             return self._end_stopped(stop)
         self._stop = stop
         self.transcript.append(UserMessage.of(landing_notice(stop)))
         self.turns += 1
         return self._go(State.LANDING, AskModel(landing=True))
 
-    def _handed_over(self, reply: ModelReply) -> Command:
-        if not reply.message.text.strip() or reply.finish == "refusal":
+    def _handed_over(self, reply: ModelReply, kept: AssistantMessage | None) -> Command:
+        if kept is None or reply.finish == "refusal":
             return self._end_stopped(cast("Stop", self._stop))
-        self._keep(reply.message)
-        return self._go(State.HANDING_OVER, ReadAnswer(reply.message.text))
-
-    def _keep(self, message: AssistantMessage) -> None:
-        """Append a message that gets no answer any more; calls in it would stay open, so only its text is kept."""
-        if message.text.strip():
-            self.transcript.append(AssistantMessage(text=message.text, reasoning=message.reasoning))
+        return self._go(State.HANDING_OVER, ReadAnswer(kept.text))
 
     def _end_stopped(self, stop: Stop) -> Command:
         partial = self._output if self._output is not None else self._text or None
@@ -212,6 +209,21 @@ class TurnMachine:
     def _go(self, state: State, command: Command) -> Command:
         self.state = state
         return command
+
+
+def kept_message(message: AssistantMessage, finish: FinishReason, *, landing: bool) -> AssistantMessage | None:
+    """Return what of a reply enters the transcript, or None if nothing does.
+
+    Providers refuse empty messages, and calls that get no results any more: of a landing or refusing reply only the
+    text is kept.
+    """
+    if not landing and finish != "refusal" and message.tool_calls:
+        return message
+    if not message.text.strip():
+        return None
+    if not message.tool_calls:
+        return message
+    return AssistantMessage(text=message.text, reasoning=message.reasoning)
 
 
 def landing_notice(stop: Stop) -> str:

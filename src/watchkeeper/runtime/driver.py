@@ -1,0 +1,141 @@
+"""The one driver: executes the turn machine's commands until the run ends.
+
+A whole run is the loop in `drive`: hand the machine a signal, execute its command, turn the result into the next
+signal. Everything that costs or acts goes through the gate (`model_calls`, `tool_calls`); everything that happens is
+recorded on the session's log. Nothing here decides what comes next: that is the machine's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, cast
+
+from watchkeeper.core.errors import OutputParseError
+from watchkeeper.core.messages import UserMessage
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
+from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, Unparsable
+from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine
+from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
+from watchkeeper.prompt.output import parse_output
+from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
+from watchkeeper.runtime.model_calls import ModelCalls, WorkStoppedError
+from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.recorder import Recorder
+from watchkeeper.runtime.tool_calls import ToolCalls
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        end: The machine's last command.
+        turns: Model turns taken.
+        error: The exception behind the stop, if there is one.
+    """
+
+    end: End
+    turns: int
+    error: BaseException | None
+
+
+async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript) -> Ending:
+    """Run the loop to its end; the prompt's messages are in ``transcript`` already."""
+    return await _Driver(plan, home, transcript).run()
+
+
+class _Driver:
+    """One run in progress."""
+
+    def __init__(self, plan: RunPlan[Any], home: RunHome, transcript: Transcript) -> None:
+        self.plan = plan
+        self.home = home
+        self.transcript = transcript
+        self.recorder = Recorder(home.session, home.clock)
+        self.models = ModelCalls(plan, home, self.recorder, transcript)
+        self.tools = ToolCalls(plan, home, self.recorder)
+        limits = home.gate.limits
+        rules = LoopRules(
+            max_turns=limits.ceiling("max_turns"),
+            lands=limits.landing is not None,
+            lands_when_full=plan.on_context_full == "land",
+            checks=plan.checker is not None,
+        )
+        self.machine = TurnMachine(rules, transcript)
+        self.error: BaseException | None = None
+
+    async def run(self) -> Ending:
+        signal: Signal = Started()
+        while True:
+            command = self._step(signal)
+            if isinstance(command, End):
+                return Ending(command, self.machine.turns, self.error)
+            signal = await self._execute(command)
+
+    def _step(self, signal: Signal) -> Command:
+        """Take one step of the machine, and record what it said to the model."""
+        before = len(self.transcript)
+        command = self.machine.handle(signal)
+        for message in self.transcript.since(before):
+            if isinstance(message, UserMessage):
+                self.recorder.record(NoticeAppended(message.text, self.home.clock.now()))
+        return command
+
+    async def _execute(self, command: Command) -> Signal:
+        match command:
+            case AskModel(landing=landing):
+                return await self._ask(landing)
+            case RunTools(calls=calls):
+                return await self.tools.run(calls)
+            case ReadAnswer(text=text):
+                return self._read(text)
+            case CheckDone(output=output):
+                return await self._check(output)
+            case End():
+                raise RuntimeError("the end of a run is not a command to execute")
+
+    async def _ask(self, landing: bool) -> Signal:
+        try:
+            return Replied(await self.models.ask(self.machine.turns, landing=landing))
+        except WorkStoppedError as stopped:
+            self.error = self.error or stopped.error
+            return Stopped(stopped.stop)
+
+    def _read(self, text: str) -> Signal:
+        if not self.plan.parse_output:
+            return Parsed(None)
+        try:
+            return Parsed(parse_output(text, self.plan.prompt.output_type))
+        except OutputParseError as error:
+            self.error = error
+            return Unparsable(error.message)
+
+    async def _check(self, output: Any) -> Signal:
+        """Ask the checker; what it raises leaves the work unverified, and is recorded."""
+        checker = self.plan.checker
+        if checker is None:
+            raise RuntimeError("a check was asked for, but the run has no checker")
+        stop = self.home.gate.stop or self.home.gate.work_stop
+        if stop is not None:
+            return Stopped(stop)
+        context = TaskCompletionContext(
+            session=self.home.session,
+            tentative_output=output,
+            stop_reason=None,
+            filesystem=self.home.filesystem.read_only_view() if self.home.filesystem else None,
+            deadline=self.home.gate.work_deadline,
+            run_context=self.home.run_context,
+        )
+        try:
+            if inspect.iscoroutinefunction(checker.check):
+                result = await checker.check(context)
+            else:
+                result = await run_in_worker(checker.check, context)
+        except Exception as error:
+            result = TaskCompletionResult.unverified(f"the checker failed: {type(error).__name__}: {error}")
+        verdict = cast("TaskCompletionResult", result)
+        self.recorder.record(CompletionChecked(verdict.status, verdict.explanation, self.home.clock.now()))
+        return Checked(verdict.status, verdict.explanation)

@@ -1,0 +1,164 @@
+"""What a run appends to its log, beside what tools, prompts and the gate define.
+
+Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
+ending are folds of them (`transcript_of` in `replay` folds the first). `TextDelta` alone is not recorded: it is handed
+to listeners while a reply arrives, and the reply that follows contains it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from watchkeeper.core.messages import AssistantMessage
+from watchkeeper.core.model import FinishReason
+from watchkeeper.core.run_context import RunContext
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.session.registry import event
+
+
+@event("run_started")
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run began.
+
+    Attributes:
+        run_context: Its identifiers.
+        prompt_name: ``ns/key`` of its prompt.
+        model: ``provider:name``.
+        limits: The limits in force, in words.
+        deadline: The moment at which it must be over, if there is one.
+        item: Which item of a run over many this is, if it is one.
+        started_at: When.
+    """
+
+    run_context: RunContext
+    prompt_name: str
+    model: str
+    limits: str
+    deadline: datetime | None
+    started_at: datetime
+    item: str | None = None
+
+
+@event("model_replied")
+@dataclass(frozen=True, slots=True)
+class ModelReplied:
+    """The model answered one turn.
+
+    Attributes:
+        turn: 1 for the first model turn of the run.
+        message: What it said, as it stands in the transcript.
+        finish: Why it stopped.
+        usage: Tokens, as the provider reported them.
+        cost_nanos: What it cost in nano-dollars; None if unknown.
+        model: The model that really answered.
+        node_id: The admitted call at the gate.
+        duration_ms: From request to reply.
+        landing: Whether it was the last turn, after a limit.
+        created_at: When.
+    """
+
+    turn: int
+    message: AssistantMessage
+    finish: FinishReason
+    usage: TokenUsage
+    cost_nanos: int | None
+    model: str
+    node_id: str
+    duration_ms: float
+    landing: bool
+    created_at: datetime
+
+
+@event("model_failed")
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """An admitted model call failed; a retry is an admitted call of its own.
+
+    Attributes:
+        turn: The turn it was made for.
+        attempt: 1 for the first.
+        fault: The kind of failure.
+        error: What the provider said.
+        retry_in: Seconds until the next attempt, or None if there is none.
+        node_id: The admitted call at the gate.
+        created_at: When.
+    """
+
+    turn: int
+    attempt: int
+    fault: str
+    error: str
+    retry_in: float | None
+    node_id: str | None
+    created_at: datetime
+
+
+@event("notice_appended")
+@dataclass(frozen=True, slots=True)
+class NoticeAppended:
+    """The runtime said something to the model: a repair request, feedback, the landing notice."""
+
+    text: str
+    created_at: datetime
+
+
+@event("completion_checked")
+@dataclass(frozen=True, slots=True)
+class CompletionChecked:
+    """The completion checker gave its verdict."""
+
+    status: Literal["complete", "incomplete", "unverified"]
+    explanation: str
+    created_at: datetime
+
+
+@event("reducer_failed")
+@dataclass(frozen=True, slots=True)
+class ReducerFailed:
+    """A reducer of the user raised on an event of the runtime; the event is on the log, no slice changed."""
+
+    event_type: str
+    error: str
+    created_at: datetime
+
+
+@event("run_ended")
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A run is over.
+
+    Attributes:
+        run_id: Which run.
+        stop: Why it ended early, or None.
+        output: The typed answer, or None.
+        partial: What a stopped run had, or None.
+        text: The last text the model gave.
+        verdict: The completion checker's word, or ``unchecked``.
+        usage: Everything it used, its children included.
+        duration_ms: From start to end.
+        remaining_seconds: Time left to the deadline, or None without one.
+        ended_at: When.
+    """
+
+    run_id: UUID
+    stop: Stop | None
+    output: Any
+    partial: Any
+    text: str
+    verdict: str
+    usage: Usage
+    duration_ms: float
+    remaining_seconds: float | None
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text that has just arrived; for listeners only, never on the log."""
+
+    text: str

@@ -1,0 +1,177 @@
+"""One model turn through the gate: reserve the worst case, ask, settle, record; try again where that may help.
+
+Every attempt is admitted on its own and is one event on the log. What a call may cost is decided before it is sent,
+and its output cap is what the gate granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.stop import Stop, StopReason
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.runtime.backoff import Backoff
+from watchkeeper.runtime.events import ModelFailed, ModelReplied
+from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.pricing import InputBound, charge_failure, charge_reply, estimate_call
+from watchkeeper.runtime.recorder import Recorder
+
+DEFAULT_OUTPUT_CAP: Final = 16_384
+"""Output cap of a reply where neither the caller nor the model names a smaller one."""
+
+
+class WorkStoppedError(Exception):
+    """The gate, or a provider for good, ended the work; carries the stop to the driver."""
+
+    def __init__(self, stop: Stop, error: BaseException | None = None) -> None:
+        """Keep the stop and the error behind it."""
+        super().__init__(stop.message)
+        self.stop = stop
+        self.error = error
+
+
+class ModelCalls:
+    """The model side of one run."""
+
+    def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder, transcript: Transcript) -> None:
+        """Prepare what every turn repeats: tools, schema, caps, bounds."""
+        self._plan = plan
+        self._home = home
+        self._recorder = recorder
+        prompt, model, settings = plan.prompt, plan.model, plan.settings
+        self._cap = settings.max_output_tokens or min(model.max_output_tokens or DEFAULT_OUTPUT_CAP, DEFAULT_OUTPUT_CAP)
+        self._request = ModelRequest(
+            transcript=transcript,
+            tools=tuple(tool.spec for tool in prompt.tools),
+            output=prompt.output if model.native_output and plan.parse_output else None,
+            max_output_tokens=self._cap,
+            settings=settings,
+            on_delta=plan.on_delta,
+        )
+        self._bound = InputBound(self._request, home.gate.limits)
+        self._backoff = Backoff(home.clock, home.rng, home.gate.cancellation, self._seconds_left)
+
+    async def ask(self, turn: int, *, landing: bool) -> ModelReply:
+        """Ask for one reply.
+
+        Raises:
+            WorkStoppedError: If the gate refuses, or the provider fails for good.
+        """
+        input_tokens = self._bound.tokens(self._request.transcript)
+        self._check_context(landing)
+        cap = self._landing_cap if landing else self._cap
+        estimate = estimate_call(input_tokens, cap, self._home.gate.limits.min_output_tokens, self._plan.price)
+        after = None if landing else self._landing_estimate(input_tokens)
+
+        async def attempt(number: int) -> ModelReply:
+            return await self._attempt(turn, number, estimate, after, landing)
+
+        def failed(error: ProviderError, number: int, retry_in: float | None) -> None:
+            self._recorder.record(
+                ModelFailed(turn, number, error.fault, error.message, retry_in, None, self._home.clock.now())
+            )
+
+        try:
+            reply = await self._backoff.run(attempt, failed)
+        except ProviderError as error:
+            raise WorkStoppedError(provider_stop(error), error) from error
+        self._bound.learn(reply)
+        return reply
+
+    async def _attempt(
+        self, turn: int, number: int, estimate: Estimate, after: Estimate | None, landing: bool
+    ) -> ModelReply:
+        """Make one admitted attempt and record its reply."""
+        clock, price = self._home.clock, self._plan.price
+        began = clock.monotonic()
+
+        async def work(ticket: Ticket) -> ModelReply:
+            return await self._plan.model.turn(
+                replace(
+                    self._request,
+                    max_output_tokens=ticket.max_output_tokens,
+                    timeout=ticket.timeout,
+                    tool_choice="none" if landing else "auto",
+                )
+            )
+
+        def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
+            if reply is not None:
+                return charge_reply(reply, price)
+            return charge_failure(error, estimate, ticket.max_output_tokens, price)
+
+        request = CallRequest(
+            kind="llm",
+            operation_name=self._plan.model.name,
+            estimate=estimate,
+            retry=number > 1,
+            phase="landing" if landing else "work",
+            landing=after,
+        )
+        outcome = await self._home.gate.acall(request, work, meter)
+        if outcome.stop is not None:
+            raise WorkStoppedError(outcome.stop, outcome.error)
+        if outcome.error is not None:
+            raise outcome.error
+        reply = outcome.value
+        if reply is None:
+            raise RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        self._recorder.record(
+            ModelReplied(
+                turn=turn,
+                message=reply.message,
+                finish=reply.finish,
+                usage=reply.usage,
+                cost_nanos=price.cost(reply.usage) if price else None,
+                model=reply.model or self._plan.model.name,
+                node_id=outcome.node_id or "",
+                duration_ms=(clock.monotonic() - began) * 1000,
+                landing=landing,
+                created_at=clock.now(),
+            )
+        )
+        return reply
+
+    @property
+    def _landing_cap(self) -> int:
+        landing = self._home.gate.limits.landing
+        return min(landing.max_output_tokens, self._cap) if landing else self._cap
+
+    def _landing_estimate(self, input_tokens: int) -> Estimate | None:
+        """Return what the last turn would need after a reply to this much input."""
+        limits = self._home.gate.limits
+        if limits.landing is None:
+            return None
+        grown = input_tokens + limits.min_output_tokens
+        return estimate_call(grown, self._landing_cap, limits.min_output_tokens, self._plan.price)
+
+    def _check_context(self, landing: bool) -> None:
+        """Stop before a model's context overflows; a landing turn may use the rest of it."""
+        window, tokens = self._plan.model.context_window, self._bound.likely()
+        if window is None or tokens is None or landing:
+            return
+        spare = min(self._cap, self._home.gate.limits.min_output_tokens)
+        if tokens + spare + (self._landing_cap if self._home.gate.limits.landing else 0) > window:
+            said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
+            raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
+
+    def _seconds_left(self) -> float | None:
+        deadline = self._home.gate.work_deadline
+        return None if deadline is None else deadline.remaining(self._home.clock).total_seconds()
+
+
+def provider_stop(error: ProviderError) -> Stop:
+    """Translate a provider's failure, after all retries, into a stop."""
+    reasons: dict[str, StopReason] = {
+        "rate_limit": "provider_rate_limit",
+        "context_full": "context_full",
+        "refused": "refused",
+    }
+    waited = f" (asked to wait {format_duration(error.retry_after)})" if error.retry_after else ""
+    return Stop(reasons.get(error.fault, "provider_error"), "provider", f"The provider failed: {error}{waited}")

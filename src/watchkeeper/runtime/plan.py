@@ -1,0 +1,79 @@
+"""What a run is given before it starts: frozen values, made by the composition root or by `evaluate`.
+
+`RunPlan` says what to do and how; `RunHome` says where: whose session, whose gate, whose clock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.ids import IdSource
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.run_context import RunContext
+from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.session.session import Session
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.resources import Resources
+
+OutputT = TypeVar("OutputT")
+OnContextFull = Literal["land", "stop"]
+
+MAX_RESULT_BYTES = 32_768
+"""A tool result longer than this is cut, with a note, before the model sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan(Generic[OutputT]):
+    """What a run does.
+
+    Attributes:
+        prompt: The rendered prompt, with its tools and output type.
+        model: Who answers.
+        price: What the model charges, or None if nobody knows.
+        settings: How the model is asked.
+        checker: Who says whether the work is done, or None.
+        on_context_full: ``land`` takes a last turn, ``stop`` ends at once.
+        parse_output: Whether the final text is parsed into the output type.
+        on_delta: Where text goes as it arrives, or None.
+    """
+
+    prompt: RenderedPrompt[OutputT]
+    model: Model
+    price: ModelPrice | None
+    settings: ModelSettings = ModelSettings()
+    checker: TaskCompletionChecker | None = None
+    on_context_full: OnContextFull = "land"
+    parse_output: bool = True
+    on_delta: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunHome:
+    """Where a run lives.
+
+    Attributes:
+        session: Its log and slices.
+        gate: What admits its calls.
+        run_context: Its identifiers.
+        clock: Its time.
+        ids: Its identifiers' source.
+        rng: Its randomness, for backoff.
+        resources: What its tools may ask for.
+        filesystem: What its tools may read and write, or None.
+    """
+
+    session: Session
+    gate: ExecutionContext
+    run_context: RunContext
+    clock: Clock
+    ids: IdSource
+    rng: random.Random = field(default_factory=random.Random)
+    resources: Resources = field(default_factory=Resources)
+    filesystem: Filesystem | None = None

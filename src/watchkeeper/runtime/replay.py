@@ -1,0 +1,51 @@
+"""Folds of a run's log: what was said. The transcript is not kept beside the log, it is read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchkeeper.core.messages import ToolMessage, UserMessage
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.kernel.turn_machine import kept_message
+from watchkeeper.prompt.events import PromptRendered
+from watchkeeper.runtime.events import ModelReplied, NoticeAppended
+from watchkeeper.session.log import Envelope
+from watchkeeper.tools.invoked import ToolInvoked
+
+
+def transcript_of(log: Iterable[Envelope]) -> Transcript:
+    """Return the conversation that a log tells of.
+
+    A reply is followed by one message per tool call, in the order of the calls; of several attempts at a call the last
+    one counts.
+    """
+    transcript = Transcript()
+    results: dict[str, ToolMessage | None] = {}
+
+    def flush() -> None:
+        for message in results.values():
+            if message is not None:
+                transcript.append(message)
+        results.clear()
+
+    for envelope in log:
+        match envelope.event:
+            case ToolInvoked(call_id=str(call_id), name=name, rendered_output=text) as invoked:
+                results[call_id] = ToolMessage(call_id, name, text, is_error=not invoked.success)
+            case PromptRendered(messages=messages):
+                flush()
+                for message in messages:
+                    transcript.append(message)
+            case ModelReplied(message=message, finish=finish, landing=landing):
+                flush()
+                kept = kept_message(message, finish, landing=landing)
+                if kept is not None:
+                    transcript.append(kept)
+                    results.update(dict.fromkeys(call.call_id for call in kept.tool_calls))
+            case NoticeAppended(text=text):
+                flush()
+                transcript.append(UserMessage.of(text))
+            case _:
+                pass
+    flush()
+    return transcript

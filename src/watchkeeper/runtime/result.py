@@ -1,0 +1,151 @@
+"""How a run ended, and everything it had by then. A stop is a result, never only an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Generic, Literal, TypeVar
+from uuid import UUID
+
+from watchkeeper.core.errors import RunStoppedError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import Usage
+from watchkeeper.session.session import Session
+
+OutputT = TypeVar("OutputT")
+Verdict = Literal["complete", "unverified", "unchecked"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Generic[OutputT]):
+    """The end of a run.
+
+    Attributes:
+        run_id: Its id, under which the store keeps it.
+        prompt_name: ``ns/key`` of its prompt.
+        model: ``provider:name``.
+        output: The typed answer of completed work, else None.
+        stop: Why it ended early, else None.
+        partial: What a stopped run had: a typed value if it fits, else text, else None.
+        text: The last text the model gave.
+        usage: Everything it used, its children included.
+        turns: Model turns.
+        completion: The checker's word on a completed run; ``unchecked`` without a checker.
+        completion_note: What the checker said.
+        limits: The limits that were in force.
+        started_at: When it began.
+        duration: How long it took.
+        session: Its session: every event and every slice.
+        error: The exception behind the stop, if there is one.
+        item: Which item of a run over many this is, if it is one.
+    """
+
+    run_id: UUID
+    prompt_name: str
+    model: str
+    output: OutputT | None
+    stop: Stop | None
+    partial: OutputT | str | None
+    text: str
+    usage: Usage
+    turns: int
+    completion: Verdict
+    completion_note: str
+    limits: Limits
+    started_at: datetime
+    duration: timedelta
+    session: Session = field(repr=False)
+    error: BaseException | None = None
+    item: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the work was completed."""
+        return self.stop is None
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What it cost in US dollars, exact; None if a price was not known."""
+        return self.usage.cost
+
+    def sentence(self) -> str:
+        """Say in one sentence how the run ended, what it took, and what it had."""
+        took = (
+            f"{self.turns} turn{'s' if self.turns != 1 else ''}, {self.usage.tool_calls} tool "
+            f"call{'s' if self.usage.tool_calls != 1 else ''}, {self.usage.tokens.total:,} tokens, "
+            f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
+        )
+        if self.stop is None:
+            checked = {"complete": " and checked", "unverified": ", but not verified", "unchecked": ""}
+            return f"Done{checked[self.completion]}: {took}."
+        return f"{self.stop.message.rstrip('.')}; it had {self._had()} ({took})."
+
+    def _had(self) -> str:
+        if self.partial is None:
+            return "nothing to hand over"
+        if isinstance(self.partial, str):
+            return f"{len(self.partial):,} characters of text to hand over"
+        return f"a partial {type(self.partial).__name__} to hand over"
+
+    def unwrap(self) -> OutputT:
+        """Return the output.
+
+        Raises:
+            RunStoppedError: If the run ended early; the error carries this result.
+        """
+        if self.stop is not None or self.output is None:
+            stop = self.stop or Stop("error", "caller", "The run completed without an output.")
+            raise RunStoppedError(self.sentence(), stop=stop, result=self)
+        return self.output
+
+
+def _cost(nanos: int | None) -> str:
+    return "cost unknown" if nanos is None else format_money(nanos)
+
+
+@dataclass(frozen=True, slots=True)
+class ManyResult(Generic[OutputT]):
+    """The end of a run over many items.
+
+    Attributes:
+        run_id: Id of the whole.
+        results: One result per item, in the items' order.
+        stop: What ended the whole early, else None.
+        usage: Everything all items used.
+        limits: The ceilings over all.
+        duration: How long it took.
+    """
+
+    run_id: UUID
+    results: tuple[RunResult[OutputT], ...]
+    stop: Stop | None
+    usage: Usage
+    limits: Limits
+    duration: timedelta
+
+    @property
+    def done(self) -> tuple[RunResult[OutputT], ...]:
+        """The items whose work was completed."""
+        return tuple(result for result in self.results if result.ok)
+
+    @property
+    def not_done(self) -> tuple[RunResult[Any], ...]:
+        """The items that failed, or that a limit left open."""
+        return tuple(result for result in self.results if not result.ok)
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What all items cost in US dollars, exact; None if a price was not known."""
+        return self.usage.cost
+
+    def sentence(self) -> str:
+        """Say in one sentence how the whole ended."""
+        took = (
+            f"{self.usage.tool_calls} tool calls, {self.usage.tokens.total:,} tokens, "
+            f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
+        )
+        count = f"{len(self.done)} of {len(self.results)} items done"
+        return f"{count}: {took}." if self.stop is None else f"{self.stop.message.rstrip('.')}; {count} ({took})."

@@ -1,0 +1,161 @@
+"""One run from start to end: preflight, the prompt's messages, the loop, the result. Every way to run ends here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+from watchkeeper.core.logs import logger
+from watchkeeper.core.messages import Message, SystemMessage, UserMessage
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.kernel.commands import End
+from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.runtime.driver import Ending, drive
+from watchkeeper.runtime.events import RunEnded, RunStarted
+from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.recorder import Recorder
+from watchkeeper.runtime.replay import transcript_of
+from watchkeeper.runtime.result import RunResult
+
+OutputT = TypeVar("OutputT")
+
+
+async def execute(plan: RunPlan[OutputT], home: RunHome, item: str | None = None) -> RunResult[OutputT]:
+    """Run to the end and return the result; the gate is closed by whoever opened it.
+
+    Raises:
+        ConfigurationError: If the plan cannot work, before anything is spent.
+    """
+    clock, gate = home.clock, home.gate
+    recorder = Recorder(home.session, clock)
+    started_at, began = clock.now(), clock.monotonic()
+    _announce(plan, home, recorder, item)
+    transcript = _opening(plan, home, recorder)
+    ending = await drive(plan, home, transcript)
+    duration = timedelta(seconds=clock.monotonic() - began)
+    deadline = gate.deadline
+    remaining = deadline.remaining(clock).total_seconds() if deadline else None
+    _close(plan, home, recorder, ending, duration, remaining)
+    end = ending.end
+    return RunResult(
+        run_id=home.run_context.run_id,
+        prompt_name=plan.prompt.name,
+        model=f"{plan.model.provider}:{plan.model.name}",
+        output=cast("OutputT | None", end.output),
+        stop=end.stop,
+        partial=cast("OutputT | str | None", end.partial),
+        text=end.text,
+        usage=gate.usage,
+        turns=ending.turns,
+        completion=cast("Any", end.verdict),
+        completion_note=end.explanation,
+        limits=gate.limits,
+        started_at=started_at,
+        duration=duration,
+        session=home.session,
+        error=ending.error if end.stop is not None else None,
+        item=item,
+    )
+
+
+def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder, item: str | None) -> None:
+    gate, clock = home.gate, home.clock
+    recorder.record(
+        RunStarted(
+            run_context=home.run_context,
+            prompt_name=plan.prompt.name,
+            model=f"{plan.model.provider}:{plan.model.name}",
+            limits=gate.limits.describe(),
+            deadline=gate.deadline.at if gate.deadline else None,
+            started_at=clock.now(),
+            item=item,
+        )
+    )
+    if gate.deadline is not None:
+        recorder.record(
+            PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, home.session.session_id, clock.now())
+        )
+
+
+def _opening(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> Transcript:
+    """Return the transcript the run begins with: an earlier conversation of the session, then the prompt."""
+    transcript = transcript_of(home.session.log)
+    messages = _continued(plan.prompt.messages, transcript) if len(transcript) else plan.prompt.messages
+    for message in messages:
+        transcript.append(message)
+    recorder.record(
+        PromptRendered(
+            prompt_name=plan.prompt.name,
+            messages=messages,
+            tool_names=tuple(tool.name for tool in plan.prompt.tools),
+            adapter=plan.model.provider,
+            session_id=home.session.session_id,
+            created_at=home.clock.now(),
+        )
+    )
+    return transcript
+
+
+def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Message, ...]:
+    """A conversation has one system message, the first; other instructions go on as the user's words."""
+    return tuple(
+        UserMessage.of(message.text) if isinstance(message, SystemMessage) else message
+        for message in messages
+        if not (isinstance(message, SystemMessage) and message == earlier[0])
+    )
+
+
+def _close(
+    plan: RunPlan[Any],
+    home: RunHome,
+    recorder: Recorder,
+    ending: Ending,
+    duration: timedelta,
+    remaining: float | None,
+) -> None:
+    """Record the end: the prompt's outcome, then the run's, with the time that was left."""
+    end, gate, now = ending.end, home.gate, home.clock.now()
+    if end.stop is None:
+        recorder.record(
+            PromptExecuted(
+                prompt_name=plan.prompt.name,
+                adapter=plan.model.provider,
+                output=end.output,
+                text=end.text,
+                usage=gate.usage.tokens,
+                session_id=home.session.session_id,
+                created_at=now,
+                remaining_seconds=remaining,
+            )
+        )
+    recorder.record(
+        RunEnded(
+            run_id=home.run_context.run_id,
+            stop=end.stop,
+            output=end.output,
+            partial=end.partial,
+            text=end.text,
+            verdict=end.verdict,
+            usage=gate.usage,
+            duration_ms=duration.total_seconds() * 1000,
+            remaining_seconds=remaining,
+            ended_at=now,
+        )
+    )
+    _log_line(plan, home, end, duration, remaining)
+
+
+def _log_line(plan: RunPlan[Any], home: RunHome, end: End, duration: timedelta, remaining: float | None) -> None:
+    """Write one structured line with the time that was left (seed: deadlines, "Observability")."""
+    stop: Stop | None = end.stop
+    logger().info(
+        "run.completed" if stop is None else "run.stopped",
+        run_id=str(home.run_context.run_id),
+        prompt=plan.prompt.name,
+        stop=stop.reason if stop else None,
+        duration_seconds=round(duration.total_seconds(), 3),
+        remaining_seconds=None if remaining is None else round(remaining, 3),
+        tokens=home.gate.usage.tokens.total,
+        cost_usd=None if home.gate.usage.cost is None else float(home.gate.usage.cost),
+    )

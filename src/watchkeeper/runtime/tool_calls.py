@@ -1,0 +1,223 @@
+"""The tool calls of one reply, each through the gate and each a transaction.
+
+Every call gets exactly one result, and every attempt at it one `ToolInvoked`. A tool works on a branch of the session
+and an overlay of the filesystem; they are merged in the order of the calls if it succeeded and dropped if it did not,
+so a tool that fails or is late leaves nothing behind. Calls run side by side only where their tools say they may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, cast
+
+from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.estimate import Charge
+from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import FilesystemError, ReducerError, SessionError, ToolValidationError
+from watchkeeper.core.messages import ToolCall, ToolMessage
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.kernel.signals import ToolsDone
+from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
+from watchkeeper.runtime.recorder import Recorder
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
+from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.tool import Tool
+
+NO_CHARGE = Charge()
+DEADLINE_MESSAGE = "deadline exceeded"
+"""What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one attempt at a call went.
+
+    Attributes:
+        outcome: In one word.
+        result: What the model is told.
+        number: 1 for the first attempt at the call.
+        params: The decoded arguments, or the raw text where they could not be decoded.
+        context: What the tool was given, if it ran.
+        stop: Set if the gate stopped the work here.
+        node_id: The admitted call at the gate, if it was admitted.
+        duration_ms: From admission to result.
+    """
+
+    outcome: ToolOutcome
+    result: ToolResult[Any]
+    number: int = 1
+    params: Any = None
+    context: ToolContext | None = None
+    stop: Stop | None = None
+    node_id: str | None = None
+    duration_ms: float = 0.0
+
+
+class ToolCalls:
+    """The tool side of one run."""
+
+    def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
+        """Index the prompt's tools by name."""
+        self._plan = plan
+        self._home = home
+        self._recorder = recorder
+        self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
+
+    async def run(self, calls: Sequence[ToolCall]) -> ToolsDone:
+        """Run the calls of one reply and return one message for each, in their order."""
+        messages: list[ToolMessage] = []
+        stop: Stop | None = None
+        for side_by_side, group in groupby(calls, self._may_run_beside):
+            for batch in [tuple(group)] if side_by_side else [(call,) for call in group]:
+                if stop is not None:
+                    attempts = [not_run(call, stop) for call in batch]
+                elif len(batch) == 1:
+                    attempts = [await self._call(batch[0])]
+                else:
+                    attempts = await asyncio.gather(*(self._call(call) for call in batch))
+                for call, attempt in zip(batch, attempts, strict=True):
+                    messages.append(self._finish(call, attempt))
+                    stop = stop or attempt.stop
+        return ToolsDone(tuple(messages), stop)
+
+    def _may_run_beside(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.parallel_safe
+
+    async def _call(self, call: ToolCall) -> Attempt:
+        """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            offered = ", ".join(sorted(self._tools)) or "none"
+            said = f"There is no tool {call.name!r}. Tools: {offered}."
+            return Attempt("unknown_tool", ToolResult.error(said), params=call.arguments)
+        try:
+            params = tool.decode(call.arguments)
+        except ToolValidationError as error:
+            return Attempt("invalid", ToolResult.error(str(error)), params=call.arguments)
+        attempt = await self._attempt(call, tool, params, 1)
+        while attempt.outcome in ("crashed", "timeout") and attempt.stop is None and attempt.number <= tool.retries:
+            self._drop(attempt)
+            self._record(call, attempt)
+            attempt = await self._attempt(call, tool, params, attempt.number + 1)
+        return attempt
+
+    async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int) -> Attempt:
+        """Make one admitted attempt; classify how it went."""
+        clock = self._home.clock
+        began = clock.monotonic()
+        context: ToolContext | None = None
+
+        async def work(ticket: Ticket) -> ToolResult[Any]:
+            nonlocal context
+            context = self._context(call, tool, number, ticket)
+            if tool.is_async:
+                return await cast("Awaitable[ToolResult[Any]]", tool.call(params, context))
+            return cast("ToolResult[Any]", await run_in_worker(tool.call, params, context))
+
+        request = CallRequest(kind="tool", operation_name=tool.name, timeout=tool.timeout, retry=number > 1)
+        outcome = await self._home.gate.acall(request, work, no_charge)
+        word, result = classify(tool, outcome)
+        return Attempt(
+            outcome=word,
+            result=result,
+            number=number,
+            params=params,
+            context=context,
+            stop=outcome.stop,
+            node_id=outcome.node_id,
+            duration_ms=(clock.monotonic() - began) * 1000,
+        )
+
+    def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
+        home = self._home
+        return ToolContext(
+            call_id=call.call_id,
+            tool_name=tool.name,
+            attempt=number,
+            idempotency_key=f"{home.run_context.run_id}:{call.call_id}",
+            cancellation=ticket.cancellation,
+            scope=self._scope,
+        )
+
+    def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+        """Commit or drop what the tool did, record the attempt, and say it to the model."""
+        if attempt.outcome == "ok" and attempt.context is not None:
+            try:
+                attempt.context.commit()
+            except (ReducerError, SessionError, FilesystemError) as error:
+                said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
+                attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
+        self._drop(attempt)
+        return self._record(call, attempt)
+
+    def _drop(self, attempt: Attempt) -> None:
+        if attempt.context is not None and attempt.outcome != "ok":
+            attempt.context.discard()
+
+    def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+        home, plan = self._home, self._plan
+        text = cut(attempt.result.render())
+        self._recorder.record(
+            ToolInvoked(
+                prompt_name=plan.prompt.name,
+                adapter=plan.model.provider,
+                name=call.name,
+                params=attempt.params,
+                result=attempt.result,
+                session_id=home.session.session_id,
+                created_at=home.clock.now(),
+                usage=None,
+                rendered_output=text,
+                call_id=call.call_id,
+                event_id=home.ids.uuid(),
+                outcome=attempt.outcome,
+                duration_ms=attempt.duration_ms,
+                attempt=attempt.number,
+                node_id=attempt.node_id,
+            )
+        )
+        return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
+
+
+def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
+    """Tools cost nothing by themselves."""
+    return NO_CHARGE
+
+
+def not_run(call: ToolCall, stop: Stop) -> Attempt:
+    """Return the result of a call that the stop of an earlier one left open."""
+    said = DEADLINE_MESSAGE if stop.reason == "timeout" else f"not run: {stop.message}"
+    return Attempt("skipped", ToolResult.error(said), params=call.arguments)
+
+
+def classify(tool: Tool, outcome: Outcome[ToolResult[Any]]) -> tuple[ToolOutcome, ToolResult[Any]]:
+    """Say in one word how an attempt went, and what the model is told about it."""
+    if outcome.stop is not None:
+        ran = outcome.node_id is not None
+        if outcome.stop.reason == "timeout":
+            return "deadline", ToolResult.error(DEADLINE_MESSAGE)
+        return "cancelled" if ran else "denied", ToolResult.error(f"not run: {outcome.stop.message}")
+    if outcome.error is None:
+        result = cast("ToolResult[Any]", outcome.value)
+        return "ok" if result.success else "failed", result
+    if outcome.stop_reason == CALL_TIMEOUT:
+        said = f"{tool.name} did not finish within {format_duration(tool.timeout or 0)} and was stopped."
+        return "timeout", ToolResult.error(said)
+    if isinstance(outcome.error, ToolValidationError):
+        return "invalid", ToolResult.error(str(outcome.error))
+    return "crashed", ToolResult.error(f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}")
+
+
+def cut(text: str) -> str:
+    """Shorten a tool's text to what a model is shown, and say so; the whole stays on the log."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_RESULT_BYTES:
+        return data.decode()
+    shown = data[:MAX_RESULT_BYTES].decode("utf-8", "ignore")
+    return f"{shown}\n[cut: the first {MAX_RESULT_BYTES:,} of {len(data):,} bytes are shown]"
