@@ -3,7 +3,7 @@
 #   make run       the example agent on six real messages, with the bundled local model (no key, no account)
 #   make test      all tests that are not slow
 #   make verify    the slow tests: those that need the local model
-#   make lint, make types, make layers, make wheel, make bench, make clean
+#   make lint, make types, make layers, make wheel, make test-newest, make bench, make clean
 #
 # make run MODEL=openai:gpt-5-mini, or ARGS="--model openai:gpt-5-mini --max-cost 0.10": the same agent elsewhere.
 # make test ARGS="-k budget": more options for pytest. PYTHON=... chooses the interpreter of a new environment.
@@ -36,7 +36,7 @@ RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
 MEASURED := core session tools containment prompt kernel runtime
 COVERAGE := $(addprefix --cov=watchkeeper.,$(MEASURED)) --cov-report=term
 
-.PHONY: run test verify lint format types layers wheel bench setup clean help
+.PHONY: run test test-newest verify lint format types layers wheel bench setup clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -47,6 +47,15 @@ run: $(RUN_NEEDS) $(RUN_STAMP)
 
 test: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)
+
+# The same tests on the newest Python of this machine, against the built wheel.
+test-newest: $(STAMPS)/dev
+	@python=$$(sh scripts/find-python --newest) && \
+	if [ "$$($$python -V)" = "$$($(BIN)/python -V)" ]; then echo "No newer Python than that of $(VENV) was found"; else \
+	$(MAKE) --no-print-directory setup VENV=.venv-newest PYTHON="$$python" && rm -rf build/wheel && \
+	$(BIN)/python -m build --wheel --outdir build/wheel . >/dev/null && \
+	.venv-newest/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl && \
+	.venv-newest/bin/python -m pytest -n $(JOBS) $(ARGS); fi
 
 verify: $(STAMPS)/dev $(STAMPS)/model
 	$(BIN)/python -m pytest -m "slow or model" $(ARGS)
@@ -75,7 +84,7 @@ bench: $(STAMPS)/dev
 setup: $(STAMPS)/dev
 
 clean:
-	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-newest build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- environments -----------------------------------------------------------------------------------------------------

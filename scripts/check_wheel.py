@@ -30,7 +30,7 @@ start = time.process_time()
 import watchkeeper
 print((time.process_time() - start) * 1000, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-DESCRIBE_PYTHON = "import sys, venv, ensurepip; print(*sys.version_info[:3], sys.version_info.releaselevel)"
+DESCRIBE_PYTHON = "import sys, venv, ensurepip; print(*sys.version_info[:2], sys.version_info[3], sys.executable)"
 
 
 class CheckFailed(Exception):
@@ -85,11 +85,12 @@ def usable_pythons() -> dict[tuple[int, int], Path]:
             done = subprocess.run([path, "-c", DESCRIBE_PYTHON], capture_output=True, text=True, check=False)
         except OSError:
             continue
-        words = done.stdout.split()
-        if done.returncode == 0 and words[3] == "final":
-            version = (int(words[0]), int(words[1]))
-            if version >= LOWEST:
-                found.setdefault(version, path)
+        if done.returncode:
+            continue
+        major, minor, level, executable = done.stdout.strip().split(maxsplit=3)
+        version = (int(major), int(minor))
+        if level == "final" and version >= LOWEST:
+            found.setdefault(version, Path(executable))
     return found
 
 
@@ -124,13 +125,14 @@ def check_contents(wheel: Path) -> None:
 def check_core(python: Path, place: Path, env: dict[str, str]) -> None:
     """Check the bare wheel: few packages, a cheap import, and a command that names the extra it needs."""
     listed = call([python, "-m", "pip", "list", "--format", "freeze"], place, env)
-    packages = [line for line in listed.splitlines() if not re.match(r"(pip|setuptools|wheel|watchkeeper)=", line)]
+    found = re.findall(r"^([\w.-]+)(?:==| @ )", listed, re.MULTILINE)
+    packages = [name for name in found if name not in {"pip", "setuptools", "wheel", "watchkeeper"}]
     if len(packages) > CORE_PACKAGES:
         raise CheckFailed(f"the core needs {len(packages)} packages, at most {CORE_PACKAGES} are allowed: {packages}")
     call([python, "-c", "import watchkeeper"], place, env)  # writes the bytecode
     costs = [[float(word) for word in call([python, "-c", MEASURE_IMPORT], place, env).split()] for _ in range(5)]
     cpu, memory = (sorted(column)[len(costs) // 2] for column in zip(*costs, strict=True))
-    print(f"  bare: {len(packages)} packages; import {cpu:.0f} ms of CPU, {memory:.0f} MB of memory after it")
+    print(f"  bare: {len(packages)} packages; import {cpu:.1f} ms of CPU, {memory:.0f} MB of memory after it")
     if cpu > IMPORT_CPU_MS:
         raise CheckFailed(f"import watchkeeper costs {cpu:.0f} ms of CPU; the ceiling is {IMPORT_CPU_MS:.0f} ms")
     names = "import watchkeeper as w; [getattr(w, name) for name in w.__all__]; print(len(w.__all__))"
