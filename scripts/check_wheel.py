@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
+PACKAGED_PINS = {f"watchkeeper/adapters/requirements/{name}" for name in ("local-engine.txt", "local-model.txt")}
 LOWEST = (3, 11)
 IMPORT_CPU_MS = 80.0
 CORE_PACKAGES = 10
@@ -111,7 +112,7 @@ def check_contents(wheel: Path) -> None:
         path.relative_to(source).as_posix()
         for path in source.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }
+    } | PACKAGED_PINS
     if inside != expected:
         raise CheckFailed(f"the wheel and src differ in: {sorted(inside ^ expected)}")
     if "watchkeeper/py.typed" not in inside:
