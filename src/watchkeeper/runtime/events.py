@@ -162,3 +162,54 @@ class TextDelta:
     """Text that has just arrived; for listeners only, never on the log."""
 
     text: str
+
+
+@event("many_started")
+@dataclass(frozen=True, slots=True)
+class ManyStarted:
+    """A run over many items began; each item is a run of its own, with its own log.
+
+    Attributes:
+        run_context: Identifiers of the whole.
+        prompt_name: ``ns/key`` of the prompt.
+        model: ``provider:name``.
+        limits: The ceilings over all items, in words.
+        items: The items' labels, in order.
+        concurrency: How many run at once.
+        started_at: When.
+    """
+
+    run_context: RunContext
+    prompt_name: str
+    model: str
+    limits: str
+    items: tuple[str, ...]
+    concurrency: int
+    started_at: datetime
+
+
+@event("item_ended")
+@dataclass(frozen=True, slots=True)
+class ItemEnded:
+    """One item of a run over many is over; ``run_id`` links to its log, None if it was never started."""
+
+    index: int
+    item: str
+    run_id: UUID | None
+    sentence: str
+    stop: Stop | None
+    ended_at: datetime
+
+
+@event("many_ended")
+@dataclass(frozen=True, slots=True)
+class ManyEnded:
+    """A run over many items is over."""
+
+    run_id: UUID
+    stop: Stop | None
+    done: int
+    items: int
+    usage: Usage
+    duration_ms: float
+    ended_at: datetime

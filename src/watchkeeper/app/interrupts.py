@@ -1,0 +1,45 @@
+"""Ctrl-C: the first one lands the run, the second one stops it hard. Always called on the loop's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.stop import Stop
+
+LANDING = Stop("interrupted", "caller", "The run was interrupted.")
+
+
+class Interrupts:
+    """Counts interrupts and passes them to the gate of the run in progress."""
+
+    __slots__ = ("_count", "_gate")
+
+    def __init__(self) -> None:
+        """Nothing was interrupted yet."""
+        self._count = 0
+        self._gate: ExecutionContext | None = None
+
+    @contextmanager
+    def over(self, gate: ExecutionContext) -> Iterator[None]:
+        """Pass interrupts to ``gate`` while the block runs, also one that came before."""
+        self._gate = gate
+        if self._count:
+            self._pass_on(gate)
+        try:
+            yield
+        finally:
+            self._gate = None
+
+    def interrupt(self) -> None:
+        """Take one Ctrl-C."""
+        self._count += 1
+        if self._gate is not None:
+            self._pass_on(self._gate)
+
+    def _pass_on(self, gate: ExecutionContext) -> None:
+        if self._count == 1:
+            gate.land(LANDING)
+        else:
+            gate.abort("interrupted twice")

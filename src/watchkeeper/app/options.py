@@ -1,0 +1,74 @@
+"""What can be said about a run beside prompt, model and limits.
+
+`RunKeywords` are the keyword arguments of `run` and its kin; `RunOptions` is the same as a frozen value, with the
+defaults. Both name the same fields, and a test holds them to it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
+from watchkeeper.core.model import ModelSettings
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.runtime.plan import OnContextFull
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.resources import Resources
+
+if TYPE_CHECKING:
+    from watchkeeper.store.run_store import RunStore
+
+StoreLike = Path | str | Literal["default"] | None
+
+
+class RunKeywords(TypedDict, total=False):
+    """Keyword arguments of `run`, `arun`, `run_many` and `arun_many`; `RunOptions` says what they mean."""
+
+    settings: ModelSettings
+    prices: Mapping[str, ModelPrice]
+    resources: Resources
+    filesystem: Filesystem
+    on_event: Callable[[Any], Any]
+    on_context_full: OnContextFull
+    store: RunStore | StoreLike
+    raise_on_stop: bool
+    clock: Clock
+    ids: IdSource
+    rng: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What can be said about a run beside prompt, model and limits.
+
+    Attributes:
+        settings: How the model is asked: temperature, effort, output cap ...
+        prices: The caller's own prices, by ``provider:model`` or model name; they win over the list.
+        resources: What tools may ask their context for.
+        filesystem: What tools may read and write.
+        on_event: Gets every event of the log as it happens, and `TextDelta` where the provider streams; sync
+            callables run on a worker thread.
+        on_context_full: ``land`` takes a last turn when the model's context is full, ``stop`` ends at once.
+        store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
+        raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
+        clock: Time.
+        ids: Identifiers.
+        rng: Randomness, for backoff.
+    """
+
+    settings: ModelSettings = ModelSettings()
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict[str, ModelPrice])
+    resources: Resources | None = None
+    filesystem: Filesystem | None = None
+    on_event: Callable[[Any], Any] | None = None
+    on_context_full: OnContextFull = "land"
+    store: RunStore | StoreLike = "default"
+    raise_on_stop: bool = False
+    clock: Clock = SYSTEM_CLOCK
+    ids: IdSource = SYSTEM_IDS
+    rng: random.Random = field(default_factory=random.Random)

@@ -1,0 +1,97 @@
+"""What a run needs around it, opened before it starts and closed after it, whatever happens: the model if it was
+named by a string, the store, the listeners. Everything that can be refused is refused here, before anything is spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from watchkeeper.app.listener import Listener, one_by_one
+from watchkeeper.app.models import model_from
+from watchkeeper.app.options import RunOptions, StoreLike
+from watchkeeper.app.prices import check_priced, price_of
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import Model
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.runtime.events import TextDelta
+from watchkeeper.session.session import Session
+from watchkeeper.store.run_store import RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The opened things.
+
+    Attributes:
+        model: Who answers.
+        price: What it charges.
+        events: Where events go for the caller, or None.
+        records: Where envelopes go for the store, or None.
+    """
+
+    model: Model
+    price: ModelPrice | None
+    events: Listener[Any] | None
+    records: Listener[Any] | None
+
+    @property
+    def on_delta(self) -> Callable[[str], None] | None:
+        """Where text goes as it arrives, or None if nobody listens."""
+        events = self.events
+        return (lambda text: events.put(TextDelta(text))) if events is not None else None
+
+    def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
+        """Forward a session's events to the listeners; return a function that ends it."""
+        endings: list[Callable[[], None]] = []
+        events, records = self.events, self.records
+        if events is not None:
+            endings.append(session.dispatcher.subscribe_all(lambda envelope: events.put(envelope.event)))
+        if records is not None:
+            endings.append(session.dispatcher.subscribe_all(lambda envelope: records.put((run_id, envelope))))
+
+        def end() -> None:
+            for ending in endings:
+                ending()
+
+        return end
+
+
+@asynccontextmanager
+async def opened(model: Model | str, limits: Limits, options: RunOptions) -> AsyncIterator[Surroundings]:
+    """Open what a run needs; close it afterwards.
+
+    Raises:
+        ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
+        StoreError: If the store cannot be written.
+    """
+    async with AsyncExitStack() as stack:
+        if isinstance(model, str):
+            asked = model_from(model)
+            stack.push_async_callback(asked.close)
+        else:
+            asked = model
+        price = price_of(asked, options.prices)
+        check_priced(asked, price, limits)
+        events = records = None
+        store = open_store(options.store)
+        if store is not None:
+            if store is not options.store:
+                stack.callback(store.close)
+            records = Listener("store", store.append)
+            stack.push_async_callback(records.close)
+        if options.on_event is not None:
+            events = Listener("on_event", one_by_one(options.on_event))
+            stack.push_async_callback(events.close)
+        yield Surroundings(asked, price, events, records)
+
+
+def open_store(where: RunStore | StoreLike) -> RunStore | None:
+    """Open the store that the caller names; None means none."""
+    if where is None or isinstance(where, RunStore):
+        return where
+    return RunStore(None if where == "default" else Path(where))

@@ -1,0 +1,217 @@
+"""`evaluate` as the seeds define it: a prompt in, a response out, a stop as an exception.
+
+An `Adapter` is a `Model` with the loop around it. It is the same loop, gate and log that `run` uses, without landing
+and without defaults: no limit is in force that the caller did not give.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.deadline import Deadline, checked_deadline
+from watchkeeper.core.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    OutputParseError,
+    PromptEvaluationError,
+    UnpricedModelError,
+)
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
+from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.price import FREE, ModelPrice
+from watchkeeper.core.run_context import RunContext, root_run_context
+from watchkeeper.prompt.adapter import PromptResponse
+from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.portal import PORTAL
+from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.run import execute
+from watchkeeper.session.dispatcher import Dispatcher
+from watchkeeper.session.session import Session
+
+OutputT = TypeVar("OutputT")
+
+UNLIMITED = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None, landing=None)
+
+
+class Adapter:
+    """Evaluates prompts with one model (seeds: deadlines, nested-execution)."""
+
+    __slots__ = ("_clock", "_ids", "_price", "_rng", "_settings", "model")
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        settings: ModelSettings = ModelSettings(),
+        price: ModelPrice | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            model: Who answers.
+            settings: How it is asked.
+            price: What it charges; needed under a cost ceiling unless the model is free.
+            clock: Time.
+            ids: Identifiers.
+            rng: Randomness for backoff.
+        """
+        self.model = model
+        self._settings = settings
+        self._price = price or (FREE if model.free else None)
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng or random.Random()
+
+    @property
+    def name(self) -> str:
+        """The provider's name, as events carry it."""
+        return self.model.provider
+
+    def evaluate(
+        self,
+        prompt: Prompt[OutputT],
+        *params: Any,
+        session: Session | None = None,
+        bus: Dispatcher | None = None,
+        deadline: Deadline | datetime | None = None,
+        budget: Budget | None = None,
+        budget_tracker: BudgetTracker | None = None,
+        run_context: RunContext | None = None,
+        parse_output: bool = True,
+    ) -> PromptResponse[OutputT]:
+        """Evaluate a prompt and wait for the response; see `evaluate_async`."""
+        work = self.evaluate_async(
+            prompt,
+            *params,
+            session=session,
+            bus=bus,
+            deadline=deadline,
+            budget=budget,
+            budget_tracker=budget_tracker,
+            run_context=run_context,
+            parse_output=parse_output,
+        )
+        return PORTAL.call(work, "evaluate_async")
+
+    async def evaluate_async(
+        self,
+        prompt: Prompt[OutputT],
+        *params: Any,
+        session: Session | None = None,
+        bus: Dispatcher | None = None,
+        deadline: Deadline | datetime | None = None,
+        budget: Budget | None = None,
+        budget_tracker: BudgetTracker | None = None,
+        run_context: RunContext | None = None,
+        parse_output: bool = True,
+    ) -> PromptResponse[OutputT]:
+        """Evaluate a prompt.
+
+        Args:
+            prompt: What to evaluate.
+            params: Dataclass values that fill its placeholders, beside those that are bound already.
+            session: Where to record; a new session by default. A `Budget` seeded in it tightens the limits.
+            bus: Where else to publish the events; the session's own dispatcher by default.
+            deadline: The moment at which it must be over; aware, and at least in the next second.
+            budget: Ceilings of this evaluation.
+            budget_tracker: A budget shared with other evaluations; what this one uses is added to it.
+            run_context: Identifiers, for correlation.
+            parse_output: Whether to parse the final text into the output type.
+
+        Raises:
+            PromptEvaluationError: Phase ``preflight`` for a deadline that makes no sense, else what ended it:
+                DeadlineExceededError, BudgetExceededError, ThrottleError, OutputParseError or another ProviderError.
+            ConfigurationError: If the prompt, the tools or the budget cannot work.
+        """
+        checked = checked_deadline(deadline, self._clock)
+        session = session or Session(clock=self._clock, ids=self._ids)
+        limits = self._limits(session, checked, budget, budget_tracker)
+        if limits.max_cost_nanos is not None and self._price is None:
+            raise UnpricedModelError(
+                f"a cost ceiling is set, but there is no price for {self.model.name!r}; "
+                "give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
+            )
+        bound = prompt.bind(*params) if params else prompt
+        context = run_context or root_run_context(session.session_id, self._ids)
+        forward = session.dispatcher.subscribe_all(bus.publish) if bus and bus is not session.dispatcher else None
+        gate = ExecutionContext(limits, clock=self._clock, ids=self._ids, on_event=session.dispatch)
+        plan = RunPlan(
+            bound.render(deadline=gate.deadline, output_in_prompt=not self.model.native_output),
+            self.model,
+            self._price,
+            self._settings,
+            checker=prompt.template.task_completion_checker,
+            parse_output=parse_output,
+        )
+        home = RunHome(session, gate, context, self._clock, self._ids, self._rng)
+        try:
+            result = await execute(plan, home)
+        finally:
+            gate.close()
+            if forward is not None:
+                forward()
+            if budget_tracker is not None:
+                budget_tracker.add(gate.usage)
+        if result.stop is not None:
+            raise stop_error(result, gate.deadline) from result.error
+        return PromptResponse(
+            prompt_name=result.prompt_name, output=result.output, text=result.text, usage=gate.usage.tokens,
+            cost=gate.usage.cost,
+        )
+
+    def _limits(
+        self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None
+    ) -> Limits:
+        """Return the tightest of everything that limits this evaluation."""
+        limits = UNLIMITED
+        seeded = session[Budget].latest()
+        for ceilings in (Budget(deadline=deadline) if deadline else None, budget, seeded):
+            if ceilings is not None:
+                limits = tighten(limits, ceilings.as_limits(), self._clock)
+        if tracker is not None:
+            limits = tighten(limits, tracker.remaining().as_limits(), self._clock)
+        return limits
+
+
+BUDGET_STOPS: Final = frozenset(
+    {
+        "budget_exceeded",
+        "token_limit_exceeded",
+        "step_limit_exceeded",
+        "tool_call_limit_exceeded",
+        "retry_budget_exceeded",
+        "turn_limit_exceeded",
+    }
+)
+
+
+def stop_error(result: RunResult[Any], deadline: Deadline | None) -> PromptEvaluationError:
+    """Translate a stopped run into the seeds' exceptions; the stop, and the cutoff if there was one, are attached."""
+    stop = result.stop
+    if stop is None:
+        raise RuntimeError("a completed run has no error to raise")
+    payload = {"deadline": deadline.at.isoformat()} if deadline else {}
+    said, name = result.sentence(), result.prompt_name
+    error: PromptEvaluationError
+    if stop.reason == "timeout":
+        error = DeadlineExceededError(said, prompt_name=name, provider_payload=payload)
+    elif stop.reason in BUDGET_STOPS:
+        error = BudgetExceededError(said, prompt_name=name, provider_payload=payload)
+    elif stop.reason in ("output_invalid", "empty_answer"):
+        error = OutputParseError(stop.message, raw=result.text, prompt_name=name)
+    elif isinstance(result.error, PromptEvaluationError):
+        error = result.error
+    else:
+        error = PromptEvaluationError(said, phase="request", prompt_name=name, provider_payload=payload)
+    error.stop = stop
+    return error
