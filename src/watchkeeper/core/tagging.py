@@ -1,0 +1,269 @@
+"""Typed JSON: a value that is written comes back as what it was, whatever its declared type.
+
+Plain JSON stands for itself; everything else is an object whose ``$type`` holds the tag of its type. Dataclasses,
+enums, named tuples, msgspec structs and pydantic models are their fields. Types that are more than their fields (open
+files, locks, functions) are refused, by name and place. Reading runs no code that a file chose: no import, and fields
+are put back as they were, without ``__init__`` and validators (msgspec structs alone run their ``__post_init__``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import threading
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import PurePath
+from typing import Any, Final, NoReturn, cast
+
+import msgspec
+
+from watchkeeper.core.codec import CodecError, is_pydantic
+from watchkeeper.core.tagged_values import MARK, Form, forms
+from watchkeeper.core.type_tags import register, tag_of, type_of
+
+
+class _Refused(Exception):
+    """Values of a type have no form."""
+
+
+def dump(value: Any) -> Any:
+    """Turn a value into JSON-able data that says what it was.
+
+    Raises:
+        CodecError: If something in it cannot be written; the message names the place and the type.
+    """
+    try:
+        return _dump(value)
+    except (_Refused, RecursionError):
+        _explain(value)
+
+
+def load(data: Any) -> Any:
+    """Turn what `dump` wrote back into the value.
+
+    Raises:
+        CodecError: If a tag is unknown, or the data does not fit its tag.
+    """
+    try:
+        return _load(data)
+    except RecursionError:
+        raise CodecError("the data is nested too deeply to be read") from None
+
+
+def check(value: Any) -> None:
+    """Refuse a value that `dump` could not write; costs one look at the type of everything in it.
+
+    Raises:
+        CodecError: As `dump`.
+    """
+    try:
+        _check(value)
+    except (_Refused, RecursionError):
+        _explain(value)
+
+
+def register_form(type_: type, tag: str, form: Form) -> None:
+    """Give a type that is not simply its fields a tag and a form of its own.
+
+    What ``form.write`` returns is an object with the tag under `MARK`; ``form.read`` gets that object.
+    """
+    register(type_, tag)
+    _add(type_, form)
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_forms: dict[type, Form] = {}
+_leaves: set[type] = set()
+
+
+def _add(type_: type, form: Form) -> Form:
+    with _lock:
+        _forms[type_] = form
+        if form.parts is None:
+            _leaves.add(type_)
+    return form
+
+
+def _form_of(type_: type) -> Form:
+    return _forms.get(type_) or _add(type_, _class_form(type_))
+
+
+def _dump(value: Any) -> Any:
+    type_: Any = type(value)
+    return (_forms.get(type_) or _form_of(type_)).write(value)
+
+
+def _check(value: Any) -> None:
+    type_: Any = type(value)
+    parts = (_forms.get(type_) or _form_of(type_)).parts
+    if parts is not None:
+        for part in parts(value):
+            if type(part) not in _leaves:
+                _check(part)
+
+
+def _load(data: Any) -> Any:
+    type_: Any = type(data)
+    if type_ is list:
+        return [_load(item) for item in data]
+    if type_ is not dict:
+        return data
+    if MARK not in data:
+        return {key: _load(item) for key, item in data.items()}
+    tag = data[MARK]
+    if not isinstance(tag, str):
+        raise CodecError(f"{MARK} must be the tag of a type, got {tag!r}")
+    try:
+        return _form_of(type_of(tag)).read(data)
+    except _Refused:
+        raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise CodecError(f"this is no {tag!r}: {type(error).__name__}: {error}") from error
+
+
+def _explain(value: Any) -> NoReturn:
+    place = type(value).__name__
+    try:
+        found = _find(value, place)
+    except RecursionError:
+        found = None
+    if found is None:
+        raise CodecError(f"{place} cannot be written: it is nested too deeply, or contains itself")
+    place, name = found
+    raise CodecError(
+        f"{place} cannot be written: {name} has no typed JSON form;"
+        " use dataclasses, enums, pydantic models, msgspec structs, containers and plain values"
+    )
+
+
+def _find(value: Any, place: str) -> tuple[str, str] | None:
+    """Return the place and the type's name of the first thing that has no form."""
+    type_: Any = type(value)
+    try:
+        form = _form_of(type_)
+    except _Refused:
+        return place, f"{type_.__module__}.{type_.__qualname__}"
+    if form.parts is None:
+        return None
+    for label, part in zip(form.labels(value), form.parts(value), strict=True):
+        found = _find(part, place + label)
+        if found is not None:
+            return found
+    return None
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+_CONTENT: Final = (str, bytes, bytearray, int, float, list, dict, set, frozenset, tuple, PurePath)
+"""What a subclass may hold beside its fields."""
+
+
+def _class_form(type_: type[Any]) -> Form:
+    """Return the form of a class of a known kind."""
+    if issubclass(type_, enum.Enum):
+        return _enum_form(type_)
+    if issubclass(type_, type):
+        return _forms[type]
+    if issubclass(type_, msgspec.Struct):
+        names = type_.__struct_fields__
+        return _fields_form(type_, names, lambda data: type_(**_known(data, names)))
+    if issubclass(type_, tuple) and hasattr(cast("Any", type_), "_fields"):
+        return _named_tuple_form(type_)
+    if issubclass(type_, _CONTENT):
+        raise _Refused
+    if is_pydantic(type_):
+        return _pydantic_form(type_)
+    if dataclasses.is_dataclass(type_):
+        return _dataclass_form(type_)
+    raise _Refused
+
+
+def _fields_form(type_: type, names: tuple[str, ...], read: Callable[[dict[str, Any]], Any]) -> Form:
+    def write(value: Any) -> Any:
+        data: dict[str, Any] = {MARK: tag_of(type_)}
+        for name in names:
+            data[name] = _dump(getattr(value, name))
+        return data
+
+    if not names:
+        return Form(write, read)
+    parts: Callable[[Any], Any] = attrgetter(*names)
+    if len(names) == 1:
+        only = parts
+        parts = lambda value: (only(value),)  # noqa: E731
+    return Form(write, read, parts, lambda _: [f".{name}" for name in names])
+
+
+def _known(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Read the fields that are there; a field that the type does not have was written by other code."""
+    strange = sorted(data.keys() - {MARK, *names})
+    if strange:
+        raise CodecError(f"{data[MARK]!r} has no field {strange[0]!r}; it was written by another version of its type")
+    return {name: _load(data[name]) for name in names if name in data}
+
+
+def _named_tuple_form(type_: Any) -> Form:
+    names: tuple[str, ...] = type_._fields
+    return _fields_form(type_, names, lambda data: type_._make(_load(data[name]) for name in names))
+
+
+def _dataclass_form(type_: Any) -> Form:
+    fields = dataclasses.fields(type_)
+    names = tuple(field.name for field in fields)
+
+    def default(field: dataclasses.Field[Any]) -> Any:
+        if field.default is not dataclasses.MISSING:
+            return field.default
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+        raise CodecError(f"{tag_of(type_)!r} needs the field {field.name!r}; it was written by another version")
+
+    def read(data: dict[str, Any]) -> Any:
+        known = _known(data, names)
+        value = type_.__new__(type_)
+        for field in fields:
+            object.__setattr__(value, field.name, known[field.name] if field.name in known else default(field))
+        return value
+
+    return _fields_form(type_, names, read)
+
+
+def _enum_form(type_: type[enum.Enum]) -> Form:
+    if issubclass(type_, enum.Flag):
+        return Form(lambda value: {MARK: tag_of(type_), "value": value.value}, lambda data: type_(data["value"]))
+    return Form(lambda value: {MARK: tag_of(type_), "name": value.name}, lambda data: type_[data["name"]])
+
+
+def _pydantic_form(type_: Any) -> Form:
+    """Keep fields, extra and private values, and which fields were set: what pickling a model keeps, by itself."""
+    extras = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+    fields: dict[str, Any] = type_.model_fields
+    names = tuple(fields)
+
+    def state(value: Any) -> dict[str, Any]:
+        held = value.__getstate__()
+        return {name: part for name, part in held["__dict__"].items() if name in fields} | {
+            f"${extra}": held[extra] for extra in extras
+        }
+
+    def write(value: Any) -> Any:
+        return {MARK: tag_of(type_)} | {name: _dump(part) for name, part in state(value).items()}
+
+    def read(data: dict[str, Any]) -> Any:
+        known = _known(data, (*names, *(f"${extra}" for extra in extras)))
+        value = type_.__new__(type_)
+        held = {extra: known.pop(f"${extra}") for extra in extras}
+        value.__setstate__({"__dict__": known, **held})
+        return value
+
+    return Form(write, read, lambda value: state(value).values(), lambda value: [f".{name}" for name in state(value)])
+
+
+for _type, _tag, _form in forms(_dump, _load):
+    register_form(_type, _tag, _form)
+register_form(
+    type, "type", Form(lambda value: {MARK: "type", "value": tag_of(value)}, lambda data: type_of(data["value"]))
+)
