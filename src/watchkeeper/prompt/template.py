@@ -1,0 +1,159 @@
+"""A typed prompt template: sections under a name, and the type of the answer.
+
+`PromptTemplate[Report](...)` asks for a `Report`; without a type the answer is plain text. Everything that can be
+wrong with a template is found when it is made: syntax, equal keys, tools that clash, an output type that has no
+schema, and, if it declares its ``params``, placeholders and predicates that nothing fills. Without declared params,
+what is missing is known, and refused, when it is rendered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from watchkeeper.core.errors import PromptDefinitionError
+from watchkeeper.prompt.bindings import ambiguous, field_owners, match_predicate, unknown
+from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.output import OutputT, output_schema
+from watchkeeper.prompt.sections import KEY, MarkdownSection
+from watchkeeper.tools.tool import Tool
+
+
+class _TypedTemplate(GenericAlias):
+    """`PromptTemplate[Report]`: an alias that hands its argument to the constructor."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        (output_type,) = self.__args__
+        if not isinstance(output_type, TypeVar):
+            kwargs.setdefault("output_type", output_type)
+        return cast("Any", self.__origin__)(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptTemplate(Generic[OutputT]):
+    """A prompt before anything is bound to it.
+
+    Attributes:
+        ns: Namespace, for example ``support``.
+        key: Unique within the namespace.
+        sections: What it says, in order; a list or a tuple.
+        name: Name in logs and events; ``ns/key`` if left out.
+        params: Dataclasses whose fields fill the placeholders. None: not declared, checked when rendered.
+        output_type: Type of the answer: a dataclass, a pydantic model, a msgspec struct, a list of them, ...; usually
+            given as ``PromptTemplate[Report]``.
+        task_completion_checker: Who says whether the work is done, or None.
+    """
+
+    ns: str
+    key: str
+    sections: Sequence[MarkdownSection]
+    name: str = ""
+    params: Sequence[type[Any]] | None = None
+    output_type: type[OutputT] = field(default=cast("Any", str))
+    task_completion_checker: TaskCompletionChecker | None = None
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, item: Any) -> _TypedTemplate:
+            """Fix the output type."""
+            return _TypedTemplate(cls, (item,))
+
+    def __post_init__(self) -> None:
+        """Check everything that can be checked before values are bound.
+
+        Raises:
+            PromptDefinitionError: Naming the prompt, the section, what is wrong and what exists.
+        """
+        put = object.__setattr__
+        try:
+            self._check_keys()
+            put(self, "name", self.name or f"{self.ns}/{self.key}")
+            put(self, "sections", _as_sections(self.sections))
+            _check_section_keys(self.walk())
+            _distinct_tools(self.walk())
+            output_schema(self.output_type)
+            if self.params is not None:
+                put(self, "params", _as_params(self.params))
+                self._check_names(cast("tuple[type[Any], ...]", self.params))
+        except PromptDefinitionError as error:
+            raise PromptDefinitionError(f"prompt {f'{self.ns}/{self.key}'!r}: {error}") from error.__cause__
+
+    def walk(self) -> Iterator[MarkdownSection]:
+        """Yield every section, nested ones too, in document order."""
+        for section in self.sections:
+            yield from section.walk()
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Names of all placeholders in all sections."""
+        return frozenset(name for section in self.walk() for name in section.placeholders)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Tools of all sections, enabled or not, in document order, each once."""
+        return _distinct_tools(self.walk())
+
+    def _check_keys(self) -> None:
+        for what, value in (("ns", self.ns), ("key", self.key)):
+            parts = value.split("/") if what == "ns" else [value]
+            if not all(KEY.fullmatch(part) for part in parts):
+                raise PromptDefinitionError(f"{what} {value!r} must be letters, digits, '.', '-' or '_'")
+
+    def _check_names(self, params: tuple[type[Any], ...]) -> None:
+        owners = field_owners(params)
+        for section in self.walk():
+            for name in sorted(section.placeholders):
+                if name not in owners:
+                    raise PromptDefinitionError(f"section {section.key!r}: {unknown(name, owners)}")
+                if len(owners[name]) > 1:
+                    raise PromptDefinitionError(f"section {section.key!r}: {ambiguous(name, owners[name])}")
+            if section.enabled is not None:
+                match_predicate(section.enabled, section.key, params, owners)
+
+
+def _as_sections(given: object) -> tuple[MarkdownSection, ...]:
+    if isinstance(given, (MarkdownSection, str)) or not hasattr(given, "__iter__"):
+        raise PromptDefinitionError(f"sections must be a list or tuple of sections, not {given!r}")
+    sections = tuple(cast("Sequence[Any]", given))
+    if not sections:
+        raise PromptDefinitionError("it has no sections; give at least one MarkdownSection(title=, key=, template=)")
+    for section in sections:
+        if not isinstance(section, MarkdownSection):
+            raise PromptDefinitionError(f"{section!r} is not a section; use MarkdownSection(title=, key=, template=)")
+    return sections
+
+
+def _as_params(given: object) -> tuple[type[Any], ...]:
+    if isinstance(given, type) or not hasattr(given, "__iter__"):
+        raise PromptDefinitionError(f"params must be a list or tuple of dataclass types, not {given!r}")
+    params = tuple(cast("Sequence[Any]", given))
+    for type_ in params:
+        if not (isinstance(type_, type) and dataclasses.is_dataclass(type_)):
+            raise PromptDefinitionError(f"{type_!r} in params is not a dataclass; declare dataclass types")
+    if len(set(params)) < len(params):
+        raise PromptDefinitionError("params names a type twice")
+    return params
+
+
+def _check_section_keys(sections: Iterator[MarkdownSection]) -> None:
+    seen: set[str] = set()
+    for section in sections:
+        if section.key in seen:
+            raise PromptDefinitionError(f"two sections have the key {section.key!r}; keys must be unique in a prompt")
+        seen.add(section.key)
+
+
+def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
+    found: dict[str, tuple[Tool, str]] = {}
+    for section in sections:
+        for tool in section.tools:
+            known, place = found.setdefault(tool.name, (tool, section.key))
+            if known is not tool and known != tool:
+                raise PromptDefinitionError(
+                    f"sections {place!r} and {section.key!r} have different tools with the name {tool.name!r}; "
+                    "rename one: @tool(name=...)"
+                )
+    return tuple(tool for tool, _ in found.values())
