@@ -1,0 +1,268 @@
+"""One turn over Anthropic's Messages.
+
+Messages are kept as encoded content blocks; where the speaker changes, the bytes close one turn and open the next, so
+results of parallel calls stand in one turn as the interface demands. Cache breakpoints stand after the system prompt
+and at the last two tails, so the growing prefix is read from the cache. Blocks with thinking go back as they came.
+Facts: https://platform.claude.com/docs/en/api/messages and the types of the anthropic package.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+from watchkeeper.adapters.anthropic_reply import ENCODING, Events, read_message
+from watchkeeper.adapters.encoding import Kept, check_extra, encode, join_body, own_data, tool_arguments
+from watchkeeper.adapters.endpoint import Endpoint, decode_reply, import_sdk
+from watchkeeper.adapters.strict_schema import ANTHROPIC_KEYWORDS, describe_schema, strict_schema
+from watchkeeper.core.errors import MissingKeyError
+from watchkeeper.core.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.transcript import Transcript
+
+RESERVED: Final = frozenset({"messages", "stream", "max_tokens", "model"})
+# Whole answers that may take longer than ten minutes must be streamed; the SDK computes with 128,000 tokens an hour.
+LONGEST_WHOLE_ANSWER: Final = 21_333
+TOOL_CHOICE: Final = {"auto": "auto", "required": "any", "none": "none"}
+EFFORT: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+EMPTY_TEXT: Final = "(empty)"
+CacheTime = Literal["5m", "1h"]
+
+
+class AnthropicModel:
+    """A model behind Anthropic's Messages.
+
+    Args:
+        name: The model's name as Anthropic knows it.
+        api_key: The key, or None for ``ANTHROPIC_API_KEY`` (or whatever else the SDK finds: token, profile).
+        base_url: Address of another server of this interface, without ``/v1``.
+        cache: How long prompt caches live, or None for no caching.
+        native_output: False for models that do not enforce a schema; the prompt then describes it.
+        context_window: Tokens the model can hold, if known.
+        max_output_tokens: Largest reply the model can give, if known.
+        headers: Sent with every request, for example ``anthropic-beta``.
+
+    Raises:
+        MissingExtraError: If the anthropic package is not installed.
+        MissingKeyError: If the SDK finds no credentials.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        cache: CacheTime | None = "5m",
+        native_output: bool = True,
+        context_window: int | None = None,
+        max_output_tokens: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.provider = "anthropic"
+        self.native_output = native_output
+        self.context_window = context_window
+        self.max_output_tokens = max_output_tokens
+        self.free = False
+        self._endpoint = anthropic_endpoint(api_key=api_key, base_url=base_url, headers=headers)
+        # Thinking is signed for the model that wrote it, so each model has encodings of its own.
+        self._encoding = f"{ENCODING}:{name}"
+        self._cache = None if cache is None else {"type": "ephemeral", **({} if cache == "5m" else {"ttl": cache})}
+        self._kept = Kept()
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Ask for one reply.
+
+        Raises:
+            ProviderError: With the fault that tells whether a retry may help.
+        """
+        transcript = request.transcript
+        check_extra(request.settings.extra, RESERVED)
+        streaming = request.on_delta is not None or request.max_output_tokens > LONGEST_WHOLE_ANSWER
+        pieces = self._with_breakpoints(transcript, self._pieces(transcript))
+        system = transcript[0] if len(transcript) and isinstance(transcript[0], SystemMessage) else None
+        fixed = self._kept.get(
+            lambda: encode(self._fixed_fields(request, system)), request.tools, request.output, request.settings, system
+        )
+        closed = [*pieces, b"]}"] if any(pieces) else pieces
+        body = join_body(self._head(request, streaming), "messages", closed, fixed)
+        if streaming:
+            events = Events(request.on_delta)
+            await self._endpoint.stream("v1/messages", body, request.timeout, events.feed)
+            message = events.message()
+        else:
+            content = await self._endpoint.ask("v1/messages", body, request.timeout)
+            message = decode_reply(content, dict[str, Any], self.provider)
+        return read_message(message, self._encoding)
+
+    async def close(self) -> None:
+        """Close the connections; the model stays usable."""
+        await self._endpoint.close()
+
+    def _head(self, request: ModelRequest, streaming: bool) -> dict[str, Any]:
+        settings = request.settings
+        head: dict[str, Any] = {"model": self.name, "max_tokens": request.max_output_tokens}
+        if streaming:
+            head["stream"] = True
+        wishes = {"temperature": settings.temperature, "top_p": settings.top_p}
+        head.update({key: value for key, value in wishes.items() if value is not None})
+        if request.tools and "tool_choice" not in settings.extra:
+            choice: dict[str, Any] = {"type": TOOL_CHOICE[request.tool_choice]}
+            if settings.parallel_tool_calls is False and request.tool_choice != "none":
+                choice["disable_parallel_tool_use"] = True
+            head["tool_choice"] = choice
+        return head
+
+    def _fixed_fields(self, request: ModelRequest, system: Message | None) -> dict[str, Any]:
+        """Return the fields that are the same in every turn of a run."""
+        settings = request.settings
+        fields: dict[str, Any] = {}
+        if request.tools:
+            fields["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in request.tools
+            ]
+        output: dict[str, Any] = {}
+        text = system.text if isinstance(system, SystemMessage) else ""
+        if settings.effort is not None:
+            output["effort"] = EFFORT[settings.effort]
+            fields["thinking"] = {"type": "adaptive"}
+        if request.output is not None and self.native_output:
+            schema = strict_schema(request.output.schema, ANTHROPIC_KEYWORDS)
+            if schema is None:
+                text = "\n\n".join(filter(None, [text, describe_schema(request.output)]))
+            else:
+                output["format"] = {"type": "json_schema", "schema": schema}
+        if output:
+            fields["output_config"] = output
+        if text.strip():
+            fields["system"] = [self._marked({"type": "text", "text": text})]
+        elif request.tools and self._cache:
+            fields["tools"][-1] = self._marked(fields["tools"][-1])
+        fields.update(settings.extra)
+        return fields
+
+    def _marked(self, block: dict[str, Any]) -> dict[str, Any]:
+        return {**block, "cache_control": self._cache} if self._cache else block
+
+    def _pieces(self, transcript: Transcript) -> list[bytes]:
+        """Return the bytes of each message: its blocks, with what closes the turn before it and opens its own."""
+        pieces = transcript.encoded(self._encoding)
+        for index, message in enumerate(transcript.since(len(pieces)), start=len(pieces)):
+            blocks = b",".join(encode(block) for block in content_blocks(message, self._encoding))
+            speaker = "assistant" if isinstance(message, AssistantMessage) else "user"
+            before = _speaker_before(transcript, pieces, index)
+            if blocks and before == speaker:
+                blocks = b"," + blocks
+            elif blocks:
+                opening = b'{"role":"%s","content":[' % speaker.encode()
+                blocks = (b"]}," if before else b"") + opening + blocks
+            pieces.append(blocks)
+        return pieces
+
+    def _with_breakpoints(self, transcript: Transcript, pieces: list[bytes]) -> list[bytes]:
+        """Mark the newest block, and the one that was newest a turn ago, as ends of a cached prefix.
+
+        The older mark finds the cache even after a turn of so many blocks that looking back from the newest would not.
+        """
+        if self._cache is None:
+            return pieces
+        tails: list[int] = []
+        want_user = True
+        for index in range(len(pieces) - 1, -1, -1):
+            if len(tails) == 2:
+                break
+            is_user = isinstance(transcript[index], UserMessage | ToolMessage)
+            if is_user and want_user and pieces[index]:
+                tails.append(index)
+            want_user = not is_user or (want_user and not pieces[index])
+        marked = list(pieces)
+        mark = b',"cache_control":' + encode(self._cache) + b"}"
+        for index in tails:
+            marked[index] = marked[index][:-1] + mark
+        return marked
+
+
+def _speaker_before(transcript: Transcript, pieces: list[bytes], index: int) -> str:
+    for earlier in range(index - 1, -1, -1):
+        if pieces[earlier]:
+            return "assistant" if isinstance(transcript[earlier], AssistantMessage) else "user"
+    return ""
+
+
+def anthropic_endpoint(*, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None) -> Endpoint:
+    """Return an endpoint that speaks through the Anthropic SDK.
+
+    Raises:
+        MissingExtraError: If the SDK is not installed.
+        MissingKeyError: If it finds no credentials.
+    """
+    sdk = import_sdk("anthropic", "AnthropicModel", "anthropic")
+    from watchkeeper.adapters.transport import aio_client
+
+    options: dict[str, Any] = {}
+    if "open_telemetry" in inspect.signature(sdk.AsyncAnthropic).parameters:
+        # Model calls are traced once, where they pass the gate.
+        options["open_telemetry"] = False
+    client: Any = sdk.AsyncAnthropic(
+        api_key=api_key,
+        base_url=base_url,
+        max_retries=0,
+        http_client=aio_client(sdk),
+        default_headers=headers,
+        **options,
+    )
+    if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
+        raise MissingKeyError("AnthropicModel needs a key: set ANTHROPIC_API_KEY or pass api_key=...")
+    return Endpoint("anthropic", sdk, client)
+
+
+def content_blocks(message: Message, encoding: str) -> list[dict[str, Any]]:
+    """Return a message as content blocks; none for the system prompt, which stands elsewhere, and for empty answers."""
+    match message:
+        case SystemMessage():
+            return []
+        case UserMessage(parts=parts):
+            return [_part_block(part) for part in parts if isinstance(part, ImagePart) or part.text.strip()] or [
+                {"type": "text", "text": EMPTY_TEXT}
+            ]
+        case ToolMessage():
+            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id}
+            if message.text:
+                block["content"] = message.text
+            if message.is_error:
+                block["is_error"] = True
+                block.setdefault("content", EMPTY_TEXT)
+            return [block]
+        case AssistantMessage():
+            return _assistant_blocks(message, encoding)
+
+
+def _part_block(part: Part) -> dict[str, Any]:
+    if not isinstance(part, ImagePart):
+        return {"type": "text", "text": part.text}
+    if part.url:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
+
+
+def _assistant_blocks(message: AssistantMessage, encoding: str) -> list[dict[str, Any]]:
+    returned = own_data(message, encoding).get("blocks")
+    if returned is not None:
+        return cast("list[dict[str, Any]]", returned)
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": message.text}] if message.text.strip() else []
+    blocks.extend(
+        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": tool_arguments(call.arguments)}
+        for call in message.tool_calls
+    )
+    return blocks

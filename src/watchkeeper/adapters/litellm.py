@@ -1,0 +1,179 @@
+"""One turn over LiteLLM, for the providers that have no adapter of their own.
+
+LiteLLM translates; this adapter speaks Chat Completions with it and turns its errors into ours. Its retries, its price
+download and its debug notes are off. It walks the whole history in every turn, so it costs more than other adapters.
+Facts: https://docs.litellm.ai/docs/completion/input and litellm/exceptions.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Generator, Mapping
+from typing import Any, Final
+
+from watchkeeper.adapters.encoding import check_extra
+from watchkeeper.adapters.endpoint import import_sdk
+from watchkeeper.adapters.openai_chat import fixed_fields, message_fields, request_head
+from watchkeeper.adapters.openai_chat_reply import Chunks, convert_completion, read_reply
+from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
+from watchkeeper.core.model import ModelReply, ModelRequest
+
+RESERVED: Final = frozenset({"model", "num_retries", "max_retries"})
+NO_PRICE_DOWNLOAD: Final = "LITELLM_LOCAL_MODEL_COST_MAP"
+# Its classes say what its status codes do not: both are 400.
+BY_CLASS: Final = {
+    "ContextWindowExceededError": "context_length_exceeded",
+    "ContentPolicyViolationError": "content_policy_violation",
+}
+
+
+class LiteLLMModel:
+    """A model behind LiteLLM.
+
+    Args:
+        name: The model with its provider as LiteLLM writes it, for example ``gemini/gemini-2.5-flash``.
+        api_key: The key, or None for the environment variable of that provider.
+        base_url: Address of another server.
+        native_output: Whether the model takes a schema; None asks LiteLLM.
+        context_window: Tokens the model can hold; None asks LiteLLM.
+        max_output_tokens: Largest reply the model can give; None asks LiteLLM.
+        headers: Sent with every request.
+
+    Raises:
+        MissingExtraError: If the litellm package is not installed.
+        MissingKeyError: If LiteLLM names environment variables for this model that are not set.
+        ConfigurationError: If LiteLLM does not know the provider.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        native_output: bool | None = None,
+        context_window: int | None = None,
+        max_output_tokens: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        with _without_price_download():
+            sdk: Any = import_sdk("litellm", "LiteLLMModel", "litellm")
+        self._litellm = sdk
+        self._litellm.suppress_debug_info = True
+        self.name = name
+        self.provider = _provider(self._litellm, name, base_url)
+        _check_key(self._litellm, name, api_key, base_url)
+        facts = _facts(self._litellm, name)
+        self.native_output = bool(facts.get("supports_response_schema")) if native_output is None else native_output
+        self.context_window = context_window or facts.get("max_input_tokens")
+        self.max_output_tokens = max_output_tokens or facts.get("max_output_tokens")
+        self.free = False
+        self._base_url = base_url
+        self._options: dict[str, Any] = {
+            key: value
+            for key, value in (("api_key", api_key), ("api_base", base_url), ("extra_headers", headers))
+            if value is not None
+        }
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Ask for one reply.
+
+        Raises:
+            ProviderError: With the fault that tells whether a retry may help.
+        """
+        from watchkeeper.adapters.transport import check_remote
+
+        check_extra(request.settings.extra, RESERVED)
+        check_remote(self._base_url or f"https://{self.provider}.invalid")
+        fields = {
+            **request_head(self.name, request, "max_tokens"),
+            **fixed_fields(request, self.native_output),
+            **self._options,
+            "messages": [message_fields(message) for message in request.transcript],
+            "timeout": request.timeout,
+            "num_retries": 0,
+            "max_retries": 0,
+            "drop_params": True,
+        }
+        try:
+            if request.on_delta is None:
+                answer = await self._litellm.acompletion(**fields)
+                completion = convert_completion(answer.model_dump(), self.provider)
+            else:
+                chunks = Chunks(request.on_delta)
+                stream = await self._litellm.acompletion(**fields, stream=True, stream_options={"include_usage": True})
+                async with _closing(stream):
+                    async for chunk in stream:
+                        chunks.feed(chunk.model_dump())
+                completion = chunks.completion(self.provider)
+        except ProviderError:
+            raise
+        except Exception as error:
+            # LiteLLM passes on whatever the libraries beneath it raise.
+            raise self._translate(error) from error
+        return read_reply(completion, self.provider, len(request.transcript))
+
+    async def close(self) -> None:
+        """Close LiteLLM's connections, which it shares among all its models."""
+        await self._litellm.close_litellm_async_clients()
+
+    def _translate(self, error: Exception) -> ProviderError:
+        from watchkeeper.adapters.provider_errors import provider_error
+
+        url = self._base_url or f"LiteLLM's {self.provider}"
+        code = BY_CLASS.get(type(error).__name__)
+        return provider_error(error, provider=self.provider, url=url, code=code)
+
+
+@contextlib.contextmanager
+def _without_price_download() -> Generator[None]:
+    """Keep LiteLLM from fetching its price list from the network while it is imported."""
+    before = os.environ.get(NO_PRICE_DOWNLOAD)
+    os.environ[NO_PRICE_DOWNLOAD] = "True"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NO_PRICE_DOWNLOAD]
+        else:
+            os.environ[NO_PRICE_DOWNLOAD] = before
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: Any) -> AsyncGenerator[None]:
+    """Drop the connection of a stream that was not read to its end."""
+    try:
+        yield
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _provider(litellm: Any, name: str, base_url: str | None) -> str:
+    try:
+        return str(litellm.get_llm_provider(name, api_base=base_url)[1])
+    except litellm.exceptions.BadRequestError as error:
+        raise ConfigurationError(
+            f"LiteLLM knows no provider for {name!r}: write provider/model, for example 'gemini/gemini-2.5-flash'"
+        ) from error
+
+
+def _check_key(litellm: Any, name: str, api_key: str | None, base_url: str | None) -> None:
+    if api_key or base_url:
+        return
+    found: dict[str, Any] = litellm.validate_environment(name)
+    missing: list[str] = found.get("missing_keys") or []
+    if not found.get("keys_in_environment") and missing:
+        raise MissingKeyError(f"LiteLLM's {name} needs a key: set {' and '.join(missing)}, or pass api_key=...")
+
+
+def _facts(litellm: Any, name: str) -> dict[str, Any]:
+    """Return what LiteLLM knows about a model; nothing, if it does not know it."""
+    try:
+        return dict(litellm.get_model_info(name))
+    except Exception as error:
+        if "isn't mapped" not in str(error):
+            raise
+        return {}

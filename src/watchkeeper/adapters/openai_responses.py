@@ -1,0 +1,357 @@
+"""One turn over OpenAI's Responses, used statelessly.
+
+Nothing is stored at the provider (``store: false``): every turn sends the whole conversation, and a reasoning model
+gets its own items back as it sent them, reasoning encrypted. The final event of a stream carries the whole answer, so
+both ways are read alike. Facts: https://platform.openai.com/docs/api-reference/responses and openai/types/responses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data
+from watchkeeper.adapters.endpoint import decode_reply
+from watchkeeper.adapters.openai_endpoint import image_url, named_schema, openai_endpoint
+from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
+from watchkeeper.core.usage import TokenUsage
+
+ENCODING: Final = "openai_responses"
+RESERVED: Final = frozenset({"input", "stream", "store", "previous_response_id", "conversation", "background"})
+# Asking others for encrypted reasoning is an error ("Encrypted content is not supported with this model").
+REASONING_MODELS: Final = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
+FINAL_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Content(msgspec.Struct):
+    """A part of a message or of reasoning."""
+
+    type: str = ""
+    text: str = ""
+    refusal: str = ""
+
+
+class Item(msgspec.Struct):
+    """One item of the output."""
+
+    type: str = ""
+    content: list[Content] | None = None
+    summary: list[Content] | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class TokenDetails(msgspec.Struct):
+    """Parts of a token count."""
+
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class ReplyUsage(msgspec.Struct):
+    """Tokens of an answer."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
+
+
+class Response(msgspec.Struct):
+    """A whole answer; its items stay raw, because they go back unchanged."""
+
+    id: str = ""
+    model: str = ""
+    status: str | None = None
+    output: list[dict[str, Any]] = []
+    usage: ReplyUsage | None = None
+    incomplete_details: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+class OpenAIResponsesModel:
+    """A model behind Responses.
+
+    Args:
+        name: The model's name as the server knows it.
+        api_key: The key, or None for ``OPENAI_API_KEY``.
+        base_url: Address of another server, up to and with ``/v1``.
+        provider: Provider name, for prices, telemetry and errors.
+        native_output: False for servers that know no ``json_schema`` format; the prompt then describes it.
+        context_window: Tokens the model can hold, if known.
+        max_output_tokens: Largest reply the model can give, if known.
+        headers: Sent with every request.
+
+    Raises:
+        MissingExtraError: If the openai package is not installed.
+        MissingKeyError: If OpenAI itself is meant and there is no key.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        provider: str = "openai",
+        native_output: bool = True,
+        context_window: int | None = None,
+        max_output_tokens: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.provider = provider
+        self.native_output = native_output
+        self.context_window = context_window
+        self.max_output_tokens = max_output_tokens
+        self.free = False
+        self._endpoint = openai_endpoint(
+            "OpenAIResponsesModel", api_key=api_key, base_url=base_url, provider=provider, headers=headers
+        )
+        # Encrypted reasoning is for the model that wrote it, so each model has encodings of its own.
+        self._encoding = f"{ENCODING}:{name}"
+        self._kept = Kept()
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Ask for one reply.
+
+        Raises:
+            ProviderError: With the fault that tells whether a retry may help.
+        """
+        head = self._head(request)
+        pieces = encoded_messages(request.transcript, self._encoding, self._encode)
+        tail = self._kept.get(
+            lambda: encode(fixed_fields(request, self.native_output)), request.tools, request.output, request.settings
+        )
+        body = join_body(head, "input", pieces, tail)
+        if request.on_delta is not None:
+            events = Events(request.on_delta, self.provider)
+            await self._endpoint.stream("responses", body, request.timeout, events.feed)
+            response = events.response()
+        else:
+            response = decode_reply(
+                await self._endpoint.ask("responses", body, request.timeout), Response, self.provider
+            )
+        return read_reply(response, self.provider, self._encoding)
+
+    async def close(self) -> None:
+        """Close the connections; the model stays usable."""
+        await self._endpoint.close()
+
+    def _head(self, request: ModelRequest) -> dict[str, Any]:
+        settings = request.settings
+        check_extra(settings.extra, RESERVED)
+        head: dict[str, Any] = {
+            "model": self.name,
+            "max_output_tokens": request.max_output_tokens,
+            "store": False,
+        }
+        if settings.effort is not None:
+            head["reasoning"] = {"effort": settings.effort}
+        if settings.effort is not None or REASONING_MODELS.match(self.name):
+            head["include"] = ["reasoning.encrypted_content"]
+        wishes = {"temperature": settings.temperature, "top_p": settings.top_p}
+        head.update({key: value for key, value in wishes.items() if value is not None})
+        if request.tools:
+            head["tool_choice"] = request.tool_choice
+            if settings.parallel_tool_calls is not None:
+                head["parallel_tool_calls"] = settings.parallel_tool_calls
+        head.update(settings.extra)
+        if request.on_delta is not None:
+            head["stream"] = True
+        return head
+
+    def _encode(self, message: Message) -> bytes:
+        return b",".join(encode(item) for item in input_items(message, self._encoding))
+
+
+def fixed_fields(request: ModelRequest, native_output: bool) -> dict[str, Any]:
+    """Return the fields that are the same in every turn of a run."""
+    fields: dict[str, Any] = {}
+    if request.tools:
+        fields["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                # Here the default is to enforce, which would make optional parameters required.
+                "strict": False,
+            }
+            for tool in request.tools
+        ]
+    if request.output is not None and native_output:
+        fields["text"] = {"format": {"type": "json_schema", **named_schema(request.output)}}
+    return {key: value for key, value in fields.items() if key not in request.settings.extra}
+
+
+def input_items(message: Message, encoding: str) -> list[dict[str, Any]]:
+    """Return a message as the items that the interface wants."""
+    match message:
+        case SystemMessage(text=text):
+            return [{"role": "system", "content": text}]
+        case UserMessage(parts=(TextPart(text=text),)):
+            return [{"role": "user", "content": text}]
+        case UserMessage(parts=parts):
+            content = [
+                {"type": "input_text", "text": part.text}
+                if isinstance(part, TextPart)
+                else {"type": "input_image", "image_url": image_url(part), "detail": "auto"}
+                for part in parts
+            ]
+            return [{"role": "user", "content": content}]
+        case ToolMessage(call_id=call_id, text=text):
+            return [{"type": "function_call_output", "call_id": call_id, "output": text}]
+        case AssistantMessage():
+            return _assistant_items(message, encoding)
+
+
+def _assistant_items(message: AssistantMessage, encoding: str) -> list[dict[str, Any]]:
+    returned = own_data(message, encoding).get("items")
+    if returned is not None:
+        return cast("list[dict[str, Any]]", returned)
+    items: list[dict[str, Any]] = []
+    if message.text:
+        items.append({"role": "assistant", "content": message.text})
+    items.extend(
+        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        for call in message.tool_calls
+    )
+    return items
+
+
+class Events:
+    """Reads the events of a stream: passes text on, and keeps the whole answer that ends it."""
+
+    def __init__(self, on_delta: Callable[[str], None], provider: str) -> None:
+        """Pass text on as it arrives."""
+        self._on_delta = on_delta
+        self._provider = provider
+        self._final: Any = None
+
+    def feed(self, event: dict[str, Any]) -> None:
+        """Take in one event.
+
+        Raises:
+            ProviderError: If it reports an error.
+        """
+        kind = event.get("type")
+        if kind == "response.output_text.delta":
+            self._on_delta(str(event.get("delta") or ""))
+        elif kind in FINAL_EVENTS:
+            self._final = event.get("response")
+        elif kind == "error":
+            raise failure(event, self._provider)
+
+    def response(self) -> Response:
+        """Return the whole answer.
+
+        Raises:
+            ProviderError: If the stream ended without it.
+        """
+        if self._final is None:
+            from watchkeeper.adapters.provider_errors import broken_stream
+
+            raise broken_stream(self._provider, "the stream ended without a final response")
+        return decode_reply(encode(self._final), Response, self._provider)
+
+
+def failure(error: Mapping[str, Any], provider: str) -> ProviderError:
+    """Return the error that an answer or an event reports; the request had been accepted, so it may cost."""
+    from watchkeeper.adapters.provider_errors import classify, describe, say
+
+    code, text = describe({"error": {key: error.get(key) for key in ("code", "message")}})
+    return ProviderError(
+        say(provider, None, text or code or "the reply failed"),
+        fault=classify(code, text, None),
+        provider=provider,
+        billed=True,
+    )
+
+
+def read_reply(response: Response, provider: str, encoding: str) -> ModelReply:
+    """Return the answer in our terms.
+
+    Raises:
+        ProviderError: If the provider says that the answer failed.
+    """
+    if response.status == "failed" or response.error:
+        raise failure(response.error or {}, provider)
+    texts: list[str] = []
+    refusals: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    for item in (msgspec.convert(raw, Item, strict=False) for raw in response.output):
+        if item.type == "message":
+            texts.extend(part.text for part in item.content or () if part.type == "output_text")
+            refusals.extend(part.refusal for part in item.content or () if part.type == "refusal")
+        elif item.type == "function_call":
+            calls.append(ToolCall(item.call_id, item.name, item.arguments))
+        elif item.type == "reasoning":
+            reasoning.extend(part.text for part in item.summary or item.content or ())
+    return ModelReply(
+        message=AssistantMessage(
+            text="".join(texts),
+            tool_calls=tuple(calls),
+            reasoning="\n\n".join(reasoning),
+            provider_data=_returned_items(response.output, encoding),
+        ),
+        usage=read_usage(response.usage),
+        finish=_finish(response, refused=bool(refusals), called=bool(calls)),
+        model=response.model,
+        response_id=response.id,
+        refusal="".join(refusals),
+    )
+
+
+def _finish(response: Response, *, refused: bool, called: bool) -> FinishReason:
+    reason = (response.incomplete_details or {}).get("reason")
+    if refused or reason == "content_filter":
+        return "refusal"
+    if response.status == "incomplete":
+        return "length"
+    return "tool_calls" if called else "stop"
+
+
+def _returned_items(output: list[dict[str, Any]], encoding: str) -> dict[str, Any] | None:
+    """Return the items to send back, where there is more in them than text and calls.
+
+    Reasoning that came without its encrypted content cannot be resolved without storage, and the ids of its neighbours
+    refer to it: then nothing raw goes back.
+    """
+    reasoning = [item for item in output if item.get("type") == "reasoning"]
+    phased = any(item.get("phase") for item in output)
+    if not (reasoning or phased) or not all(item.get("encrypted_content") for item in reasoning):
+        return None
+    items = [{key: value for key, value in item.items() if value is not None} for item in output]
+    return {"encoding": encoding, "items": items}
+
+
+def read_usage(usage: ReplyUsage | None) -> TokenUsage:
+    """Return token counts in our terms; here input includes the cached and output the reasoning tokens."""
+    if usage is None:
+        return TokenUsage()
+    inputs = usage.input_tokens_details or TokenDetails()
+    outputs = usage.output_tokens_details or TokenDetails()
+    return TokenUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=inputs.cached_tokens or 0,
+        cache_write_tokens=inputs.cache_write_tokens or 0,
+        reasoning_tokens=outputs.reasoning_tokens or 0,
+    )

@@ -1,0 +1,215 @@
+"""What an SDK raised, as one of our faults.
+
+The provider's own error type or code decides first, its wording second (only for a full context and blocked content,
+which have no code everywhere), the HTTP status last. The wait that a provider asks for is kept in seconds. ``billed``
+is True wherever the request had reached the provider and its end was not seen: somebody may have to pay for it.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import aiohttp
+
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
+
+# Types and codes: https://docs.claude.com/en/api/errors, https://platform.openai.com/docs/guides/error-codes,
+# openai/types/responses/response_error.py; exceed_context_size_error is llama.cpp's.
+BY_CODE: Final[Mapping[str, ProviderFault]] = {
+    "rate_limit_error": "rate_limit",
+    "rate_limit_exceeded": "rate_limit",
+    "insufficient_quota": "auth",
+    "billing_error": "auth",
+    "authentication_error": "auth",
+    "permission_error": "auth",
+    "invalid_api_key": "auth",
+    "overloaded_error": "overloaded",
+    "service_unavailable_error": "overloaded",
+    "request_too_large": "context_full",
+    "context_length_exceeded": "context_full",
+    "exceed_context_size_error": "context_full",
+    "content_policy_violation": "refused",
+    "content_filter": "refused",
+    "invalid_prompt": "refused",
+    "bio_policy": "refused",
+    "image_content_policy_violation": "refused",
+    "timeout_error": "server",
+    "api_error": "server",
+    "server_error": "server",
+}
+BY_STATUS: Final[Mapping[int, ProviderFault]] = {
+    401: "auth",
+    402: "auth",
+    403: "auth",
+    408: "timeout",
+    409: "server",
+    413: "context_full",
+    429: "rate_limit",
+    503: "overloaded",
+    529: "overloaded",
+}
+CONTEXT_FULL: Final = re.compile(
+    r"prompt is too long|maximum context length|exceeds? (the |this model's )?(available )?context"
+    r"|context (limit|window|length) .*exceed|exceeds the context window|input is too long",
+    re.IGNORECASE,
+)
+BLOCKED: Final = re.compile(r"content (filtering|management) policy|blocked by content filter", re.IGNORECASE)
+MESSAGE_LENGTH: Final = 500
+
+
+def provider_error(
+    error: Exception, *, provider: str, url: str, code: str | None = None, clock: Clock = SYSTEM_CLOCK
+) -> ProviderError:
+    """Translate an exception of a provider's SDK, or of the HTTP client beneath it.
+
+    Args:
+        error: What was raised.
+        provider: Name of the provider.
+        url: Where the request went; named where nobody answered.
+        code: The provider's error code, if the caller knows it from elsewhere.
+        clock: Tells the time where a provider asks to wait until a date without telling its own.
+    """
+    response = getattr(error, "response", None)
+    body = getattr(error, "body", None)
+    status = cast("int | None", getattr(error, "status_code", None))
+    if status is None and body is None:
+        return connection_error(error, provider=provider, url=url)
+    headers: Mapping[str, str] = response.headers if response is not None else {}
+    said, text = describe(body)
+    code = code or said
+    text = text or shorten(str(error))
+    fault = classify(code, text, status)
+    wait = retry_after(headers, clock)
+    mapped: ProviderError
+    if fault == "rate_limit":
+        mapped = ThrottleError(say(provider, status, text), provider=provider, status=status, retry_after=wait)
+    else:
+        # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
+        mapped = ProviderError(
+            say(provider, status, text),
+            fault=fault,
+            provider=provider,
+            status=status,
+            retry_after=wait,
+            billed=status is None or status < 300,
+        )
+    request_id = headers.get("x-request-id") or headers.get("request-id")
+    mapped.provider_payload.update({key: value for key, value in (("code", code), ("request_id", request_id)) if value})
+    return mapped
+
+
+def classify(code: str, text: str, status: int | None) -> ProviderFault:
+    """Return the fault that an error's code, wording and HTTP status amount to."""
+    if code in BY_CODE:
+        return BY_CODE[code]
+    if CONTEXT_FULL.search(text):
+        return "context_full"
+    if BLOCKED.search(text):
+        return "refused"
+    if status is None or status < 300:
+        return "bad_request" if code == "invalid_request_error" else "server"
+    if status in BY_STATUS:
+        return BY_STATUS[status]
+    return "server" if status >= 500 else "bad_request"
+
+
+def describe(body: object) -> tuple[str, str]:
+    """Return the code (or, without one that is known, the type) and the message of an error body.
+
+    The body is the provider's JSON, whole (Anthropic) or already its ``error`` part (OpenAI's SDK unwraps it).
+    """
+    if not isinstance(body, Mapping):
+        return "", shorten(body) if isinstance(body, str) else ""
+    fields = cast("Mapping[str, Any]", body)
+    inner = fields.get("error")
+    if isinstance(inner, Mapping):
+        fields = cast("Mapping[str, Any]", inner)
+    elif isinstance(inner, str):
+        return "", shorten(inner)
+    names = [str(fields[key]) for key in ("code", "type") if fields.get(key)]
+    code = next((name for name in names if name in BY_CODE), names[0] if names else "")
+    return code, shorten(str(fields.get("message") or ""))
+
+
+def retry_after(headers: Mapping[str, str], clock: Clock) -> float | None:
+    """Return the seconds a provider asks to wait: ``retry-after-ms``, or ``retry-after`` as seconds or as a date."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(milliseconds / 1000, 0.0)
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is not None:
+        return max(seconds, 0.0)
+    until = _date(text)
+    if until is None:
+        return None
+    # The provider's own idea of now is better than ours: its date and ours may differ by minutes.
+    now = _date(headers.get("date")) or clock.now()
+    return max((until - now).total_seconds(), 0.0)
+
+
+def connection_error(error: Exception, *, provider: str, url: str) -> ProviderError:
+    """Translate an error below HTTP: nobody there, nobody in time, or a connection that broke."""
+    chain = list(_causes(error))
+    root = chain[-1]
+    detail = shorten(str(root) or type(root).__name__)
+    fault: ProviderFault = "connection"
+    if any(isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) for cause in chain):
+        billed = False
+        text = f"cannot connect to {provider} at {url}: {detail}; check the address, the network and the proxy"
+    elif any(isinstance(cause, TimeoutError) for cause in chain):
+        fault, billed = "timeout", True
+        text = f"{provider} at {url} did not answer in time: {detail}"
+    elif any(isinstance(cause, aiohttp.ClientPayloadError) for cause in chain):
+        fault, billed = "broken_stream", True
+        text = f"the answer of {provider} at {url} broke off: {detail}"
+    else:
+        billed = True
+        text = f"the connection to {provider} at {url} was lost: {detail}"
+    return ProviderError(text, fault=fault, provider=provider, billed=billed)
+
+
+def broken_stream(provider: str, detail: str) -> ProviderError:
+    """Return the error for a reply whose end never came."""
+    return ProviderError(
+        f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
+    )
+
+
+def say(provider: str, status: int | None, text: str) -> str:
+    """Word an error with its provider and status."""
+    return f"{provider} answered {status}: {text}" if status else f"{provider}: {text}"
+
+
+def shorten(text: str) -> str:
+    """Cut a provider's words to what fits a message."""
+    return text if len(text) <= MESSAGE_LENGTH else f"{text[:MESSAGE_LENGTH]} [...]"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        return None
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _date(text: str | None) -> datetime | None:
+    try:
+        date = email.utils.parsedate_to_datetime(text) if text else None
+    except ValueError:
+        return None
+    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date

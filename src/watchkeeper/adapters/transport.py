@@ -1,0 +1,302 @@
+"""HTTP under the provider SDKs: their own client class, with aiohttp's sockets beneath it.
+
+An SDK is handed an httpx client whose `send` exchanges bytes through aiohttp, at a quarter of the cost; everything
+above it (authentication, headers, errors, streams) stays the SDK's. One aiohttp session is kept per event loop and
+closed with that loop, so nothing is left open. Redirects are never followed: a key goes only where it was meant to go.
+Nothing here retries, and nothing here knows a provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import ipaddress
+import socket
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncGenerator, AsyncIterator
+from types import ModuleType
+from typing import Any, Final
+
+import aiohttp
+import yarl
+
+from watchkeeper.core.errors import ConfigurationError
+
+CONNECT_SECONDS: Final = 10.0
+READ_SECONDS: Final = 600.0
+LARGE_BODY_BYTES: Final = 1 << 20
+IDLE_SECONDS: Final = 15.0
+
+
+class RemotePolicy:
+    """Whether adapters may reach other machines; one for the whole process."""
+
+    __slots__ = ("allowed",)
+
+    def __init__(self) -> None:
+        """Allow them."""
+        self.allowed = True
+
+
+REMOTE: Final = RemotePolicy()
+
+
+def allow_remote(allowed: bool) -> bool:
+    """Allow or forbid every host but this machine, for all adapters in the process, and return what held before.
+
+    Tests forbid it, so that a forgotten fake can never reach a paid model.
+    """
+    before, REMOTE.allowed = REMOTE.allowed, allowed
+    return before
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL points to this machine."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_remote(url: str) -> None:
+    """Refuse a URL on another machine while remote hosts are forbidden.
+
+    Raises:
+        ConfigurationError: If `allow_remote` forbids the host.
+    """
+    if not REMOTE.allowed and not is_loopback(url):
+        raise ConfigurationError(
+            f"{url} is not on this machine, and real providers are blocked here: use a fake server or the scripted "
+            "model, or call watchkeeper.adapters.transport.allow_remote(True) first"
+        )
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL, if any."""
+    parts = urllib.parse.urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if proxy is None or is_loopback(url) or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def open_socket(address: Any) -> socket.socket:
+    """Open a socket that probes an idle peer, because a model may think for minutes without sending a byte."""
+    opened = socket.socket(address[0], address[1], address[2])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return opened
+
+
+class LoopSessions:
+    """aiohttp sessions, one per event loop, each closed when its loop shuts down."""
+
+    def __init__(self) -> None:
+        """Open nothing before the first request."""
+        self._held: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
+        self._lock = threading.Lock()
+
+    async def get(self) -> aiohttp.ClientSession:
+        """Return the running loop's session, opening it at first use."""
+        held = self._held.get(asyncio.get_running_loop())
+        if held is not None and not held[0].closed:
+            return held[0]
+        return await self._open()
+
+    async def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=open_socket),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept"),
+        )
+        guard = self._until_loop_ends(loop, session)
+        await anext(guard)
+        with self._lock:
+            self._forget_dead_loops()
+            self._held[loop] = (session, guard)
+        return session
+
+    async def _until_loop_ends(
+        self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
+    ) -> AsyncGenerator[None]:
+        # A loop closes its unfinished async generators when it shuts down, and with this one the session.
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.pop(loop, None)
+            await session.close()
+
+    def _forget_dead_loops(self) -> None:
+        for loop in [loop for loop in self._held if loop.is_closed()]:
+            session, _ = self._held.pop(loop)
+            if session.connector is not None:
+                session.connector.close()
+
+    async def close(self) -> None:
+        """Close every session: those of other running loops on their own loop."""
+        here = asyncio.get_running_loop()
+        with self._lock:
+            self._forget_dead_loops()
+            held = list(self._held.items())
+        for loop, (_, guard) in held:
+            if loop is here:
+                await guard.aclose()
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_finish(guard), loop))
+
+
+async def _finish(guard: AsyncGenerator[None]) -> None:
+    await guard.aclose()
+
+
+class SocketStream:
+    """A response body that is still arriving; mixed with an httpx module's stream class."""
+
+    def __init__(self, response: aiohttp.ClientResponse, httpx: Any) -> None:
+        """Take over an open response."""
+        self._response = response
+        self._httpx = httpx
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise as_httpx_error(self._httpx, error) from error
+
+    async def aclose(self) -> None:
+        """Drop the connection, unless the whole body has arrived and it can be used again."""
+        self._response.close()
+
+
+class Exchange:
+    """Sends one httpx request through aiohttp and returns an httpx response; serves as an httpx transport."""
+
+    def __init__(self, httpx: Any) -> None:
+        """Work in terms of one httpx module (the one that the SDK is built on)."""
+        self._httpx = httpx
+        self._stream_class: type[SocketStream] = type("AioStream", (SocketStream, httpx.AsyncByteStream), {})
+        self.sessions = LoopSessions()
+        self._targets: dict[str, dict[str, Any]] = {}
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Exchange one request (httpx's transport interface)."""
+        return await self.exchange(request, stream=True)
+
+    async def aclose(self) -> None:
+        """Close all sessions."""
+        await self.sessions.close()
+
+    async def exchange(self, request: Any, *, stream: bool) -> Any:
+        """Send a request; read the body too unless ``stream``.
+
+        Raises:
+            httpx.TransportError: Whatever went wrong on the way, as the SDKs expect it.
+        """
+        body: bytes = request.content
+        session = await self.sessions.get()
+        try:
+            response = await session.request(
+                request.method,
+                data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
+                headers=request.headers.multi_items(),
+                allow_redirects=False,
+                timeout=_timeout(request.extensions.get("timeout")),
+                **self._target(str(request.url)),
+            )
+            if stream:
+                return self._httpx.Response(
+                    response.status,
+                    headers=response.raw_headers,
+                    stream=self._stream_class(response, self._httpx),
+                    request=request,
+                )
+            async with response:
+                content = await response.read()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise as_httpx_error(self._httpx, error) from error
+        return self._httpx.Response(response.status, headers=response.raw_headers, content=content, request=request)
+
+    def _target(self, url: str) -> dict[str, Any]:
+        target = self._targets.get(url)
+        if target is None:
+            # Looked up once, and certificates only where TLS is spoken: loading them takes 30 ms.
+            context = self._httpx.create_ssl_context() if url.startswith("https") else True
+            target = {"url": yarl.URL(url, encoded=True), "proxy": environment_proxy(url), "ssl": context}
+            self._targets[url] = target
+        return target
+
+
+def _timeout(seconds: Any) -> aiohttp.ClientTimeout:
+    if isinstance(seconds, int | float):
+        return aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_SECONDS, seconds))
+    return aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+
+
+def as_httpx_error(httpx: Any, error: Exception) -> Exception:
+    """Return the error of an httpx module that says what an aiohttp error says."""
+    text = str(error) or type(error).__name__
+    kind: type[Exception] = httpx.ReadError
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        kind = httpx.ConnectTimeout
+    elif isinstance(error, TimeoutError):
+        kind = httpx.ReadTimeout
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        kind = httpx.ConnectError
+    elif isinstance(error, aiohttp.InvalidURL):
+        kind = httpx.UnsupportedProtocol
+    return kind(text)
+
+
+class AioClient:
+    """What is changed in an httpx client: how a request is built and sent, and how the client is closed."""
+
+    exchange: Exchange
+    httpx: Any
+
+    def build_request(self, method: str, url: Any, **parts: Any) -> Any:
+        """Build a request from what the SDK decided, without merging defaults that the SDK has set already."""
+        if set(parts) <= {"headers", "timeout", "content", "files", "params"} and not (
+            parts.get("files") or parts.get("params")
+        ):
+            return self.httpx.Request(
+                method,
+                url,
+                headers=parts.get("headers"),
+                content=parts.get("content"),
+                extensions={"timeout": parts.get("timeout")},
+            )
+        return self.httpx.AsyncClient.build_request(self, method, url, **parts)
+
+    async def send(self, request: Any, *, stream: bool = False, auth: Any = None, follow_redirects: Any = None) -> Any:
+        """Send a request; a sign-in that needs several requests goes the whole way through httpx."""
+        if auth is None:
+            return await self.exchange.exchange(request, stream=stream)
+        return await self.httpx.AsyncClient.send(self, request, stream=stream, auth=auth, follow_redirects=False)
+
+    async def aclose(self) -> None:
+        """Close the sockets but stay usable: the next request opens new ones."""
+        await self.exchange.aclose()
+
+
+def sdk_httpx(sdk: ModuleType) -> Any:
+    """Return the httpx module that an SDK is built on: httpx, or its successor httpx2."""
+    names = (base.__module__.partition(".")[0] for base in sdk.DefaultAsyncHttpxClient.__mro__)
+    return importlib.import_module(next(name for name in names if name in ("httpx", "httpx2")))
+
+
+def aio_client(sdk: ModuleType) -> Any:
+    """Return an httpx client over aiohttp, to be given to an SDK's client."""
+    httpx = sdk_httpx(sdk)
+    exchange = Exchange(httpx)
+    made: Any = type("AioHttpClient", (AioClient, httpx.AsyncClient), {"exchange": exchange, "httpx": httpx})
+    return made(transport=exchange, trust_env=False)

@@ -1,0 +1,286 @@
+"""A loopback HTTP server that answers by script, for tests and benchmarks of anything that calls a provider.
+
+It speaks HTTP/1.1 over asyncio with no framework in between, so that it costs less than what is measured against it.
+Every request is recorded. An answer is bytes, or parts that are sent one by one; a fault is scripted, never random:
+a connection that breaks where the script says, or an answer that never comes. It listens on 127.0.0.1 only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+HEAD_END: Final = b"\r\n\r\n"
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """One request as it arrived.
+
+    Attributes:
+        method: For example ``POST``.
+        path: Path with its query.
+        headers: By lower-case name; of repeated ones the last.
+        body: The body's bytes.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the decoded body."""
+        return msgspec.json.decode(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class WireReply:
+    """One answer.
+
+    Attributes:
+        status: HTTP status.
+        headers: Sent beside content type and length.
+        body: The whole body, if ``parts`` is empty.
+        parts: Pieces of a chunked body, each sent on its own.
+        content_type: Content type of the body.
+        delay: Seconds before anything is sent, on the event loop's own clock.
+        breaks: Close the connection when everything given was sent, without ending the body.
+        hangs: Send nothing at all and keep the connection open.
+    """
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""
+    parts: Sequence[bytes] = ()
+    content_type: str = JSON
+    delay: float = 0.0
+    breaks: bool = False
+    hangs: bool = False
+
+    def head(self) -> bytes:
+        """Return status line and headers."""
+        lines = [f"HTTP/1.1 {self.status} {_phrase(self.status)}", f"content-type: {self.content_type}"]
+        if self.parts:
+            lines.append("transfer-encoding: chunked")
+        else:
+            # A broken answer promises more than it sends.
+            lines.append(f"content-length: {len(self.body) + (64 if self.breaks else 0)}")
+        lines.extend(f"{name}: {value}" for name, value in self.headers.items())
+        return "\r\n".join(lines).encode() + HEAD_END
+
+
+Answer = Callable[[WireRequest], WireReply]
+
+
+def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> WireReply:
+    """Return an answer with a JSON body."""
+    return WireReply(status=status, headers=headers or {}, body=msgspec.json.encode(value))
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"
+
+
+class WireServer:
+    """A server on 127.0.0.1 that asks ``answer`` what to say.
+
+    Used with ``async with`` it runs on the running loop; used with ``with`` it runs on a thread and loop of its own.
+
+    Args:
+        answer: Called with each request on the server's loop; returns at once.
+        record: Whether to keep the requests; benchmarks of long runs do not want them.
+    """
+
+    def __init__(self, answer: Answer, *, record: bool = True) -> None:
+        self.requests: list[WireRequest] = []
+        self.connections = 0
+        self._answer = answer
+        self._record = record
+        self._server: asyncio.Server | None = None
+        self._open: set[_Connection] = set()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a path."""
+        if self._server is None:
+            raise RuntimeError("the fake server is not running: use it with `with` or `async with`")
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    async def start(self, port: int = 0) -> None:
+        """Listen on a free port, or on the given one."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port)
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        self.drop_connections()
+        await server.wait_closed()
+        await asyncio.sleep(0)
+
+    def drop_connections(self) -> None:
+        """Close every open connection, as a provider's load balancer does now and then."""
+        for connection in list(self._open):
+            connection.drop()
+
+    def handle(self, request: WireRequest) -> WireReply:
+        """Record a request and return what to answer."""
+        if self._record:
+            self.requests.append(request)
+        return self._answer(request)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __enter__(self) -> Self:
+        started = threading.Event()
+
+        def serve() -> None:
+            loop = asyncio.new_event_loop()
+            self._loop = loop
+            loop.run_until_complete(self.start())
+            started.set()
+            loop.run_forever()
+            loop.run_until_complete(self.stop())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+        self._thread = threading.Thread(target=serve, name="fake-provider", daemon=True)
+        self._thread.start()
+        started.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def opened(self, connection: _Connection) -> None:
+        """Take note of a connection."""
+        self.connections += 1
+        self._open.add(connection)
+
+    def closed(self, connection: _Connection) -> None:
+        """Forget a connection."""
+        self._open.discard(connection)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; requests on it are answered one after the other."""
+
+    def __init__(self, server: WireServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._head: tuple[str, str, dict[str, str], int, int] | None = None
+        self._busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._server.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._next()
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _next(self) -> None:
+        """Answer the next request, if it is here as a whole and none is being answered."""
+        if self._busy or self._transport is None:
+            return
+        if self._head is None:
+            end = self._buffer.find(HEAD_END)
+            if end < 0:
+                return
+            self._head = _parse_head(bytes(self._buffer[:end]), end + len(HEAD_END))
+        method, path, headers, start, length = self._head
+        if len(self._buffer) < start + length:
+            return
+        body = bytes(memoryview(self._buffer)[start : start + length])
+        del self._buffer[: start + length]
+        self._head = None
+        reply = self._server.handle(WireRequest(method, path, headers, body))
+        if reply.hangs:
+            self._busy = True
+        elif reply.delay or reply.parts:
+            self._busy = True
+            asyncio.get_running_loop().call_later(reply.delay, self._send_first, reply)
+        else:
+            self._send_whole(reply)
+
+    def _send_whole(self, reply: WireReply) -> None:
+        if self._transport is not None:
+            self._transport.write(reply.head() + reply.body)
+            self._done(reply)
+
+    def _send_first(self, reply: WireReply) -> None:
+        if not reply.parts:
+            self._send_whole(reply)
+        elif self._transport is not None:
+            self._transport.write(reply.head())
+            self._send_part(reply, 0)
+
+    def _send_part(self, reply: WireReply, index: int) -> None:
+        if self._transport is None:
+            return
+        if index < len(reply.parts):
+            part = reply.parts[index]
+            self._transport.write(b"%x\r\n%s\r\n" % (len(part), part))
+            # The next part goes out in the next turn of the loop, so that a client sees them one by one.
+            asyncio.get_running_loop().call_soon(self._send_part, reply, index + 1)
+            return
+        if not reply.breaks:
+            self._transport.write(b"0\r\n\r\n")
+        self._done(reply)
+
+    def _done(self, reply: WireReply) -> None:
+        self._busy = False
+        if reply.breaks:
+            self.drop()
+        else:
+            self._next()
+
+
+def _parse_head(head: bytes, start: int) -> tuple[str, str, dict[str, str], int, int]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return method, path, headers, start, int(headers.get("content-length", "0"))
