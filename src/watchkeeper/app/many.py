@@ -28,6 +28,7 @@ from watchkeeper.core.usage import Usage
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
+from watchkeeper.runtime.plan import Place
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.run import execute
@@ -207,7 +208,8 @@ class _Crew(Generic[OutputT]):
             with self.gate.child(self.each, name=self.labels[index]) as gate:
                 params = item if isinstance(item, tuple) else (item,)
                 plan = plan_of(self.prompt.bind(*params), self.around, gate.deadline, options)
-                return await execute(plan, home_of(session, gate, context, options), item=self.labels[index])
+                place = Place(self.context.run_id, self.labels[index])
+                return await execute(plan, home_of(session, gate, context, options, place))
         except Exception as error:
             stop = Stop("error", "loop", f"The item failed: {type(error).__name__}: {error}")
             return self._without_run(index, stop, session, context, error)

@@ -22,6 +22,7 @@ from watchkeeper.core.errors import UnknownModelError
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model
 
+
 def _openai(name: str) -> Model:
     from watchkeeper.adapters.openai_chat import OpenAIChatModel
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.price import FREE, ModelPrice, Rate
@@ -33,19 +34,17 @@ def price_of(model: Model, prices: Prices | None = None) -> ModelPrice | None:
     return listed_price(model.provider, model.name)
 
 
-def listed_price(provider: str, name: str) -> ModelPrice | None:
+def listed_price(provider: str, name: str, clock: Clock = SYSTEM_CLOCK) -> ModelPrice | None:
     """Return the price that genai-prices lists, or None if it is not installed or does not know the model."""
     try:
         from genai_prices import data_snapshot
     except ImportError:
         return None
-    from datetime import UTC, datetime
-
     try:
         _, info = data_snapshot.get_snapshot().find_provider_model(name, None, provider, None)
     except LookupError:
         return None
-    listed = info.get_prices(datetime.now(UTC))
+    listed = info.get_prices(clock.now())
     fresh, output = _rate(listed.input_mtok), _rate(listed.output_mtok)
     if fresh is None or output is None:
         return None

@@ -20,7 +20,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.run_context import RunContext, root_run_context
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.plan import Place, RunHome, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.runtime.run import execute
@@ -133,7 +133,9 @@ def plan_of(
     )
 
 
-def home_of(session: Session, gate: ExecutionContext, context: RunContext, options: RunOptions) -> RunHome:
+def home_of(
+    session: Session, gate: ExecutionContext, context: RunContext, options: RunOptions, place: Place | None = None
+) -> RunHome:
     """Say where a run lives."""
     return RunHome(
         session=session,
@@ -144,4 +146,5 @@ def home_of(session: Session, gate: ExecutionContext, context: RunContext, optio
         rng=options.rng,
         resources=options.resources or Resources(),
         filesystem=options.filesystem,
+        place=place,
     )

@@ -165,7 +165,10 @@ class Adapter:
         if result.stop is not None:
             raise stop_error(result, gate.deadline) from result.error
         return PromptResponse(
-            prompt_name=result.prompt_name, output=result.output, text=result.text, usage=gate.usage.tokens,
+            prompt_name=result.prompt_name,
+            output=result.output,
+            text=result.text,
+            usage=gate.usage.tokens,
             cost=gate.usage.cost,
         )
 

@@ -31,8 +31,9 @@ class RunStarted:
         model: ``provider:name``.
         limits: The limits in force, in words.
         deadline: The moment at which it must be over, if there is one.
-        item: Which item of a run over many this is, if it is one.
         started_at: When.
+        item: Which item of a run over many this is, if it is one.
+        parent_run_id: The run over many that it belongs to, if there is one.
     """
 
     run_context: RunContext
@@ -42,6 +43,7 @@ class RunStarted:
     deadline: datetime | None
     started_at: datetime
     item: str | None = None
+    parent_run_id: UUID | None = None
 
 
 @event("model_replied")

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
+from uuid import UUID
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
@@ -55,6 +56,19 @@ class RunPlan(Generic[OutputT]):
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Which item of a run over many a run is.
+
+    Attributes:
+        parent_run_id: The run over many.
+        item: The item's label.
+    """
+
+    parent_run_id: UUID
+    item: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunHome:
     """Where a run lives.
 
@@ -67,6 +81,7 @@ class RunHome:
         rng: Its randomness, for backoff.
         resources: What its tools may ask for.
         filesystem: What its tools may read and write, or None.
+        place: Which item of a run over many it is, or None.
     """
 
     session: Session
@@ -77,3 +92,4 @@ class RunHome:
     rng: random.Random = field(default_factory=random.Random)
     resources: Resources = field(default_factory=Resources)
     filesystem: Filesystem | None = None
+    place: Place | None = None

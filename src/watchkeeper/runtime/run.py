@@ -21,7 +21,7 @@ from watchkeeper.runtime.result import RunResult
 OutputT = TypeVar("OutputT")
 
 
-async def execute(plan: RunPlan[OutputT], home: RunHome, item: str | None = None) -> RunResult[OutputT]:
+async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
     """Run to the end and return the result; the gate is closed by whoever opened it.
 
     Raises:
@@ -30,7 +30,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, item: str | None = None
     clock, gate = home.clock, home.gate
     recorder = Recorder(home.session, clock)
     started_at, began = clock.now(), clock.monotonic()
-    _announce(plan, home, recorder, item)
+    _announce(plan, home, recorder)
     transcript = _opening(plan, home, recorder)
     ending = await drive(plan, home, transcript)
     duration = timedelta(seconds=clock.monotonic() - began)
@@ -55,12 +55,12 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, item: str | None = None
         duration=duration,
         session=home.session,
         error=ending.error if end.stop is not None else None,
-        item=item,
+        item=home.place.item if home.place else None,
     )
 
 
-def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder, item: str | None) -> None:
-    gate, clock = home.gate, home.clock
+def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
+    gate, clock, place = home.gate, home.clock, home.place
     recorder.record(
         RunStarted(
             run_context=home.run_context,
@@ -69,7 +69,8 @@ def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder, item: str |
             limits=gate.limits.describe(),
             deadline=gate.deadline.at if gate.deadline else None,
             started_at=clock.now(),
-            item=item,
+            item=place.item if place else None,
+            parent_run_id=place.parent_run_id if place else None,
         )
     )
     if gate.deadline is not None:
