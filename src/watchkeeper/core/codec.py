@@ -8,14 +8,18 @@ What comes in from a model or a file is checked against its type, and an error s
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, TypeGuard, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
 import msgspec
 
+from watchkeeper.core.docstrings import parse_docstring
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 
 T = TypeVar("T")
+
+_DEFINITIONS: Final = "#/$defs/"
+_JSON_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 class CodecError(WatchkeeperError):
@@ -29,18 +33,62 @@ def is_pydantic(type_: Any) -> TypeGuard[type[Any]]:
 
 
 def json_schema(type_: Any) -> dict[str, Any]:
-    """Return the self-contained JSON Schema of a type.
+    """Return the self-contained JSON Schema of a type; definitions stand in ``$defs`` at its root.
+
+    Docstrings become descriptions: their text describes the object, an ``Attributes:`` or ``Args:`` section its
+    properties. What a class did not write itself (the docstring that `dataclass` makes up) does not show.
 
     Raises:
         ConfigurationError: If the type has no JSON form.
     """
-    if is_pydantic(type_):
-        return cast("dict[str, Any]", cast("Any", type_).model_json_schema())
+    models = _PydanticSchemas()
     try:
-        schema = msgspec.json.schema(type_)
-    except (TypeError, RuntimeError) as error:
-        raise ConfigurationError(f"{type_!r} has no JSON Schema: {error}; use dataclasses and plain types") from error
-    return _inline_root(schema)
+        if is_pydantic(type_):
+            schema = cast("dict[str, Any]", cast("Any", type_).model_json_schema())
+        else:
+            schema = msgspec.json.schema(type_, schema_hook=models.schema)
+    except (TypeError, ValueError, RuntimeError, KeyError, NameError) as error:
+        raise ConfigurationError(
+            f"{type_!r} has no JSON Schema: {error}; use dataclasses and plain types, and no two classes of one name"
+        ) from error
+    if models.definitions:
+        schema["$defs"] = {**schema.get("$defs", {}), **models.definitions}
+    return map_schema(_inline_root(schema), _described)
+
+
+class _PydanticSchemas:
+    """Schemas of the pydantic models inside another type, with the definitions they bring along."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Any] = {}
+        self._known: dict[type, dict[str, Any]] = {}
+
+    def schema(self, type_: type) -> dict[str, Any]:
+        if not is_pydantic(type_):
+            raise NotImplementedError
+        if type_ not in self._known:
+            # The dot keeps these names apart from those that msgspec gives, the number from each other.
+            prefix = f"{type_.__name__}.{len(self._known) + 1}."
+            schema: dict[str, Any] = type_.model_json_schema(ref_template=f"{_DEFINITIONS}{prefix}{{model}}")
+            inner: dict[str, Any] = schema.pop("$defs", {})
+            self.definitions.update({prefix + name: body for name, body in inner.items()})
+            self._known[type_] = schema
+        return dict(self._known[type_])
+
+
+def map_schema(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Return a JSON Schema in which it and every schema inside it went through ``change``, innermost first."""
+    table: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs", "patternProperties"):
+            table[key] = {name: map_schema(part, change) for name, part in value.items()}
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            table[key] = [map_schema(part, change) for part in value]
+        elif key in ("items", "additionalProperties", "propertyNames") and isinstance(value, dict):
+            table[key] = map_schema(cast("dict[str, Any]", value), change)
+        else:
+            table[key] = value
+    return change(table)
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
@@ -48,23 +96,35 @@ def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
     reference = schema.get("$ref")
     if not isinstance(reference, str):
         return schema
-    definitions: dict[str, Any] = dict(schema.get("$defs", {}))
-    name = reference.removeprefix("#/$defs/")
+    definitions: dict[str, Any] = dict(schema["$defs"])
+    name = reference.removeprefix(_DEFINITIONS)
     root = dict(definitions[name])
-    if not _mentions({key: value for key, value in definitions.items()}, reference):
+    recursive = f'"{reference}"'.encode() in msgspec.json.encode(definitions)
+    if not recursive:
         del definitions[name]
     if definitions:
         root["$defs"] = definitions
     return root
 
 
-def _mentions(node: Any, reference: str) -> bool:
-    if isinstance(node, dict):
-        table = cast("dict[str, Any]", node)
-        return table.get("$ref") == reference or any(_mentions(value, reference) for value in table.values())
-    if isinstance(node, list):
-        return any(_mentions(value, reference) for value in cast("list[Any]", node))
-    return False
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """Spread a docstring over the properties it describes, and give an enumeration the type of its values."""
+    if "properties" in schema and "description" in schema:
+        docstring = parse_docstring(schema["description"])
+        properties = cast("dict[str, dict[str, Any]]", schema["properties"])
+        described = {
+            name: {"description": docstring.fields[name], **body} if name in docstring.fields else body
+            for name, body in properties.items()
+        }
+        schema = {**schema, "description": docstring.text, "properties": described}
+        if not docstring.text:
+            del schema["description"]
+    if "enum" in schema and "type" not in schema:
+        values: list[object] = schema["enum"]
+        types = {_JSON_TYPES.get(type(value)) for value in values}
+        if len(types) == 1 and None not in types:
+            schema = {**schema, "type": types.pop()}
+    return schema
 
 
 def decode(data: str | bytes, type_: type[T]) -> T:
@@ -76,8 +136,8 @@ def decode(data: str | bytes, type_: type[T]) -> T:
     try:
         if is_pydantic(type_):
             return cast("T", cast("Any", type_).model_validate_json(data))
-        return msgspec.json.decode(data, type=type_)
-    except ValueError as error:
+        return msgspec.json.decode(data, type=type_, dec_hook=_from_foreign)
+    except (ValueError, RecursionError) as error:
         raise CodecError(_clean(error)) from error
 
 
@@ -89,17 +149,31 @@ def convert(value: Any, type_: type[T]) -> T:
     """
     try:
         if is_pydantic(type_):
-            return cast("T", cast("Any", type_).model_validate(value))
-        return msgspec.convert(value, type=type_)
-    except ValueError as error:
+            return cast("T", cast("Any", type_).model_validate_json(msgspec.json.encode(value)))
+        return msgspec.convert(value, type=type_, str_keys=True, dec_hook=_from_foreign)
+    except (ValueError, RecursionError) as error:
         raise CodecError(_clean(error)) from error
 
 
-def _clean(error: ValueError) -> str:
-    if type(error).__module__.startswith("pydantic"):
-        problems: list[Mapping[str, Any]] = cast("Any", error).errors(include_url=False)
-        return "; ".join(f"{problem['msg']} - at `$.{'.'.join(map(str, problem['loc']))}`" for problem in problems)
-    return str(error)
+def _from_foreign(type_: type[Any], value: Any) -> Any:
+    """Read a pydantic model inside another type."""
+    if not is_pydantic(type_):
+        raise NotImplementedError(f"{type_.__name__} has no JSON form")
+    try:
+        return type_.model_validate_json(msgspec.json.encode(value))
+    except ValueError as error:
+        raise ValueError(_clean(error)) from None
+
+
+def _clean(error: Exception) -> str:
+    if not type(error).__module__.startswith("pydantic"):
+        return str(error)
+    problems: list[Mapping[str, Any]] = cast("Any", error).errors(include_url=False, include_input=False)
+    return "; ".join(f"{problem['msg']} - at `{_place(problem['loc'])}`" for problem in problems)
+
+
+def _place(location: Iterable[str | int]) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
 
 
 def _foreign(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Tools: what they are, what they get, what they return; resources and the filesystem port."""

@@ -1,0 +1,278 @@
+"""What a tool takes: the schema that a model is shown, and the reading of what the model wrote.
+
+The schema and the reading agree: what the schema does not name is refused, at every depth. A refusal is worded for the
+model: it names the place, what was expected, what was got and what the tool takes. Two known slips of models are
+understood where they can mean only one thing: no arguments at all, and JSON packed into a string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import msgspec
+
+from watchkeeper.core.codec import CodecError, convert, display, json_schema, map_schema
+from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
+
+_PLACE: Final = re.compile(r"`\$\.?([^`]*)`")
+_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_SHOWN_CHARACTERS: Final = 80
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one tool.
+
+    Attributes:
+        tool_name: Whose they are, for messages.
+        type: What they become.
+        schema: JSON Schema of an object, closed and self-contained.
+        nested: Whether unknown fields may hide deeper than at the top.
+    """
+
+    tool_name: str
+    type: Any
+    schema: Schema
+    nested: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look once for parts that need a deeper look at every call."""
+        parts = cast("Mapping[str, Schema]", self.schema.get("properties", {})).values()
+        flat = all(set(part) <= _FLAT_KEYWORDS and part.get("type") not in ("object", "array") for part in parts)
+        object.__setattr__(self, "nested", not flat or "additionalProperties" not in self.schema)
+
+    def read(self, text: str) -> Any:
+        """Turn a model's text into the tool's arguments; no text at all means no arguments.
+
+        Raises:
+            ToolValidationError: If it is not JSON, not an object, or does not fit; worded for the model.
+        """
+        raw = self._parse(text)
+        try:
+            return self._fit(raw)
+        except CodecError as error:
+            unpacked = self._unpacked(raw)
+            if unpacked != raw:
+                try:
+                    return self._fit(unpacked)
+                except (CodecError, ToolValidationError):
+                    pass  # the message about what the model really wrote is the better one
+            raise self._refusal(_explained(str(error), raw)) from error
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        if not text.strip():
+            return {}
+        raw: Any = self._json(text)
+        if isinstance(raw, str):
+            raw = self._json(raw)
+        if raw is None:
+            return {}
+        if not isinstance(raw, dict):
+            raise self._refusal(f"expected a JSON object, got {_shown(raw)}")
+        return cast("dict[str, Any]", raw)
+
+    def _json(self, text: str) -> Any:
+        try:
+            return msgspec.json.decode(text)
+        except (ValueError, RecursionError) as error:
+            raise self._refusal(f"they are not JSON ({error}): {_shown(text)}") from error
+
+    def _fit(self, raw: dict[str, Any]) -> Any:
+        if self.nested or not raw.keys() <= self.schema["properties"].keys():
+            unknown = _unknown_field(raw, self.schema, self.schema.get("$defs", {}), "")
+            if unknown is not None:
+                raise self._refusal(_about_unknown(*unknown))
+        try:
+            return convert(raw, self.type)
+        except (CodecError, ToolValidationError):
+            raise
+        except Exception as error:
+            # A check that the user wrote into the params type said no in words of its own.
+            raise self._refusal(f"{type(error).__name__}: {error}") from error
+
+    def _unpacked(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments with JSON texts opened where only an object or an array can be meant."""
+        definitions = self.schema.get("$defs", {})
+        properties: Mapping[str, Schema] = self.schema.get("properties", {})
+        return {
+            name: _opened(value)
+            if isinstance(value, str) and name in properties and not _takes_text(properties[name], definitions)
+            else value
+            for name, value in raw.items()
+        }
+
+    def _refusal(self, problem: str) -> ToolValidationError:
+        return ToolValidationError(f"The arguments of {self.tool_name} do not fit: {problem}. {self.describe()}")
+
+    def describe(self) -> str:
+        """Say in one sentence what the tool takes."""
+        properties: Mapping[str, Schema] = self.schema.get("properties", {})
+        required = self.schema.get("required", ())
+        if not properties:
+            return "It takes no arguments." if self.schema.get("additionalProperties") is False else ""
+        fields = [
+            f"{name} ({_kind(part)}, {'required' if name in required else _optional(part)})"
+            for name, part in properties.items()
+        ]
+        return f"It takes {', '.join(fields)}."
+
+
+_FLAT_KEYWORDS: Final = frozenset(
+    {"type", "description", "default", "enum", "const", "format", "pattern", "minimum", "maximum", "exclusiveMinimum"}
+    | {"exclusiveMaximum", "multipleOf", "minLength", "maxLength"}
+)
+
+
+def arguments_schema(tool_name: str, type_: Any, descriptions: Mapping[str, str], defaults: Schema) -> Schema:
+    """Return the closed schema of a tool's arguments.
+
+    Args:
+        tool_name: Whose they are, for messages.
+        type_: A dataclass, msgspec struct, typed dict or pydantic model.
+        descriptions: What the function's docstring says about fields; the type's own word goes first.
+        defaults: Defaults that stand in the function's signature, as JSON-able values.
+
+    Raises:
+        ToolDefinitionError: If the type has no schema, or one that is not an object.
+    """
+    try:
+        schema = map_schema(json_schema(type_), _closed)
+    except ConfigurationError as error:
+        raise ToolDefinitionError(f"the arguments of tool {tool_name!r} cannot be described: {error}") from error
+    if schema.get("type") != "object":
+        raise ToolDefinitionError(f"tool {tool_name!r} takes {type_!r}, which is not an object; use a dataclass")
+    properties = cast("Mapping[str, dict[str, Any]]", schema.get("properties", {}))
+    schema["properties"] = {
+        name: {
+            **({"description": descriptions[name]} if name in descriptions else {}),
+            **part,
+            **({"default": defaults[name]} if name in defaults else {}),
+        }
+        for name, part in properties.items()
+    }
+    return schema
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what an object does not name, and drop titles: they repeat names and cost tokens in every request."""
+    table = {key: value for key, value in schema.items() if key != "title"}
+    if "properties" in table:
+        table.setdefault("additionalProperties", False)
+    return table
+
+
+def _unknown_field(
+    value: Any, schema: Schema, definitions: Mapping[str, Schema], place: str
+) -> tuple[str, str, list[str]] | None:
+    """Find the first field that the schema does not know: its place, its name, and the names known there."""
+    schema = _resolved(schema, definitions)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        found = [
+            _unknown_field(value, option, definitions, place)
+            for option in options
+            if _resolved(option, definitions).get("type") == ("object" if isinstance(value, dict) else "array")
+        ]
+        return None if None in found or not found else found[0]
+    if isinstance(value, dict):
+        properties: Mapping[str, Schema] = schema.get("properties", {})
+        others: Any = schema.get("additionalProperties", True)
+        for name, part in cast("dict[str, Any]", value).items():
+            if name not in properties and others is False:
+                return place, name, list(properties)
+            inner: Any = properties.get(name, others)
+            deeper = (
+                _unknown_field(part, inner, definitions, f"{place}.{name}")
+                if inner not in (None, True, False)
+                else None
+            )
+            if deeper is not None:
+                return deeper
+    elif isinstance(value, list):
+        first: list[Schema] = schema.get("prefixItems", [])
+        rest: Any = schema.get("items")
+        for index, part in enumerate(cast("Sequence[Any]", value)):
+            inner = first[index] if index < len(first) else rest
+            deeper = (
+                _unknown_field(part, inner, definitions, f"{place}[{index}]")
+                if inner not in (None, True, False)
+                else None
+            )
+            if deeper is not None:
+                return deeper
+    return None
+
+
+def _about_unknown(place: str, name: str, known: list[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    inside = f" (known there: {', '.join(known) or 'none'})" if place else ""
+    return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{inside}{hint}"
+
+
+def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    reference = schema.get("$ref")
+    return definitions[reference.removeprefix("#/$defs/")] if isinstance(reference, str) else schema
+
+
+def _takes_text(schema: Schema, definitions: Mapping[str, Schema]) -> bool:
+    schema = _resolved(schema, definitions)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        return any(_takes_text(option, definitions) for option in options)
+    return bool(schema.get("type", "string") == "string")
+
+
+def _opened(text: str) -> Any:
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text
+    return cast("Any", value) if isinstance(value, dict | list) else text
+
+
+def _explained(problem: str, raw: dict[str, Any]) -> str:
+    """Put a codec's message into the model's terms, and show the value it is about."""
+    places = _PLACE.findall(problem)
+    shown = ""
+    if len(places) == 1:
+        value: Any = raw
+        for name, index in _STEP.findall(places[0]):
+            try:
+                value = value[name] if name else value[int(index)]
+            except (KeyError, IndexError, TypeError):
+                break
+        else:
+            shown = f" ({_shown(value)})"
+    return _PLACE.sub(r"`\1`", problem) + shown
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else display(value)
+    short = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return repr(short) if isinstance(value, str) else short
+
+
+def _kind(schema: Schema) -> str:
+    """Name a schema's kind in a few words."""
+    if "enum" in schema:
+        return "one of " + ", ".join(
+            display(value) if isinstance(value, str) else str(value) for value in schema["enum"]
+        )
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        return " or ".join(_kind(option) for option in options)
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        return f"array of {_kind(schema['items'])}"
+    return str(schema.get("type", "object" if "$ref" in schema else "anything"))
+
+
+def _optional(schema: Schema) -> str:
+    return f"default {display(schema['default'])!s}" if "default" in schema else "optional"

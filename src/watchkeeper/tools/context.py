@@ -1,0 +1,212 @@
+"""What a tool is told and given for one call.
+
+A tool works on a branch of the session and on an overlay of the filesystem; both are made when it first asks, because
+most tools ask for neither. Nothing of them is visible outside until the runtime commits, and nothing remains if it
+discards; after that every write is refused, also from a thread that wakes up late.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import FilesystemError, SessionError
+from watchkeeper.core.run_context import RunContext
+from watchkeeper.session.session import Session
+from watchkeeper.tools.resources import Resources
+
+if TYPE_CHECKING:
+    from watchkeeper.tools.filesystem import Filesystem
+    from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """What is particular to one attempt at one call.
+
+    Attributes:
+        call_id: The provider's id of the call.
+        tool_name: Name of the tool.
+        attempt: 1 for the first attempt.
+        idempotency_key: The same for every attempt at this call, also after a restart; hand it to services that know
+            such keys, so that nothing happens twice.
+        deadline: The moment at which the call will be cancelled, or None.
+        cancellation: Tells that the call should stop.
+    """
+
+    call_id: str
+    tool_name: str
+    attempt: int = 1
+    idempotency_key: str = ""
+    deadline: Deadline | None = None
+    cancellation: CancellationToken = field(default_factory=CancellationToken)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolScope:
+    """What all calls of one run share.
+
+    Attributes:
+        session: The run's session; a tool sees a branch of it.
+        run_context: Identifiers of the run.
+        filesystem: The run's files, or None; a tool sees an overlay of them.
+        resources: What tools may ask for.
+        budget: Looks at what may be spent and what was, or None.
+        clock: The run's time.
+    """
+
+    session: Session
+    run_context: RunContext
+    filesystem: Filesystem | None = None
+    resources: Resources = field(default_factory=Resources)
+    budget: Callable[[], BudgetStatus] | None = None
+    clock: Clock = SYSTEM_CLOCK
+
+
+class ToolContext:
+    """One tool call's view of its run."""
+
+    __slots__ = ("_branch", "_lock", "_over", "_overlay", "_resources", "call", "scope")
+
+    def __init__(self, call: CallInfo, scope: ToolScope) -> None:
+        """Keep both; nothing is made yet."""
+        self.call = call
+        self.scope = scope
+        self._branch: Session | None = None
+        self._overlay: OverlayFilesystem | None = None
+        self._resources: Resources | None = None
+        self._lock = threading.RLock()
+        self._over = ""
+
+    @property
+    def call_id(self) -> str:
+        """The provider's id of the call."""
+        return self.call.call_id
+
+    @property
+    def tool_name(self) -> str:
+        """Name of the tool."""
+        return self.call.tool_name
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt at this call."""
+        return self.call.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this call."""
+        return self.call.idempotency_key
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """The moment at which the call will be cancelled, or None (seed: deadlines)."""
+        return self.call.deadline
+
+    @property
+    def cancellation(self) -> CancellationToken:
+        """Tells that the call should stop; a sync tool that waits should wait on it."""
+        return self.call.cancellation
+
+    @property
+    def run_context(self) -> RunContext:
+        """Identifiers of the run."""
+        return self.scope.run_context
+
+    @property
+    def clock(self) -> Clock:
+        """The run's time."""
+        return self.scope.clock
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Seconds left to the deadline, never negative; None without one."""
+        deadline = self.call.deadline
+        return None if deadline is None else max(deadline.remaining(self.scope.clock).total_seconds(), 0.0)
+
+    @property
+    def budget(self) -> BudgetStatus | None:
+        """What may be spent and what was, at this moment."""
+        return None if self.scope.budget is None else self.scope.budget()
+
+    @property
+    def session(self) -> Session:
+        """A branch of the run's session: sees its state, keeps writes to itself until the call has succeeded."""
+        with self._lock:
+            if self._branch is None:
+                if self._over:
+                    raise SessionError(f"tool call {self.call_id!r} is over ({self._over}); its session is closed")
+                self._branch = self.scope.session.branch()
+            return self._branch
+
+    @property
+    def filesystem(self) -> Filesystem | None:
+        """The run's files, with changes kept aside until the call has succeeded; None if the run has none."""
+        if self.scope.filesystem is None:
+            return None
+        with self._lock:
+            if self._overlay is None:
+                from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+
+                if self._over:
+                    raise FilesystemError(f"tool call {self.call_id!r} is over ({self._over}); its files are closed")
+                self._overlay = OverlayFilesystem(self.scope.filesystem)
+            return self._overlay
+
+    @property
+    def resources(self) -> Resources:
+        """What the tool may ask for: the run's resources, and those that are made fresh for this call."""
+        with self._lock:
+            if self._resources is None:
+                self._resources = self.scope.resources.tool_call()
+                if self._over:
+                    self._resources.close()
+            return self._resources
+
+    def commit(self) -> None:
+        """Make what the tool did visible: its files, then its session; both or neither.
+
+        Raises:
+            FilesystemError: If somebody else changed the same file meanwhile.
+            ReducerError: If a reducer refuses an event of the tool.
+        """
+        with self._lock:
+            self._over = "committed"
+            base = self.scope.filesystem
+            if self._overlay is None or base is None:
+                if self._branch is not None:
+                    self._branch.merge()
+                return
+            before = base.snapshot()
+            self._overlay.commit()
+            if self._branch is not None:
+                try:
+                    self._branch.merge()
+                except BaseException:
+                    base.restore(before)
+                    raise
+
+    def discard(self) -> None:
+        """Drop what the tool did; harmless if it is over already."""
+        with self._lock:
+            self._over = self._over or "discarded"
+            if self._branch is not None:
+                self._branch.discard()
+            if self._overlay is not None:
+                self._overlay.discard()
+
+    async def aclose(self) -> None:
+        """Close what was made for this call alone; to be called once it is over, whatever became of it.
+
+        Raises:
+            ExceptionGroup: Of what closing raised.
+        """
+        resources = self._resources
+        if resources is not None:
+            await resources.aclose()

@@ -1,0 +1,405 @@
+"""The files that tools may touch, as a port.
+
+Paths are text, relative to a root, with forward slashes; a path that could leave the root is refused before anything
+is opened. Whatever goes wrong is a `FilesystemError` that names the path. Every change is journalled while somebody
+holds a snapshot, so taking one is O(1) and any of them can be restored, in any order. Implementations give eight
+primitives; everything else, locks and journal included, is here once.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, Literal
+
+from watchkeeper.core.errors import FilesystemError
+
+if TYPE_CHECKING:
+    from watchkeeper.tools.read_only_filesystem import ReadOnlyFilesystem
+
+EntryKind = Literal["file", "directory"]
+ROOT: Final = ""
+ANY_FOLDERS: Final = "**"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What is known of a file or folder without reading it.
+
+    Attributes:
+        path: From the root.
+        kind: ``file`` or ``directory``.
+        size: Bytes; 0 for a folder.
+    """
+
+    path: str
+    kind: EntryKind
+    size: int
+
+
+class FilesystemSnapshot:
+    """A state of one filesystem, to be restored there; it costs nothing until something changes."""
+
+    __slots__ = ("__weakref__", "_filesystem", "_position")
+
+    def __init__(self, filesystem: Filesystem, position: int) -> None:
+        """Remember how far the filesystem's journal had come."""
+        self._filesystem = filesystem
+        self._position = position
+
+    def position_in(self, filesystem: Filesystem) -> int:
+        """Return the place in that filesystem's journal.
+
+        Raises:
+            FilesystemError: If the snapshot was taken of another filesystem.
+        """
+        if filesystem is not self._filesystem:
+            raise FilesystemError("this snapshot was taken of another filesystem; restore it there")
+        return self._position
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What stood at a path before it was changed; a folder is no bytes, nothing is no kind."""
+
+    path: str
+    kind: EntryKind | None
+    data: bytes = b""
+
+
+class Filesystem(ABC):
+    """Files below one root; safe under threads."""
+
+    def __init__(self) -> None:
+        """Start with an empty journal."""
+        self._lock = threading.RLock()
+        self._journal: list[_Before] = []
+        self._snapshots: weakref.WeakSet[FilesystemSnapshot] = weakref.WeakSet()
+
+    # reading
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            FilesystemError: If there is no such file.
+        """
+        place = normal_path(path)
+        with self._lock:
+            self._expect_file(place)
+            return self._read(place)
+
+    def read_text(self, path: str) -> str:
+        """Return a file's content as text.
+
+        Raises:
+            FilesystemError: If there is no such file, or it is not UTF-8.
+        """
+        data = self.read_bytes(path)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise FilesystemError(f"{path!r} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+    def kind(self, path: str) -> EntryKind | None:
+        """Return whether a file or a directory stands at a path; None if nothing does."""
+        with self._lock:
+            return self._kind(normal_path(path))
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder."""
+        return self.kind(path) is not None
+
+    def is_file(self, path: str) -> bool:
+        """Return whether there is a file."""
+        return self.kind(path) == "file"
+
+    def list(self, path: str = ROOT) -> tuple[str, ...]:
+        """Return what lies directly in a folder, sorted, as paths from the root.
+
+        Raises:
+            FilesystemError: If there is no such folder.
+        """
+        place = normal_path(path)
+        with self._lock:
+            self._expect_directory(place)
+            return tuple(sorted(_join(place, name) for name in self._names(place)))
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        """Return the files whose path fits a pattern, sorted.
+
+        Args:
+            pattern: With ``*``, ``?`` and ``[abc]`` within one name, and ``**`` for any folders, none included.
+        """
+        parts = normal_path(pattern).split("/")
+        if parts[-1] == ANY_FOLDERS:
+            parts.append("*")
+        with self._lock:
+            return tuple(sorted(path for path in self._files(ROOT) if _fits(path.split("/"), parts)))
+
+    def stat(self, path: str) -> FileStat:
+        """Return kind and size.
+
+        Raises:
+            FilesystemError: If there is nothing.
+        """
+        place = normal_path(path)
+        with self._lock:
+            kind = self._kind(place)
+            if kind is None:
+                raise FilesystemError(f"there is no {place!r}")
+            return FileStat(place, kind, self._size(place) if kind == "file" else 0)
+
+    def version(self, path: str) -> object:
+        """Return a token that compares equal as long as what stands at a path is unchanged; None if nothing does."""
+        place = normal_path(path)
+        with self._lock:
+            return None if self._kind(place) is None else self._version(place)
+
+    # writing
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Write a file, whole or not at all; folders on the way are made.
+
+        Raises:
+            FilesystemError: If a folder stands at the path, or a file on the way.
+        """
+        place = normal_path(path)
+        with self._lock:
+            if self._kind(place) == "directory":
+                raise FilesystemError(f"{place!r} is a folder, not a file")
+            self._make_parents(place)
+            self._note(place)
+            self._write(place, bytes(data))
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file of UTF-8 text; folders on the way are made.
+
+        Raises:
+            FilesystemError: As `write_bytes`, and if the text holds half characters.
+        """
+        self.write_bytes(path, _encoded(path, text))
+
+    def append_text(self, path: str, text: str) -> None:
+        """Add text to the end of a file, or start one.
+
+        Raises:
+            FilesystemError: As `write_text`.
+        """
+        place = normal_path(path)
+        with self._lock:
+            before = self._read(place) if self._kind(place) == "file" else b""
+            self.write_bytes(place, before + _encoded(path, text))
+
+    def make_dirs(self, path: str) -> None:
+        """Make a folder and those on the way; harmless if it exists.
+
+        Raises:
+            FilesystemError: If a file stands there or on the way.
+        """
+        place = normal_path(path)
+        with self._lock:
+            kind = self._kind(place)
+            if kind == "file":
+                raise FilesystemError(f"{place!r} is a file, not a folder")
+            if kind is None:
+                self._make_parents(place)
+                self._note(place)
+                self._make_dir(place)
+
+    def delete(self, path: str) -> None:
+        """Delete a file or an empty folder.
+
+        Raises:
+            FilesystemError: If there is nothing, or the folder is not empty.
+        """
+        place = normal_path(path)
+        with self._lock:
+            kind = self._kind(place)
+            if place == ROOT or kind is None:
+                raise FilesystemError(f"there is no {place!r} to delete" if place else "the root cannot be deleted")
+            if kind == "directory" and any(True for _ in self._names(place)):
+                raise FilesystemError(f"the folder {place!r} is not empty; delete what is in it first")
+            self._note(place)
+            self._remove(place)
+
+    # states
+
+    def snapshot(self) -> FilesystemSnapshot:
+        """Return the state as it is now, to be restored with `restore`."""
+        with self._lock:
+            snapshot = FilesystemSnapshot(self, len(self._journal))
+            self._snapshots.add(snapshot)
+            return snapshot
+
+    def restore(self, snapshot: FilesystemSnapshot) -> None:
+        """Go back (or forth) to a state; what was changed past this port stays as it is.
+
+        Raises:
+            FilesystemError: If the snapshot is another filesystem's, or something can no longer be put back.
+        """
+        with self._lock:
+            problems: list[str] = []
+            for before in self._journal[snapshot.position_in(self) :][::-1]:
+                try:
+                    self._put_back(before)
+                except FilesystemError as error:
+                    problems.append(str(error))
+            if problems:
+                raise FilesystemError(f"not everything could be put back: {'; '.join(problems)}")
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Return a context in which no other thread reads or writes through this port."""
+        return self._lock
+
+    def read_only_view(self) -> ReadOnlyFilesystem:
+        """Return the same files, without the right to change them."""
+        from watchkeeper.tools.read_only_filesystem import ReadOnlyFilesystem
+
+        return ReadOnlyFilesystem(self)
+
+    # primitives: paths are normal, the lock is held, kinds were checked
+
+    @abstractmethod
+    def _kind(self, path: str) -> EntryKind | None:
+        """Return what stands at a path."""
+
+    @abstractmethod
+    def _read(self, path: str) -> bytes:
+        """Return the content of a file that exists."""
+
+    @abstractmethod
+    def _size(self, path: str) -> int:
+        """Return the bytes of a file that exists."""
+
+    @abstractmethod
+    def _version(self, path: str) -> object:
+        """Return a token that changes with what stands at a path."""
+
+    @abstractmethod
+    def _names(self, path: str) -> Iterable[str]:
+        """Return the names in a folder that exists."""
+
+    @abstractmethod
+    def _write(self, path: str, data: bytes) -> None:
+        """Write a file whose folder exists."""
+
+    @abstractmethod
+    def _make_dir(self, path: str) -> None:
+        """Make a folder whose parent exists."""
+
+    @abstractmethod
+    def _remove(self, path: str) -> None:
+        """Remove a file or an empty folder."""
+
+    # shared
+
+    def _expect_file(self, path: str) -> None:
+        kind = self._kind(path)
+        if kind is None:
+            raise FilesystemError(f"there is no file {path!r}")
+        if kind == "directory":
+            raise FilesystemError(f"{path!r} is a folder, not a file")
+
+    def _expect_directory(self, path: str) -> None:
+        kind = self._kind(path)
+        if kind is None:
+            raise FilesystemError(f"there is no folder {path!r}")
+        if kind == "file":
+            raise FilesystemError(f"{path!r} is a file, not a folder")
+
+    def _make_parents(self, path: str) -> None:
+        for parent in parents(path):
+            kind = self._kind(parent)
+            if kind == "file":
+                raise FilesystemError(f"{parent!r} is a file, so {path!r} cannot be in it")
+            if kind is None:
+                self._note(parent)
+                self._make_dir(parent)
+
+    def _files(self, folder: str) -> Iterable[str]:
+        for name in self._names(folder):
+            path = _join(folder, name)
+            if self._kind(path) == "directory":
+                yield from self._files(path)
+            else:
+                yield path
+
+    def _note(self, path: str) -> None:
+        """Journal what stands at a path that is about to change, if anybody may want it back."""
+        if not self._snapshots:
+            self._journal.clear()
+            return
+        kind = self._kind(path)
+        self._journal.append(_Before(path, kind, self._read(path) if kind == "file" else b""))
+
+    def _put_back(self, before: _Before) -> None:
+        kind = self._kind(before.path)
+        if kind is not None and kind != before.kind:
+            self._note(before.path)
+            self._remove(before.path)
+        if before.kind == "file":
+            self._note(before.path)
+            self._write(before.path, before.data)
+        elif before.kind == "directory" and kind != "directory":
+            self._note(before.path)
+            self._make_dir(before.path)
+
+
+def normal_path(path: str) -> str:
+    """Return a path in its one normal form: no empty or ``.`` parts; the root is empty.
+
+    Raises:
+        FilesystemError: If it is absolute, leads upwards, or holds a character that no path may hold.
+    """
+    if "\0" in path:
+        raise FilesystemError(f"{path!r} holds a null byte")
+    if "\\" in path:
+        raise FilesystemError(f"{path!r} holds a backslash; separate folders with '/'")
+    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        raise FilesystemError(f"{path!r} is absolute; give a path from the root, such as 'folder/file.txt'")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise FilesystemError(f"{path!r} leads upwards ('..'); give a path from the root")
+    return "/".join(parts)
+
+
+def parents(path: str) -> list[str]:
+    """Return the folders on the way to a normal path, the outermost first, without the root."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _encoded(path: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise FilesystemError(f"the text for {path!r} has half a character at {error.start}") from error
+
+
+def _fits(path: list[str], pattern: list[str]) -> bool:
+    """Match name by name; ``places`` are the places in the pattern that the path so far may have come to."""
+    places = _past_any_folders({0}, pattern)
+    for name in path:
+        stay = {place for place in places if place < len(pattern) and pattern[place] == ANY_FOLDERS}
+        step = {place + 1 for place in places - stay if place < len(pattern) and fnmatchcase(name, pattern[place])}
+        places = _past_any_folders(stay | step, pattern)
+    return len(pattern) in places
+
+
+def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
+    reached = set(places)
+    for place, part in enumerate(pattern):
+        if place in reached and part == ANY_FOLDERS:
+            reached.add(place + 1)
+    return reached

@@ -1,0 +1,214 @@
+"""Things that tools share or get fresh: clients, connections, caches, found by their type.
+
+A resource is made by a factory when it is first asked for, once per scope: a RUN resource once per run, a TOOL_CALL
+resource once per tool call. Its scope closes it, the last made first, by its ``aclose()`` or else its ``close()``;
+a factory written with `contextlib.contextmanager` is entered and left instead. What was handed in as an instance
+belongs to whoever made it and is never closed here. Asking is safe under threads.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar, cast
+
+from watchkeeper.core.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+class Scope(Enum):
+    """How long a resource lives."""
+
+    RUN = "run"
+    TOOL_CALL = "tool_call"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceBinding(Generic[T]):
+    """How a resource is made.
+
+    Attributes:
+        protocol: The type it is asked for by.
+        factory: Makes it; gets the `Resources` it may ask for what it needs itself. It must not be async.
+        scope: How long it lives.
+    """
+
+    protocol: Callable[..., T]
+    factory: Callable[[Resources], T | AbstractContextManager[T]]
+    scope: Scope = Scope.RUN
+
+
+class Resources:
+    """What tools may ask for, by type.
+
+    Args:
+        bindings: How resources are made.
+        instances: Resources that exist already, by the type they are asked for by; they are not closed here.
+    """
+
+    __slots__ = ("_bindings", "_closed", "_endings", "_instances", "_lock", "_making", "_parent", "_scope")
+
+    def __init__(
+        self, bindings: Iterable[ResourceBinding[Any]] = (), instances: Mapping[Any, Any] | None = None
+    ) -> None:
+        """Take bindings and instances; nothing is made yet."""
+        self._bindings: dict[Any, ResourceBinding[Any]] = {}
+        for binding in bindings:
+            if binding.protocol in self._bindings:
+                raise ConfigurationError(f"two bindings for resource {_name(binding.protocol)}; keep one")
+            self._bindings[binding.protocol] = binding
+        self._instances: dict[Any, Any] = dict(instances or {})
+        self._parent: Resources | None = None
+        self._scope = Scope.RUN
+        self._making: list[Any] = []
+        self._endings: list[tuple[Any, Callable[[], Any]]] = []
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @classmethod
+    def of(cls, instances: Mapping[Any, Any]) -> Resources:
+        """Return resources that exist already, by the type they are asked for by."""
+        return cls(instances=instances)
+
+    def get(self, protocol: Callable[..., T]) -> T:
+        """Return the resource of a type; it is made if this is the first time.
+
+        Args:
+            protocol: A class, abstract ones and protocols included.
+
+        Raises:
+            ConfigurationError: If nobody provides it, if it needs itself, or if its scope is over.
+        """
+        with self._lock:
+            if protocol in self._instances:
+                return cast("T", self._instances[protocol])
+            binding, owner = self._find(protocol)
+            if binding is None:
+                known = ", ".join(sorted({_name(item) for item in self._provided()})) or "none"
+                raise ConfigurationError(f"no resource {_name(protocol)}; known resources: {known}")
+            if binding.scope is Scope.RUN and owner is not self:
+                return owner.get(protocol)
+            return cast("T", self._make(binding))
+
+    def __contains__(self, protocol: object) -> bool:
+        """Return whether somebody provides a resource of this type; nothing is made."""
+        return protocol in self._provided()
+
+    def child(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
+        """Return resources that put some instances in the place of these; the rest is shared, made and closed here."""
+        child = Resources(instances=overrides)
+        child._parent = self
+        return child
+
+    def tool_call(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
+        """Return the resources of one tool call; whoever asks for them closes them when the call is over."""
+        view = self.child(overrides)
+        view._scope = Scope.TOOL_CALL
+        return view
+
+    def close(self) -> None:
+        """Close what was made here, the last first; calling it twice is harmless.
+
+        Raises:
+            ExceptionGroup: Of what closing raised, after everything was closed.
+            ConfigurationError: Among these, for a resource that can only be closed asynchronously: use `aclose`.
+        """
+        errors: list[Exception] = []
+        for protocol, end in self._end():
+            try:
+                pending = end()
+                if inspect.isawaitable(pending):
+                    if inspect.iscoroutine(pending):
+                        pending.close()
+                    raise ConfigurationError(f"resource {_name(protocol)} closes asynchronously: use aclose()")
+            except Exception as error:
+                errors.append(error)
+        _report(errors)
+
+    async def aclose(self) -> None:
+        """Close what was made here, the last first, waiting where closing is asynchronous.
+
+        Raises:
+            ExceptionGroup: Of what closing raised, after everything was closed.
+        """
+        errors: list[Exception] = []
+        for _, end in self._end():
+            try:
+                pending = end()
+                if inspect.isawaitable(pending):
+                    await cast("Awaitable[object]", pending)
+            except Exception as error:
+                errors.append(error)
+        _report(errors)
+
+    def _find(self, protocol: Any) -> tuple[ResourceBinding[Any] | None, Resources]:
+        """Return the nearest binding and who owns it, or the ancestor that has it as an instance."""
+        if protocol in self._instances:
+            return ResourceBinding(protocol, lambda _: None), self
+        if protocol in self._bindings:
+            return self._bindings[protocol], self
+        return self._parent._find(protocol) if self._parent is not None else (None, self)
+
+    def _provided(self) -> set[Any]:
+        inherited: set[Any] = self._parent._provided() if self._parent is not None else set()
+        return {*self._instances, *self._bindings, *inherited}
+
+    def _make(self, binding: ResourceBinding[Any]) -> Any:
+        protocol = binding.protocol
+        if self._closed:
+            raise ConfigurationError(f"resource {_name(protocol)} was asked for after its {self._scope.value} was over")
+        if binding.scope is not self._scope:
+            raise ConfigurationError(
+                f"resource {_name(protocol)} lives for one tool call only; ask the tool's context.resources for it"
+            )
+        if protocol in self._making:
+            circle = " → ".join(_name(item) for item in (*self._making, protocol))
+            raise ConfigurationError(f"resources need each other in a circle: {circle}")
+        self._making.append(protocol)
+        try:
+            made = binding.factory(self)
+        finally:
+            self._making.pop()
+        if inspect.iscoroutine(made):
+            made.close()
+            raise ConfigurationError(f"the factory of resource {_name(protocol)} is async; make it a plain function")
+        resource, end = _entered(made)
+        self._instances[protocol] = resource
+        if end is not None:
+            self._endings.append((protocol, end))
+        return resource
+
+    def _end(self) -> Iterator[tuple[Any, Callable[[], Any]]]:
+        with self._lock:
+            self._closed = True
+            endings, self._endings = self._endings, []
+            for protocol, _ in endings:
+                del self._instances[protocol]
+        return iter(endings[::-1])
+
+
+def _entered(made: Any) -> tuple[Any, Callable[[], Any] | None]:
+    """Return the resource itself and how it is ended."""
+    # Only real context managers: a lock or a file has the two methods too, and means something else by them.
+    if AbstractContextManager in type(made).__mro__ and not hasattr(made, "close"):
+        manager = cast("AbstractContextManager[Any]", made)
+        return manager.__enter__(), lambda: manager.__exit__(None, None, None)
+    for name in ("aclose", "close"):
+        end = getattr(made, name, None)
+        if callable(end):
+            return made, end
+    return made, None
+
+
+def _report(errors: list[Exception]) -> None:
+    if errors:
+        raise ExceptionGroup("resources could not be closed", errors)
+
+
+def _name(protocol: Any) -> str:
+    return getattr(protocol, "__qualname__", None) or repr(protocol)

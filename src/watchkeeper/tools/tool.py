@@ -1,0 +1,217 @@
+"""A function that a model may call.
+
+The function's types make the schema, its docstring the description; both are made once, when the tool is defined, and
+a tool that cannot be offered to a model is refused then. `decode` checks what a model wrote, `call` calls the function
+and wraps what it returns. A tool knows nothing of threads, limits, retries or time: it declares, the runtime does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast, overload
+
+from watchkeeper.core.docstrings import parse_docstring
+from watchkeeper.core.errors import LimitsError, ToolDefinitionError
+from watchkeeper.core.model import ToolSpec
+from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.tools.arguments import Arguments, arguments_schema
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.signature import plain_function, read_signature
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Handler = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function with what a model and the runtime need to know about it; made by `tool`.
+
+    Attributes:
+        name: As the model writes it.
+        description: What the model is told.
+        params_type: What the arguments become.
+        handler: The function.
+        takes_context: Whether it asks for a `ToolContext`.
+        spreads: Whether each argument is a parameter of its own.
+        is_async: Whether it is a coroutine function.
+        timeout: Seconds that one attempt may take, or None for what the run leaves.
+        retries: How often an attempt that crashed or was too slow is repeated.
+        parallel_safe: Whether it may run beside the other calls of a turn.
+        idempotent: Whether running it twice does no more than running it once.
+        schema: JSON Schema of the arguments; made from their type by default.
+        spec: What a model is told.
+    """
+
+    name: str
+    description: str
+    params_type: Any
+    handler: Handler
+    takes_context: bool = False
+    spreads: bool = False
+    is_async: bool = False
+    timeout: float | None = None
+    retries: int = 0
+    parallel_safe: bool = False
+    idempotent: bool = False
+    schema: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    spec: ToolSpec = field(init=False, compare=False, repr=False)
+    _arguments: Arguments = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the spec once; every turn of a run sends the same object."""
+        schema = self.schema or arguments_schema(self.name, self.params_type, {}, {})
+        object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "spec", ToolSpec(self.name, self.description, schema))
+        object.__setattr__(self, "_arguments", Arguments(self.name, self.params_type, schema))
+
+    def decode(self, arguments_json: str) -> Any:
+        """Turn the arguments as a model wrote them into what the function takes.
+
+        Raises:
+            ToolValidationError: If they are not JSON or do not fit; worded so that the model can correct them.
+        """
+        return self._arguments.read(arguments_json)
+
+    def call(self, params: Any, context: ToolContext) -> ToolResult[Any] | Awaitable[ToolResult[Any]]:
+        """Call the function and wrap what it returns; what it raises passes through.
+
+        Args:
+            params: What `decode` returned.
+            context: Handed on if the function asks for it.
+
+        Returns:
+            The result, or an awaitable of it if the function is async.
+        """
+        named: dict[str, Any] = dict(params) if self.spreads else {}
+        if self.takes_context:
+            named["context"] = context
+        returned = self.handler(**named) if self.spreads else self.handler(params, **named)
+        return _later(returned) if self.is_async or inspect.isawaitable(returned) else _wrapped(returned)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as it was written: a tool can be tested like any function."""
+        return self.handler(*args, **kwargs)
+
+
+@overload
+def tool(function: Handler, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: DurationLike | None = None,
+    retries: int = 0,
+    parallel_safe: bool = False,
+    idempotent: bool = False,
+) -> Callable[[Handler], Tool]: ...
+def tool(
+    function: Handler | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: DurationLike | None = None,
+    retries: int = 0,
+    parallel_safe: bool = False,
+    idempotent: bool = False,
+) -> Tool | Callable[[Handler], Tool]:
+    """Make a tool of a function.
+
+    The function takes either one parameter whose type is a dataclass (a pydantic model, a msgspec struct, a typed
+    dict), or parameters of plain types; both may take ``context: ToolContext`` besides. It may be async. It returns a
+    `ToolResult`, or a value that is taken for a success.
+
+    Args:
+        function: The function; without it, a decorator with the options below is returned.
+        name: As the model writes it; the function's name by default.
+        description: What the model is told; the docstring without its sections by default.
+        timeout: How long one attempt may take ("30s", a timedelta, seconds).
+        retries: How often an attempt that crashed or was too slow is repeated.
+        parallel_safe: Whether it may run beside the other calls of a turn.
+        idempotent: Whether running it twice does no more than running it once.
+
+    Raises:
+        ToolDefinitionError: If a parameter has no type, there is no description, or the name or an option is bad.
+    """
+    # Types that stand in the same function as the tool are found in the locals of the caller.
+    scope = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]
+
+    def make(function: Handler) -> Tool:
+        tool_name = _checked_name(function, name)
+        docstring = parse_docstring(inspect.getdoc(function))
+        signature = read_signature(tool_name, function, scope)
+        schema = arguments_schema(tool_name, signature.params_type, docstring.fields, signature.defaults)
+        return Tool(
+            name=tool_name,
+            description=_checked_description(tool_name, description, docstring.text),
+            params_type=signature.params_type,
+            handler=function,
+            takes_context=signature.takes_context,
+            spreads=signature.spreads,
+            is_async=_is_async(tool_name, function),
+            timeout=_seconds(tool_name, timeout),
+            retries=_checked_retries(tool_name, retries),
+            parallel_safe=parallel_safe,
+            idempotent=idempotent,
+            schema=schema,
+        )
+
+    return make if function is None else make(function)
+
+
+def _wrapped(returned: Any) -> ToolResult[Any]:
+    if isinstance(returned, ToolResult):
+        return cast("ToolResult[object]", returned)
+    return ToolResult[Any].ok(returned)
+
+
+async def _later(returned: Awaitable[Any]) -> ToolResult[Any]:
+    return _wrapped(await returned)
+
+
+def _checked_name(function: Handler, name: str | None) -> str:
+    if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
+        raise ToolDefinitionError(f"a tool is made of a function, not of {function!r}")
+    found = name if name is not None else getattr(plain_function(function), "__name__", "")
+    if not _NAME.fullmatch(found):
+        raise ToolDefinitionError(
+            f"{found!r} cannot be a tool's name: use 1 to 64 letters, digits, '_' and '-', for example "
+            "@tool(name='look_up')"
+        )
+    return found
+
+
+def _checked_description(name: str, given: str | None, docstring: str) -> str:
+    text = (given if given is not None else docstring).strip()
+    if not text:
+        raise ToolDefinitionError(
+            f"tool {name!r} has no description; write a docstring that tells the model when and how to use it"
+        )
+    return text
+
+
+def _checked_retries(name: str, retries: int) -> int:
+    if type(retries) is not int or retries < 0:
+        raise ToolDefinitionError(f"tool {name!r}: retries={retries!r} must be 0 or a positive whole number")
+    return retries
+
+
+def _seconds(name: str, timeout: DurationLike | None) -> float | None:
+    try:
+        return None if timeout is None else duration(timeout, "timeout").total_seconds()
+    except (LimitsError, TypeError, ValueError) as error:
+        raise ToolDefinitionError(f"tool {name!r}: {error}") from error
+
+
+def _is_async(name: str, function: Handler) -> bool:
+    plain = plain_function(function)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise ToolDefinitionError(f"tool {name!r} is a generator; return one value, for example a list")
+    return inspect.iscoroutinefunction(plain)
