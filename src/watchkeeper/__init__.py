@@ -1,5 +1,149 @@
-"""Watchkeeper: a runtime for LLM agents that work unattended."""
+"""Watchkeeper runs LLM agents that work unattended: inside their limits, told when they drift, fully recorded.
 
-__all__ = ["__version__"]
+The names below are the public front, imported when they are first used, so that ``import watchkeeper`` costs next to
+nothing. Everything else is public where it lives: ``watchkeeper.<layer>.<noun>``.
+"""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from watchkeeper.app.agent import Agent
+    from watchkeeper.app.many import arun_many, run_many
+    from watchkeeper.app.run import arun, run
+    from watchkeeper.containment.config import ExecutionConfig
+    from watchkeeper.containment.execution_context import ExecutionContext
+    from watchkeeper.core.budget import Budget, BudgetTracker
+    from watchkeeper.core.deadline import Deadline
+    from watchkeeper.core.errors import WatchkeeperError
+    from watchkeeper.core.limits import Landing, Limits
+    from watchkeeper.core.messages import ImagePart
+    from watchkeeper.core.model import Model, ModelSettings
+    from watchkeeper.core.price import ModelPrice
+    from watchkeeper.core.stop import Stop
+    from watchkeeper.core.usage import TokenUsage, Usage
+    from watchkeeper.prompt.completion import (
+        FileOutputChecker,
+        PredicateChecker,
+        TaskCompletionResult,
+    )
+    from watchkeeper.prompt.prompt import Prompt
+    from watchkeeper.prompt.sections import MarkdownSection
+    from watchkeeper.prompt.template import PromptTemplate
+    from watchkeeper.runtime.adapter import Adapter
+    from watchkeeper.runtime.events import TextDelta
+    from watchkeeper.runtime.result import ManyResult, RunResult
+    from watchkeeper.session.session import Session
+    from watchkeeper.session.snapshot import Snapshot
+    from watchkeeper.tools.context import ToolContext
+    from watchkeeper.tools.host_filesystem import HostFilesystem
+    from watchkeeper.tools.invoked import ToolInvoked
+    from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+    from watchkeeper.tools.resources import Resources
+    from watchkeeper.tools.result import ToolResult
+    from watchkeeper.tools.tool import Tool, tool
+
+__version__: Final = "0.1.0"
+
+_HOMES: Final = {
+    "Adapter": "watchkeeper.runtime.adapter",
+    "Agent": "watchkeeper.app.agent",
+    "Budget": "watchkeeper.core.budget",
+    "BudgetTracker": "watchkeeper.core.budget",
+    "Deadline": "watchkeeper.core.deadline",
+    "ExecutionConfig": "watchkeeper.containment.config",
+    "ExecutionContext": "watchkeeper.containment.execution_context",
+    "FileOutputChecker": "watchkeeper.prompt.completion",
+    "HostFilesystem": "watchkeeper.tools.host_filesystem",
+    "ImagePart": "watchkeeper.core.messages",
+    "Landing": "watchkeeper.core.limits",
+    "Limits": "watchkeeper.core.limits",
+    "ManyResult": "watchkeeper.runtime.result",
+    "MarkdownSection": "watchkeeper.prompt.sections",
+    "MemoryFilesystem": "watchkeeper.tools.memory_filesystem",
+    "Model": "watchkeeper.core.model",
+    "ModelPrice": "watchkeeper.core.price",
+    "ModelSettings": "watchkeeper.core.model",
+    "PredicateChecker": "watchkeeper.prompt.completion",
+    "Prompt": "watchkeeper.prompt.prompt",
+    "PromptTemplate": "watchkeeper.prompt.template",
+    "Resources": "watchkeeper.tools.resources",
+    "RunResult": "watchkeeper.runtime.result",
+    "Session": "watchkeeper.session.session",
+    "Snapshot": "watchkeeper.session.snapshot",
+    "Stop": "watchkeeper.core.stop",
+    "TaskCompletionResult": "watchkeeper.prompt.completion",
+    "TextDelta": "watchkeeper.runtime.events",
+    "TokenUsage": "watchkeeper.core.usage",
+    "Tool": "watchkeeper.tools.tool",
+    "ToolContext": "watchkeeper.tools.context",
+    "ToolInvoked": "watchkeeper.tools.invoked",
+    "ToolResult": "watchkeeper.tools.result",
+    "Usage": "watchkeeper.core.usage",
+    "WatchkeeperError": "watchkeeper.core.errors",
+    "arun": "watchkeeper.app.run",
+    "arun_many": "watchkeeper.app.many",
+    "run": "watchkeeper.app.run",
+    "run_many": "watchkeeper.app.many",
+    "tool": "watchkeeper.tools.tool",
+}
+
+__all__ = [
+    "Adapter",
+    "Agent",
+    "Budget",
+    "BudgetTracker",
+    "Deadline",
+    "ExecutionConfig",
+    "ExecutionContext",
+    "FileOutputChecker",
+    "HostFilesystem",
+    "ImagePart",
+    "Landing",
+    "Limits",
+    "ManyResult",
+    "MarkdownSection",
+    "MemoryFilesystem",
+    "Model",
+    "ModelPrice",
+    "ModelSettings",
+    "PredicateChecker",
+    "Prompt",
+    "PromptTemplate",
+    "Resources",
+    "RunResult",
+    "Session",
+    "Snapshot",
+    "Stop",
+    "TaskCompletionResult",
+    "TextDelta",
+    "TokenUsage",
+    "Tool",
+    "ToolContext",
+    "ToolInvoked",
+    "ToolResult",
+    "Usage",
+    "WatchkeeperError",
+    "arun",
+    "arun_many",
+    "run",
+    "run_many",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module it lives in."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'watchkeeper' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted({*__all__, "__version__"})
