@@ -117,7 +117,7 @@ class _Job(Generic[OutputT]):
             finally:
                 unwatch()
                 if options.resources is not None:
-                    await options.resources.close()
+                    await options.resources.aclose()
         if result.stop is not None and options.raise_on_stop:
             raise RunStoppedError(result.sentence(), stop=result.stop, result=result)
         return result

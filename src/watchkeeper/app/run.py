@@ -93,7 +93,7 @@ async def _run(
                 result = await execute(plan, home)
         finally:
             unwatch()
-            await home.resources.close()
+            await home.resources.aclose()
     if result.stop is not None and options.raise_on_stop:
         raise RunStoppedError(result.sentence(), stop=result.stop, result=result) from result.error
     return result

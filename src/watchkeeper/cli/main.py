@@ -169,7 +169,7 @@ def finish(
     many = isinstance(result, ManyResult)
     data = report.many_as_data(result) if many else report.as_data(result)
     if as_json:
-        print(json.dumps(data, ensure_ascii=False, indent=2))  # the machine-readable result is the output
+        typer.echo(json.dumps(data, ensure_ascii=False, indent=2))
     else:
         where = where_to_look(result, settings)
         report.print_many(console, result, where) if many else report.print_result(console, result, where)
@@ -219,7 +219,7 @@ def runs_command(
     with_store = open_for_reading(store)
     runs = with_store.runs(limit)
     if as_json:
-        print(json.dumps([report.stored_as_data(item) for item in runs], indent=2))
+        typer.echo(json.dumps([report.stored_as_data(item) for item in runs], indent=2))
     elif runs:
         report.print_runs(Console(), runs)
     else:
@@ -239,7 +239,7 @@ def show_command(
         report.print_run(Console(), with_store, found)
         return
     for event in with_store.events(found.run_id):
-        print(json.dumps({"seq": event.seq, "at": event.at.isoformat(), "tag": event.tag, "event": event.body}))
+        typer.echo(json.dumps({"seq": event.seq, "at": event.at.isoformat(), "tag": event.tag, "event": event.body}))
 
 
 def open_for_reading(store: str | None) -> RunStore:

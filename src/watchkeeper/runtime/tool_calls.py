@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, cast
 
-from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.estimate import Charge
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.deadline import Deadline, earliest
 from watchkeeper.core.errors import FilesystemError, ReducerError, SessionError, ToolValidationError
+from watchkeeper.core.logs import logger
 from watchkeeper.core.messages import ToolCall, ToolMessage
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import ToolsDone
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
-from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
@@ -67,6 +70,14 @@ class ToolCalls:
         self._home = home
         self._recorder = recorder
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
+        self._scope = ToolScope(
+            session=home.session,
+            run_context=home.run_context,
+            filesystem=home.filesystem,
+            resources=home.resources,
+            budget=home.gate.budget_status,
+            clock=home.clock,
+        )
 
     async def run(self, calls: Sequence[ToolCall]) -> ToolsDone:
         """Run the calls of one reply and return one message for each, in their order."""
@@ -81,7 +92,7 @@ class ToolCalls:
                 else:
                     attempts = await asyncio.gather(*(self._call(call) for call in batch))
                 for call, attempt in zip(batch, attempts, strict=True):
-                    messages.append(self._finish(call, attempt))
+                    messages.append(await self._finish(call, attempt))
                     stop = stop or attempt.stop
         return ToolsDone(tuple(messages), stop)
 
@@ -102,7 +113,7 @@ class ToolCalls:
             return Attempt("invalid", ToolResult.error(str(error)), params=call.arguments)
         attempt = await self._attempt(call, tool, params, 1)
         while attempt.outcome in ("crashed", "timeout") and attempt.stop is None and attempt.number <= tool.retries:
-            self._drop(attempt)
+            await self._drop(attempt)
             self._record(call, attempt)
             attempt = await self._attempt(call, tool, params, attempt.number + 1)
         return attempt
@@ -135,30 +146,45 @@ class ToolCalls:
         )
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
-        home = self._home
-        return ToolContext(
+        info = CallInfo(
             call_id=call.call_id,
             tool_name=tool.name,
             attempt=number,
-            idempotency_key=f"{home.run_context.run_id}:{call.call_id}",
+            idempotency_key=f"{self._home.run_context.run_id}:{call.call_id}",
+            deadline=self._deadline(ticket),
             cancellation=ticket.cancellation,
-            scope=self._scope,
         )
+        return ToolContext(info, self._scope)
 
-    def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
-        """Commit or drop what the tool did, record the attempt, and say it to the model."""
+    def _deadline(self, ticket: Ticket) -> Deadline | None:
+        """Return when the call will be cancelled: at the run's deadline, or earlier if the tool has its own."""
+        whole = self._home.gate.work_deadline
+        if ticket.timeout is None:
+            return whole
+        return earliest(whole, Deadline(self._home.clock.now() + timedelta(seconds=ticket.timeout)))
+
+    async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+        """Keep or drop what the tool did, record the attempt, and say it to the model."""
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 attempt.context.commit()
             except (ReducerError, SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
-        self._drop(attempt)
+        await self._drop(attempt)
         return self._record(call, attempt)
 
-    def _drop(self, attempt: Attempt) -> None:
-        if attempt.context is not None and attempt.outcome != "ok":
-            attempt.context.discard()
+    async def _drop(self, attempt: Attempt) -> None:
+        """End what was made for the attempt; after a commit there is nothing left to discard."""
+        context = attempt.context
+        if context is None:
+            return
+        if attempt.outcome != "ok":
+            context.discard()
+        try:
+            await context.aclose()
+        except ExceptionGroup as error:
+            logger().warning("tool.resources_not_closed", tool=context.tool_name, error=str(error.exceptions))
 
     def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         home, plan = self._home, self._plan

@@ -24,15 +24,14 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.registry import event_tag
 from watchkeeper.store.schema import connect, default_path
 
-_COLUMNS: Final = (
-    "run_id, parent_id, prompt, model, item, items, limits, started_at, ended_at, stop, done, tokens, cost_nanos, "
-    "steps, duration_ms"
-)
+_NEWEST: Final = "SELECT * FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC LIMIT ?"
+_CHILDREN: Final = "SELECT * FROM runs WHERE parent_id = ? ORDER BY started_at"
+_BY_PREFIX: Final = "SELECT * FROM runs WHERE substr(run_id, 1, length(?1)) = ?1 LIMIT 3"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """One run, as the store knows it.
+    """One run, as the store knows it: a row of the table ``runs``.
 
     Attributes:
         run_id: Its id.
@@ -173,11 +172,11 @@ class RunStore:
 
     def runs(self, limit: int = 50) -> tuple[StoredRun, ...]:
         """Return the newest runs that have no parent, newest first."""
-        return self._select("WHERE parent_id IS NULL ORDER BY started_at DESC LIMIT ?", (limit,))
+        return self._select(_NEWEST, limit)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the item runs of a run over many, in the order they began."""
-        return self._select("WHERE parent_id = ? ORDER BY started_at", (run_id,))
+        return self._select(_CHILDREN, run_id)
 
     def find(self, prefix: str) -> StoredRun:
         """Return the one run whose id begins with ``prefix``.
@@ -185,7 +184,7 @@ class RunStore:
         Raises:
             StoreError: If there is none, or more than one.
         """
-        found = self._select("WHERE run_id LIKE ? || '%' LIMIT 3", (prefix.replace("%", ""),)) if prefix else ()
+        found = self._select(_BY_PREFIX, prefix) if prefix else ()
         if len(found) != 1:
             what = "no run" if not found else "more than one run"
             raise StoreError(f"{self.path} has {what} whose id begins with {prefix!r}; 'watchkeeper runs' lists them")
@@ -205,10 +204,9 @@ class RunStore:
                 return
             after = rows[-1][0]
 
-    def _select(self, where: str, values: tuple[Any, ...]) -> tuple[StoredRun, ...]:
+    def _select(self, query: str, value: str | int) -> tuple[StoredRun, ...]:
         with self._lock:
-            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM runs {where}", values).fetchall()
-        return tuple(_stored_run(row) for row in rows)
+            return tuple(_stored_run(row) for row in self._connection.execute(query, (value,)))
 
 
 def _stored_run(row: tuple[Any, ...]) -> StoredRun:

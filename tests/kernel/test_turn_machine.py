@@ -1,0 +1,287 @@
+"""The turn loop's rules, without any I/O: what it asks for, what it appends, how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from watchkeeper.core.model import FinishReason, ModelReply
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
+from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, ToolsDone, Unparsable
+from watchkeeper.kernel.states import TABLE, State, allowed, mermaid
+from watchkeeper.kernel.turn_machine import CUT_NOTICE, EMPTY_NOTICE, LoopRules, TurnMachine
+
+CALL = ToolCall("c1", "look", "{}")
+LIMIT = Stop("budget_exceeded", "gate", "The run reached its cost ceiling of $2.00.")
+ABORT = Stop("aborted", "caller", "The run was aborted.")
+
+
+def machine(**rules: Any) -> TurnMachine:
+    return TurnMachine(LoopRules(**rules), Transcript([UserMessage.of("Do it.")]))
+
+
+def reply(text: str = "", *calls: ToolCall, finish: FinishReason = "stop") -> Replied:
+    return Replied(ModelReply(AssistantMessage(text, calls), TokenUsage(1, 1), finish))
+
+
+def done(*texts: str, stop: Stop | None = None) -> ToolsDone:
+    return ToolsDone(tuple(ToolMessage(CALL.call_id, CALL.name, text) for text in texts), stop)
+
+
+def feed(loop: TurnMachine, *signals: Signal) -> Command:
+    command: Command | None = None
+    for signal in signals:
+        command = loop.handle(signal)
+    assert command is not None
+    return command
+
+
+def last_text(loop: TurnMachine) -> str:
+    message = loop.transcript[len(loop.transcript) - 1]
+    assert isinstance(message, UserMessage)
+    return message.text
+
+
+def test_a_final_answer_ends_the_run_with_its_output() -> None:
+    loop = machine()
+    assert feed(loop, Started()) == AskModel()
+    assert feed(loop, reply("42")) == ReadAnswer("42")
+    assert feed(loop, Parsed(42)) == End(output=42, text="42")
+    assert loop.state is State.ENDED
+    assert loop.turns == 1
+
+
+def test_tool_calls_are_run_and_their_results_appended_in_order() -> None:
+    loop = machine()
+    assert feed(loop, Started(), reply("let me see", CALL)) == RunTools((CALL,))
+    assert feed(loop, done("found")) == AskModel()
+    assert [message.role for message in loop.transcript] == ["user", "assistant", "tool"]
+
+
+def test_the_work_is_checked_if_there_is_a_checker() -> None:
+    loop = machine(checks=True)
+    assert feed(loop, Started(), reply("42"), Parsed(42)) == CheckDone(42)
+    end = feed(loop, Checked("complete", "all files are there"))
+    assert end == End(output=42, text="42", verdict="complete", explanation="all files are there")
+
+
+def test_unverified_work_ends_as_unverified_never_as_complete() -> None:
+    end = feed(machine(checks=True), Started(), reply("42"), Parsed(42), Checked("unverified", "the checker failed"))
+    assert isinstance(end, End)
+    assert end.verdict == "unverified"
+
+
+def test_incomplete_work_is_sent_back_with_the_reason() -> None:
+    loop = machine(checks=True)
+    assert feed(loop, Started(), reply("42"), Parsed(42), Checked("incomplete", "b.txt is missing")) == AskModel()
+    assert "b.txt is missing" in last_text(loop)
+
+
+def test_incomplete_once_too_often_ends_the_run_with_the_answer_as_partial_result() -> None:
+    loop = machine(checks=True, completion_rounds=1)
+    round_trip = (reply("42"), Parsed(42), Checked("incomplete", "no"))
+    end = feed(loop, Started(), *round_trip, *round_trip)
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert (end.stop.reason, end.partial) == ("incomplete", 42)
+
+
+def test_an_answer_that_does_not_fit_gets_one_repair_round() -> None:
+    loop = machine()
+    assert feed(loop, Started(), reply("x"), Unparsable("expected int, got 'x'")) == AskModel()
+    assert last_text(loop) == "expected int, got 'x'"
+    end = feed(loop, reply("y"), Unparsable("expected int, got 'y'"))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert (end.stop.reason, end.partial) == ("output_invalid", "y")
+
+
+def test_tools_between_two_bad_answers_earn_a_new_repair_round() -> None:
+    loop = machine()
+    feed(loop, Started(), reply("x"), Unparsable("no"), reply("", CALL), done("ok"), reply("x"))
+    assert feed(loop, Unparsable("no")) == AskModel()
+
+
+def test_an_empty_reply_is_asked_again_once_and_never_enters_the_transcript() -> None:
+    loop = machine()
+    assert feed(loop, Started(), reply("  ")) == AskModel()
+    assert last_text(loop) == EMPTY_NOTICE
+    end = feed(loop, reply(""))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert end.stop.reason == "empty_answer"
+    assert all(message.role == "user" for message in loop.transcript)
+
+
+def test_a_cut_answer_is_asked_again_once() -> None:
+    loop = machine()
+    assert feed(loop, Started(), reply("half an ans", finish="length")) == AskModel()
+    assert last_text(loop) == CUT_NOTICE
+    end = feed(loop, reply("half", finish="length"))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert (end.stop.reason, end.partial) == ("output_invalid", "half")
+
+
+def test_a_refusal_ends_the_run_with_the_models_words() -> None:
+    end = feed(machine(), Started(), reply("I will not.", finish="refusal"))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert end.stop.reason == "refused"
+    assert "I will not." in end.stop.message
+
+
+def test_a_limit_is_landed_with_a_last_turn_that_hands_over_what_there_is() -> None:
+    loop = machine()
+    assert feed(loop, Started(), reply("", CALL), done("found"), Stopped(LIMIT)) == AskModel(landing=True)
+    assert "$2.00" in last_text(loop)
+    assert feed(loop, reply("half of it")) == ReadAnswer("half of it")
+    assert feed(loop, Parsed(0.5)) == End(stop=LIMIT, partial=0.5, text="half of it")
+
+
+def test_a_landing_answer_that_does_not_fit_is_handed_over_as_text() -> None:
+    end = feed(
+        machine(), Started(), reply("", CALL), done("x"), Stopped(LIMIT), reply("half of it"), Unparsable("no")
+    )
+    assert end == End(stop=LIMIT, partial="half of it", text="half of it")
+
+
+def test_a_limit_that_comes_while_tools_run_leaves_no_call_without_a_result() -> None:
+    loop = machine()
+    assert feed(loop, Started(), reply("", CALL), done("not run", stop=LIMIT)) == AskModel(landing=True)
+    assert [message.role for message in loop.transcript] == ["user", "assistant", "tool", "user"]
+
+
+def test_calls_in_a_landing_reply_are_ignored_and_only_its_text_is_kept() -> None:
+    loop = machine()
+    feed(loop, Started(), reply("", CALL), done("x"), Stopped(LIMIT))
+    assert feed(loop, reply("so far", CALL, finish="tool_calls")) == ReadAnswer("so far")
+    assert loop.transcript[len(loop.transcript) - 1] == AssistantMessage("so far")
+
+
+@pytest.mark.parametrize("answer", [reply(""), reply("", CALL), reply("no", finish="refusal")])
+def test_a_landing_without_words_ends_with_the_limit(answer: Replied) -> None:
+    end = feed(machine(), Started(), reply("first", CALL), done("x"), Stopped(LIMIT), answer)
+    assert isinstance(end, End)
+    assert end.stop is LIMIT
+
+
+def test_a_landing_that_is_stopped_itself_ends_with_the_first_limit() -> None:
+    end = feed(machine(), Started(), reply("so far", CALL), done("x"), Stopped(LIMIT), Stopped(ABORT))
+    assert end == End(stop=LIMIT, partial="so far", text="so far")
+
+
+@pytest.mark.parametrize(
+    ("rules", "stop"),
+    [({}, ABORT), ({"lands": False}, LIMIT), ({"lands_when_full": False}, Stop("context_full", "loop", "full"))],
+)
+def test_an_abort_and_an_unwanted_landing_end_at_once(rules: dict[str, Any], stop: Stop) -> None:
+    end = feed(machine(**rules), Started(), reply("", CALL), done("x"), Stopped(stop))
+    assert isinstance(end, End)
+    assert end.stop is stop
+
+
+def test_a_limit_before_the_first_reply_has_nothing_to_land() -> None:
+    loop = machine(max_turns=1)
+    end = feed(loop, Started(), Stopped(LIMIT))
+    assert end == End(stop=LIMIT)
+
+
+def test_a_limit_that_comes_while_the_answer_is_checked_keeps_the_answer_as_partial() -> None:
+    end = feed(machine(checks=True), Started(), reply("42"), Parsed(42), Stopped(LIMIT))
+    assert end == End(stop=LIMIT, partial=42, text="42")
+
+
+def test_the_last_turn_of_a_turn_limit_is_the_landing() -> None:
+    loop = machine(max_turns=2)
+    assert feed(loop, Started(), reply("", CALL), done("x")) == AskModel(landing=True)
+    end = feed(loop, reply("so far"), Parsed("so far"))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert (end.stop.reason, end.stop.limit, end.stop.value) == ("turn_limit_exceeded", "max_turns", "2")
+    assert loop.turns == 2
+
+
+def test_one_turn_is_one_turn_of_work_without_landing() -> None:
+    loop = machine(max_turns=1)
+    end = feed(loop, Started(), reply("", CALL), done("x"))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert loop.turns == 1
+
+
+def test_a_signal_that_cannot_happen_is_a_bug_and_says_so() -> None:
+    with pytest.raises(RuntimeError, match="Parsed cannot happen while the loop is ready"):
+        machine().handle(Parsed(1))
+
+
+def test_the_diagram_shows_every_row_of_the_table() -> None:
+    drawn = mermaid()
+    for row in TABLE:
+        assert row.signal.__name__ in drawn
+    assert allowed(State.READY, Replied) == frozenset()
+
+
+STOPS = st.sampled_from([LIMIT, ABORT, Stop("timeout", "gate", "late"), Stop("context_full", "loop", "full")])
+REPLIES = st.builds(
+    lambda text, calls, finish: Replied(
+        ModelReply(
+            AssistantMessage(text, tuple(ToolCall(f"c{n}", "look", "{}") for n in range(calls))),
+            TokenUsage(1, 1),
+            "tool_calls" if calls and finish == "stop" else finish,
+        )
+    ),
+    st.sampled_from(["", " ", "text"]),
+    st.integers(0, 3),
+    st.sampled_from(["stop", "stop", "length", "refusal"]),
+)
+
+
+@given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), checks=st.booleans(), lands=st.booleans())
+def test_whatever_happens_the_loop_keeps_its_rules(
+    data: st.DataObject, max_turns: int | None, checks: bool, lands: bool
+) -> None:
+    """It never exceeds its turns, only appends, answers every call once, and ends once with a reason or an output."""
+    loop = machine(max_turns=max_turns, checks=checks, lands=lands)
+    command = loop.handle(Started())
+    before: list[Message] = list(loop.transcript)
+    for _ in range(60):
+        if isinstance(command, End):
+            break
+        command = loop.handle(data.draw(answers(command)))
+        now = list(loop.transcript)
+        assert all(old is new for old, new in zip(before, now, strict=False))
+        assert len(now) >= len(before)
+        before = now
+        assert max_turns is None or loop.turns <= max_turns
+    if isinstance(command, End):
+        assert (command.stop is None) or command.output is None
+    asked = [call.call_id for message in before if isinstance(message, AssistantMessage) for call in message.tool_calls]
+    answered = [message.call_id for message in before if isinstance(message, ToolMessage)]
+    if not isinstance(command, RunTools):
+        assert asked == answered
+
+
+def answers(command: Command) -> st.SearchStrategy[Signal]:
+    """Return what a driver may say after a command."""
+    stopped = st.builds(Stopped, STOPS)
+    match command:
+        case AskModel():
+            return st.one_of(REPLIES, REPLIES, REPLIES, stopped)
+        case RunTools(calls=calls):
+            results = tuple(ToolMessage(call.call_id, call.name, "ok") for call in calls)
+            return st.one_of(st.just(ToolsDone(results)), st.builds(lambda stop: ToolsDone(results, stop), STOPS))
+        case ReadAnswer():
+            return st.one_of(st.just(Parsed(1)), st.just(Unparsable("no")))
+        case CheckDone():
+            verdicts = st.sampled_from(["complete", "incomplete", "unverified"])
+            return st.one_of(st.builds(lambda verdict: Checked(verdict, "why"), verdicts), stopped)
+        case End():
+            raise AssertionError("nothing follows the end")
