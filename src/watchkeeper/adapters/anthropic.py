@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from watchkeeper.adapters.anthropic_reply import ENCODING, Events, read_message
 from watchkeeper.adapters.encoding import Kept, check_extra, encode, join_body, own_data, tool_arguments
-from watchkeeper.adapters.endpoint import Endpoint, decode_reply, import_sdk
+from watchkeeper.adapters.endpoint import Endpoint, check_base_url, decode_reply, import_sdk
 from watchkeeper.adapters.strict_schema import ANTHROPIC_KEYWORDS, describe_schema, strict_schema
 from watchkeeper.core.errors import MissingKeyError
 from watchkeeper.core.messages import (
@@ -210,6 +210,7 @@ def anthropic_endpoint(*, api_key: str | None, base_url: str | None, headers: Ma
     sdk = import_sdk("anthropic", "AnthropicModel", "anthropic")
     from watchkeeper.adapters.transport import aio_client
 
+    check_base_url(base_url)
     options: dict[str, Any] = {}
     if "open_telemetry" in inspect.signature(sdk.AsyncAnthropic).parameters:
         # Model calls are traced once, where they pass the gate.

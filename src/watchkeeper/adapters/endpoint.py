@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import urllib.parse
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
 import msgspec
 
-from watchkeeper.core.errors import MissingExtraError, ProviderError
+from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Endpoint:
         self._provider_error = provider_errors.provider_error
         self._broken_stream = provider_errors.broken_stream
         self.provider = provider
-        self.url = str(client.base_url)
+        self.url = str(client.base_url).rstrip("/") + "/"
         self._client = client
         self._options = dict(options or {})
         self._raw = httpx.Response
@@ -116,6 +117,23 @@ def decode_reply(content: bytes, type_: type[T], provider: str) -> T:
             provider=provider,
             billed=True,
         ) from error
+
+
+def check_base_url(base_url: str | None) -> None:
+    """Refuse an address that can be none.
+
+    Raises:
+        ConfigurationError: If there is one and it is not an http(s) address.
+    """
+    if base_url is None:
+        return
+    try:
+        parts = urllib.parse.urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"base_url={base_url!r} is no address: write it like 'http://localhost:8080/v1'")
 
 
 def import_sdk(name: str, what: str, extra: str) -> ModuleType:

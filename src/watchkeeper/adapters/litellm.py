@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Final
 
 from watchkeeper.adapters.encoding import check_extra
-from watchkeeper.adapters.endpoint import import_sdk
+from watchkeeper.adapters.endpoint import check_base_url, import_sdk
 from watchkeeper.adapters.openai_chat import fixed_fields, message_fields, request_head
 from watchkeeper.adapters.openai_chat_reply import Chunks, convert_completion, read_reply
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
@@ -57,6 +57,7 @@ class LiteLLMModel:
         max_output_tokens: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        check_base_url(base_url)
         with _without_price_download():
             sdk: Any = import_sdk("litellm", "LiteLLMModel", "litellm")
         self._litellm = sdk

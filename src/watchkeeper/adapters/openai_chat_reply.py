@@ -185,15 +185,9 @@ def read_reply(completion: Completion, provider: str, position: int) -> ModelRep
         ProviderError: If there is no message in the answer.
     """
     if not completion.choices:
-        from watchkeeper.adapters.provider_errors import classify, describe, say
+        from watchkeeper.adapters.provider_errors import reply_error
 
-        code, text = describe({"error": completion.error})
-        raise ProviderError(
-            say(provider, None, text or "the answer has no choices"),
-            fault=classify(code, text, None),
-            provider=provider,
-            billed=True,
-        )
+        raise reply_error(completion.error or {"message": "the answer has no choices"}, provider)
     choice = completion.choices[0]
     message = choice.message
     calls = tuple(

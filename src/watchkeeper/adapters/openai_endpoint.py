@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from watchkeeper.adapters.endpoint import Endpoint, import_sdk
+from watchkeeper.adapters.endpoint import Endpoint, check_base_url, import_sdk
 from watchkeeper.adapters.strict_schema import strict_schema
 from watchkeeper.core.errors import MissingKeyError
 from watchkeeper.core.messages import ImagePart
@@ -39,6 +39,7 @@ def openai_endpoint(
     from watchkeeper.adapters.transport import aio_client
 
     base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
+    check_base_url(base_url)
     key = api_key or os.environ.get("OPENAI_API_KEY")
     if not key and base_url is None:
         raise MissingKeyError(

@@ -16,7 +16,6 @@ import msgspec
 from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data
 from watchkeeper.adapters.endpoint import decode_reply
 from watchkeeper.adapters.openai_endpoint import image_url, named_schema, openai_endpoint
-from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import (
     AssistantMessage,
     Message,
@@ -256,7 +255,9 @@ class Events:
         elif kind in FINAL_EVENTS:
             self._final = event.get("response")
         elif kind == "error":
-            raise failure(event, self._provider)
+            from watchkeeper.adapters.provider_errors import reply_error
+
+            raise reply_error({key: event.get(key) for key in ("code", "message")}, self._provider)
 
     def response(self) -> Response:
         """Return the whole answer.
@@ -271,19 +272,6 @@ class Events:
         return decode_reply(encode(self._final), Response, self._provider)
 
 
-def failure(error: Mapping[str, Any], provider: str) -> ProviderError:
-    """Return the error that an answer or an event reports; the request had been accepted, so it may cost."""
-    from watchkeeper.adapters.provider_errors import classify, describe, say
-
-    code, text = describe({"error": {key: error.get(key) for key in ("code", "message")}})
-    return ProviderError(
-        say(provider, None, text or code or "the reply failed"),
-        fault=classify(code, text, None),
-        provider=provider,
-        billed=True,
-    )
-
-
 def read_reply(response: Response, provider: str, encoding: str) -> ModelReply:
     """Return the answer in our terms.
 
@@ -291,7 +279,9 @@ def read_reply(response: Response, provider: str, encoding: str) -> ModelReply:
         ProviderError: If the provider says that the answer failed.
     """
     if response.status == "failed" or response.error:
-        raise failure(response.error or {}, provider)
+        from watchkeeper.adapters.provider_errors import reply_error
+
+        raise reply_error(response.error or {}, provider)
     texts: list[str] = []
     refusals: list[str] = []
     reasoning: list[str] = []

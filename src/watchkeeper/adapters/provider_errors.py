@@ -85,23 +85,35 @@ def provider_error(
     code = code or said
     text = text or shorten(str(error))
     fault = classify(code, text, status)
-    wait = retry_after(headers, clock)
-    mapped: ProviderError
-    if fault == "rate_limit":
-        mapped = ThrottleError(say(provider, status, text), provider=provider, status=status, retry_after=wait)
-    else:
-        # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
-        mapped = ProviderError(
-            say(provider, status, text),
-            fault=fault,
-            provider=provider,
-            status=status,
-            retry_after=wait,
-            billed=status is None or status < 300,
-        )
+    # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
+    begun = status is None or status < 300
+    mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=begun)
+    mapped.retry_after = retry_after(headers, clock)
     request_id = headers.get("x-request-id") or headers.get("request-id")
     mapped.provider_payload.update({key: value for key, value in (("code", code), ("request_id", request_id)) if value})
     return mapped
+
+
+def fault_error(
+    fault: ProviderFault, message: str, *, provider: str, status: int | None = None, billed: bool = False
+) -> ProviderError:
+    """Return the error for a fault; a rate limit has a class of its own."""
+    if fault != "rate_limit":
+        return ProviderError(message, fault=fault, provider=provider, status=status, billed=billed)
+    throttled = ThrottleError(message, provider=provider, status=status)
+    throttled.billed = billed
+    return throttled
+
+
+def reply_error(error: object, provider: str) -> ProviderError:
+    """Return the error that an accepted request reports within its answer; it may have to be paid for."""
+    code, text = describe({"error": error})
+    return fault_error(
+        classify(code, text, None),
+        say(provider, None, text or code or "the reply failed"),
+        provider=provider,
+        billed=True,
+    )
 
 
 def classify(code: str, text: str, status: int | None) -> ProviderFault:

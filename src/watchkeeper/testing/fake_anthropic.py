@@ -64,7 +64,8 @@ class FakeAnthropic(WireServer):
         return [request.json() for request in self.requests]
 
     def _reply(self, request: WireRequest) -> WireReply:
-        key = request.headers.get("x-api-key", "")
+        # Older SDKs send the key as x-api-key, newer ones (2.x) as a bearer token.
+        key = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if not key or (self._key is not None and key != self._key):
             return error_reply("auth", message="" if key else "x-api-key header is required")
         if request.method != "POST" or request.path != "/v1/messages":
@@ -188,7 +189,13 @@ def message_events(reply: Reply, number: int) -> Iterator[bytes]:
     """Yield an answer as server-sent events."""
     whole = message_object(reply, number)
     counts: dict[str, Any] = whole["usage"]
-    begun = {**whole, "content": [], "stop_reason": None, "stop_details": None, "usage": {**counts, "output_tokens": 1}}
+    begun: dict[str, Any] = {
+        **whole,
+        "content": [],
+        "stop_reason": None,
+        "stop_details": None,
+        "usage": {**counts, "output_tokens": 1},
+    }
     yield _event({"type": "message_start", "message": begun})
     yield _event({"type": "ping"})
     for index, block in enumerate(whole["content"]):
@@ -202,6 +209,7 @@ def message_events(reply: Reply, number: int) -> Iterator[bytes]:
 def _block_events(index: int, block: dict[str, Any]) -> Iterator[bytes]:
     kind = block["type"]
     deltas: list[dict[str, Any]]
+    empty: dict[str, Any]
     if kind == "text":
         empty = {**block, "text": ""}
         deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]

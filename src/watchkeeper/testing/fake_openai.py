@@ -233,4 +233,8 @@ def _event(number: int, choices: list[dict[str, Any]], usage: dict[str, Any] | N
         "choices": choices,
         "usage": usage,
     }
-    return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+    return _data(fields)
+
+
+def _data(fields: Mapping[str, Any]) -> bytes:
+    return b"data: %s\n\n" % msgspec.json.encode(fields)

@@ -111,6 +111,7 @@ class WireServer:
         self._record = record
         self._server: asyncio.Server | None = None
         self._open: set[_Connection] = set()
+        self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -121,6 +122,26 @@ class WireServer:
             raise RuntimeError("the fake server is not running: use it with `with` or `async with`")
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"http://{host}:{port}"
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open now."""
+        return len(self._open)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait, on the server's own loop, until a condition on its requests or connections holds."""
+        if not condition():
+            future = asyncio.get_running_loop().create_future()
+            self._watchers.append((condition, future))
+            await future
+
+    def _changed(self) -> None:
+        for watcher in list(self._watchers):
+            condition, future = watcher
+            if future.done() or condition():
+                self._watchers.remove(watcher)
+                if not future.done():
+                    future.set_result(None)
 
     async def start(self, port: int = 0) -> None:
         """Listen on a free port, or on the given one."""
@@ -146,6 +167,7 @@ class WireServer:
         """Record a request and return what to answer."""
         if self._record:
             self.requests.append(request)
+            self._changed()
         return self._answer(request)
 
     async def __aenter__(self) -> Self:
@@ -190,6 +212,7 @@ class WireServer:
     def closed(self, connection: _Connection) -> None:
         """Forget a connection."""
         self._open.discard(connection)
+        self._changed()
 
 
 class _Connection(asyncio.Protocol):
