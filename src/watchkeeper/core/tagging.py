@@ -91,13 +91,13 @@ def _form_of(type_: type) -> Form:
     return _forms.get(type_) or _add(type_, _class_form(type_))
 
 
-def _dump(value: Any) -> Any:
-    type_: Any = type(value)
+def _dump(value: object) -> Any:
+    type_ = type(value)
     return (_forms.get(type_) or _form_of(type_)).write(value)
 
 
-def _check(value: Any) -> None:
-    type_: Any = type(value)
+def _check(value: object) -> None:
+    type_ = type(value)
     parts = (_forms.get(type_) or _form_of(type_)).parts
     if parts is not None:
         for part in parts(value):
@@ -106,7 +106,7 @@ def _check(value: Any) -> None:
 
 
 def _load(data: Any) -> Any:
-    type_: Any = type(data)
+    type_ = data.__class__
     if type_ is list:
         return [_load(item) for item in data]
     if type_ is not dict:
@@ -139,9 +139,9 @@ def _explain(value: Any) -> NoReturn:
     )
 
 
-def _find(value: Any, place: str) -> tuple[str, str] | None:
+def _find(value: object, place: str) -> tuple[str, str] | None:
     """Return the place and the type's name of the first thing that has no form."""
-    type_: Any = type(value)
+    type_ = type(value)
     try:
         form = _form_of(type_)
     except _Refused:

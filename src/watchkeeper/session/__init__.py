@@ -1,0 +1,1 @@
+"""The one log of a run, and the typed state that is a fold of it."""

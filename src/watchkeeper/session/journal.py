@@ -1,0 +1,222 @@
+"""The critical section of a session: where log and slices change together.
+
+State is one immutable value behind one reference, so readers take no lock and always see an event either not at all or
+with all it did. Writers take the lock, compute the next state from the present one and put it in its place. Publishing
+happens after the lock is released: recorded envelopes wait in a queue, and one thread at a time empties it, so that
+every subscriber sees the order of the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import ReducerError, SessionError
+from watchkeeper.session.dispatcher import Dispatcher, report
+from watchkeeper.session.events import RolledBack
+from watchkeeper.session.log import Envelope
+from watchkeeper.session.reducers import EMPTY, Reducers, Slices, check_serialisable, refuse_in_reducer
+from watchkeeper.session.slices import Reducer, SliceView
+from watchkeeper.session.snapshot import Origin, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that changes.
+
+    Attributes:
+        log: Every event.
+        slices: What the events made of the slices.
+        writes: In a branch, the events that its merge will repeat.
+    """
+
+    log: SliceView[Envelope]
+    slices: Slices
+    writes: SliceView[Any]
+
+
+EMPTY_STATE: Final = State(EMPTY, {}, EMPTY)
+
+
+class Journal:
+    """Records events one at a time; a branch has one of its own until it is merged."""
+
+    __slots__ = ("_clock", "_dispatcher", "_ended", "_lock", "_owner", "_publishing", "_queue", "_reducers", "_state")
+
+    def __init__(self, clock: Clock, dispatcher: Dispatcher) -> None:
+        """Start empty and tell ``dispatcher`` about every event."""
+        self._clock = clock
+        self._dispatcher: Dispatcher | None = dispatcher
+        self._reducers = Reducers()
+        self._begin(EMPTY_STATE)
+
+    def _begin(self, state: State) -> None:
+        self._lock = threading.Lock()
+        self._publishing = threading.Lock()
+        self._queue: deque[Envelope] = deque()
+        self._owner = object()
+        self._ended: str | None = None
+        self._state = state
+
+    def branch(self) -> Journal:
+        """Return a journal that starts with this one's state, remembers what it writes and tells nobody."""
+        branch = Journal.__new__(Journal)
+        branch._clock = self._clock
+        branch._dispatcher = None
+        branch._reducers = self._reducers
+        state = self.read()
+        branch._begin(State(state.log, state.slices, EMPTY))
+        return branch
+
+    def read(self) -> State:
+        """Return the present state."""
+        refuse_in_reducer("read a session")
+        return self._state
+
+    def read_log(self) -> SliceView[Envelope]:
+        """Return the log as it is now."""
+        return self.read().log
+
+    def register(self, slice_type: type, event_type: type, reducer: Reducer[Any, Any]) -> None:
+        """Add a reducer.
+
+        Raises:
+            SessionError: If this is a branch's journal, or the reducer is no plain function.
+        """
+        if self._dispatcher is None:
+            raise SessionError("register reducers on the session itself; a branch only repeats events there")
+        self._reducers.register(slice_type, event_type, reducer)
+
+    def snapshot(self, session_id: UUID) -> Snapshot:
+        """Return the present slices as a value; O(1)."""
+        state = self.read()
+        return Snapshot(
+            session_id=session_id,
+            seq=len(state.log),
+            created_at=self._clock.now(),
+            slices=MappingProxyType(state.slices),
+            origin=Origin(self._owner, state.writes),
+        )
+
+    def record(self, event: Any) -> Envelope:
+        """Append an event and let it change the slices.
+
+        Raises:
+            ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
+            SessionError: If the event cannot be stored, or nothing may be written here; nothing is recorded.
+        """
+        refuse_in_reducer("dispatch")
+        if isinstance(event, type):
+            raise SessionError(f"dispatch an instance, not the class {event.__name__}")
+        check_serialisable(event)
+        failure: ReducerError | None = None
+        with self._lock:
+            self._refuse_if_ended()
+            before = self._state
+            try:
+                after = self._after(before, event)
+            except ReducerError as error:
+                failure, after = error, self._with(before, event, before.slices, before.writes)
+            envelope = self._become(after)[0]
+        self.publish()
+        if failure is not None:
+            raise failure
+        return envelope
+
+    def merge_into(self, target: Journal) -> None:
+        """Repeat this branch's writes on ``target`` in one critical section, publish them, and end the branch.
+
+        Raises:
+            ReducerError: If a reducer fails on what the target holds now; then nothing is applied or recorded there,
+                and the branch stays as it is.
+            SessionError: If the branch has ended, or its target has.
+        """
+        refuse_in_reducer("merge")
+        with self._lock:
+            self._refuse_if_ended()
+            target._repeat(self._state.writes)
+            self._ended = "merged"
+        target.publish()
+
+    def discard(self) -> None:
+        """End a branch without a trace; doing so again changes nothing.
+
+        Raises:
+            SessionError: If it was merged.
+        """
+        with self._lock:
+            if self._ended == "merged":
+                raise SessionError("this branch was merged; what it wrote is part of its session and stays")
+            self._ended = "discarded"
+
+    def publish(self) -> None:
+        """Tell the subscribers what is recorded and not yet told, unless another thread is doing so."""
+        interrupt: BaseException | None = None
+        while self._queue and self._publishing.acquire(blocking=False):
+            try:
+                self._publish_waiting()
+            except BaseException as error:  # raised once everything is told
+                interrupt = interrupt or error
+            finally:
+                self._publishing.release()
+        if interrupt is not None:
+            raise interrupt
+
+    def _publish_waiting(self) -> None:
+        dispatcher = self._dispatcher
+        while dispatcher is not None and self._queue:
+            envelope = self._queue.popleft()
+            try:
+                dispatcher.publish(envelope)
+            except Exception as error:
+                report("dispatcher.failed", dispatcher.publish, envelope, error)
+
+    def _repeat(self, events: SliceView[Any]) -> None:
+        with self._lock:
+            self._refuse_if_ended()
+            state = self._state
+            for event in events:
+                state = self._after(state, event)
+            self._become(state)
+
+    def _become(self, state: State) -> tuple[Envelope, ...]:
+        """Put the next state in the place of the present one; return what is new on its log."""
+        new = state.log[len(self._state.log) :]
+        self._state = state
+        if self._dispatcher is not None:
+            self._queue.extend(new)
+        return new
+
+    def _after(self, state: State, event: Any) -> State:
+        if isinstance(event, RolledBack) and event.snapshot is not None:
+            return self._rolled_back(state, event.snapshot)
+        slices = self._reducers.reduce(state.slices, event, self._owner)
+        return self._with(state, event, slices, self._written(state, event))
+
+    def _rolled_back(self, state: State, snapshot: Snapshot) -> State:
+        """Return the state after a rollback.
+
+        A snapshot of this very journal needs no copy in the log; in a branch it also takes back what the merge would
+        have repeated since.
+        """
+        origin = snapshot.origin
+        if origin is not None and origin.owner is self._owner:
+            return self._with(state, RolledBack(snapshot.session_id, snapshot.seq), snapshot.slices, origin.writes)
+        event = RolledBack(snapshot.session_id, snapshot.seq, snapshot)
+        return self._with(state, event, snapshot.slices, self._written(state, event))
+
+    def _written(self, state: State, event: Any) -> SliceView[Any]:
+        return state.writes if self._dispatcher is not None else state.writes.appended(event, self._owner)
+
+    def _with(self, state: State, event: Any, slices: Slices, writes: SliceView[Any]) -> State:
+        envelope = Envelope(len(state.log) + 1, self._clock.now(), event)
+        return State(state.log.appended(envelope, self._owner), slices, writes)
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended is not None:
+            raise SessionError(f"this branch was {self._ended}; nothing written to it could reach its session any more")

@@ -1,0 +1,167 @@
+"""How an event changes slices.
+
+Reducers are pure functions of a slice and an event: while one runs, its thread may neither dispatch nor read any
+session. All reducers of an event are computed before anything is changed; if one fails, nothing is. Several reducers
+of one slice run in the order of registration, each on what the one before it left. An event type for which nobody
+registered a reducer, for whatever slice, is kept in its own slice; as soon as one is registered, only reducers decide.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import ReducerError, SessionError
+from watchkeeper.core.tagging import check
+from watchkeeper.session.dispatcher import name_of
+from watchkeeper.session.events import BUILT_IN, RolledBack, SliceEdited
+from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceView
+
+Slices = Mapping[type, SliceView[Any]]
+"""Every slice that holds anything, by its type; never changed, only replaced."""
+
+EMPTY: Final[SliceView[Any]] = SliceView()
+
+
+class _Reduction(threading.local):
+    running = False
+
+
+_reduction = _Reduction()
+
+
+def refuse_in_reducer(what: str) -> None:
+    """Raise if this thread is running a reducer.
+
+    Raises:
+        SessionError: If it is.
+    """
+    if _reduction.running:
+        raise SessionError(f"a reducer may not {what}: it must decide from the slice and the event alone")
+
+
+class Reducers:
+    """The reducers of a session and of its branches."""
+
+    __slots__ = ("_by_event", "_lock")
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._lock = threading.Lock()
+        self._by_event: dict[type, tuple[tuple[type, Reducer[Any, Any]], ...]] = {}
+
+    def register(self, slice_type: type, event_type: type, reducer: Reducer[Any, Any]) -> None:
+        """Let a reducer decide what events of exactly this type do to a slice; registering it again changes nothing.
+
+        Raises:
+            SessionError: If the reducer cannot be called, is a coroutine function, or listens to the session itself.
+        """
+        given: Any = reducer
+        if not callable(given) or inspect.iscoroutinefunction(given):
+            raise SessionError(f"a reducer must be a plain function of (slice, event), got {given!r}")
+        given = event_type
+        if not isinstance(given, type):
+            raise SessionError(f"register an event's class, got {given!r}")
+        if event_type in BUILT_IN:
+            raise SessionError(f"{event_type.__name__} is the session's own record; no reducer can listen to it")
+        with self._lock:
+            known = self._by_event.get(event_type, ())
+            if (slice_type, reducer) not in known:
+                self._by_event = {**self._by_event, event_type: (*known, (slice_type, reducer))}
+
+    def reduce(self, slices: Slices, event: object, owner: object) -> Slices:
+        """Return the slices after an event.
+
+        Raises:
+            ReducerError: If a reducer raised or returned nonsense.
+            SessionError: If the event is an edit that does not fit its slice.
+        """
+        event_type = type(event)
+        registered = self._by_event.get(event_type)
+        if registered is None:
+            if event_type in BUILT_IN:
+                return _built_in(slices, event, owner)
+            return {**slices, event_type: slices.get(event_type, EMPTY).appended(event, owner)}
+        changed = dict(slices)
+        _reduction.running = True
+        try:
+            for slice_type, reducer in registered:
+                _put(changed, slice_type, _reduced(changed.get(slice_type, EMPTY), slice_type, reducer, event, owner))
+        finally:
+            _reduction.running = False
+        return changed
+
+
+def _put(slices: dict[type, SliceView[Any]], slice_type: type, view: SliceView[Any]) -> None:
+    """Keep a slice, or forget it if it holds nothing, so that equal states look the same."""
+    if len(view):
+        slices[slice_type] = view
+    else:
+        slices.pop(slice_type, None)
+
+
+def _reduced(
+    view: SliceView[Any], slice_type: type, reducer: Reducer[Any, Any], event: Any, owner: object
+) -> SliceView[Any]:
+    try:
+        op: Op[Any] = reducer(view, event)
+        if isinstance(op, Append):
+            return view.appended(_fitting(op.item, slice_type, event), owner)
+        if isinstance(op, Extend):
+            return view.extended(_all_fitting(op.items, slice_type, event), owner)
+        if isinstance(op, Replace):
+            return EMPTY.extended(_all_fitting(op.items, slice_type, event), owner)
+        if isinstance(op, Clear):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return EMPTY
+        raise TypeError(f"it returned {type(op).__name__}; return Append, Extend, Replace or Clear")
+    except Exception as error:
+        raise ReducerError(
+            f"reducer {name_of(reducer)} of slice {slice_type.__name__} failed on {type(event).__name__}:"
+            f" {type(error).__name__}: {error}; no slice changed"
+        ) from error
+
+
+def _fitting(item: Any, slice_type: type, event: Any) -> Any:
+    if not isinstance(item, slice_type):
+        raise SessionError(
+            f"session[{slice_type.__name__}] holds {slice_type.__name__}, not {type(item).__name__} ({item!r})"
+        )
+    if item is not event:
+        check_serialisable(item)
+    return item
+
+
+def _all_fitting(items: Iterable[Any], slice_type: type, event: Any) -> list[Any]:
+    return [_fitting(item, slice_type, event) for item in items]
+
+
+def check_serialisable(value: Any) -> None:
+    """Refuse a value that no snapshot could hold.
+
+    Raises:
+        SessionError: Naming the place and the type.
+    """
+    try:
+        check(value)
+    except CodecError as error:
+        raise SessionError(f"a session keeps only what can be stored: {error}") from error
+
+
+def _built_in(slices: Slices, event: Any, owner: object) -> Slices:
+    if isinstance(event, SliceEdited):
+        return _edited(slices, event, owner)
+    if isinstance(event, RolledBack):
+        raise SessionError("a RolledBack event without its snapshot does nothing; call session.rollback(snapshot)")
+    return {}
+
+
+def _edited(slices: Slices, edit: SliceEdited, owner: object) -> Slices:
+    for item in edit.items:
+        _fitting(item, edit.slice_type, item)
+    before = slices.get(edit.slice_type, EMPTY) if edit.edit == "append" else EMPTY
+    changed = dict(slices)
+    _put(changed, edit.slice_type, before.extended(edit.items, owner))
+    return changed

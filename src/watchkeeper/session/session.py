@@ -1,0 +1,197 @@
+"""A session: one log, the slices that are a fold of it, and a place among other sessions.
+
+Every change is an event: recorded once, in one critical section with what it does to the slices, told to subscribers
+afterwards in the order of the log. Reading, snapshots and branches cost the same however long the log is. A session is
+safe under threads; its values are not copied, so they must not be changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, TypeVar
+from uuid import UUID
+
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import SessionError
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
+from watchkeeper.session.accessor import SliceAccessor
+from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher
+from watchkeeper.session.events import RolledBack, SessionReset
+from watchkeeper.session.journal import Journal
+from watchkeeper.session.log import Envelope, EventLog
+from watchkeeper.session.snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+class Session:
+    """The log and the state of one run (seeds: nested-execution, trajectory-observers)."""
+
+    __slots__ = (
+        "__weakref__",
+        "_children",
+        "_journal",
+        "_numbers",
+        "clock",
+        "dispatcher",
+        "log",
+        "parent",
+        "session_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        parent: Session | None = None,
+        session_id: UUID | None = None,
+        dispatcher: Dispatcher | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            parent: The session that started this one; it knows its children without keeping them alive.
+            session_id: Its identity; a fresh one by default.
+            dispatcher: Who is told about events; one of its own by default.
+            clock: Where the time of events comes from.
+            ids: Where the identity comes from.
+        """
+        self.clock = clock
+        self.dispatcher: Dispatcher = InProcessDispatcher() if dispatcher is None else dispatcher
+        self.session_id = ids.uuid() if session_id is None else session_id
+        self.parent: Session | None = None if parent is None else parent.origin
+        self._children: dict[int, weakref.ref[Session]] = {}
+        self._numbers = itertools.count()
+        self._journal = Journal(clock, self.dispatcher)
+        self.log = EventLog(self._journal.read_log)
+        if self.parent is not None:
+            self.parent._adopt(self)
+
+    @property
+    def origin(self) -> Session:
+        """The session that a branch is a branch of, however deep; a session that is no branch is its own."""
+        return self
+
+    @property
+    def children(self) -> tuple[Session, ...]:
+        """The sessions that this one started and that somebody still holds, oldest first."""
+        alive = (reference() for reference in tuple(self._children.values()))
+        return tuple(child for child in alive if child is not None)
+
+    def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
+        """Return the slice of a type: ``session[Plan].latest()``.
+
+        Raises:
+            SessionError: If the key is not a class whose instances a slice can hold.
+        """
+        given: Any = slice_type
+        if not isinstance(given, type) or getattr(given, "_is_protocol", False):
+            raise SessionError(f"session[...] takes a concrete class, got {given!r}; write session[Plan]")
+        return SliceAccessor(self._journal, slice_type)
+
+    def dispatch(self, event: Any) -> Envelope:
+        """Record an event, let the reducers change the slices, then tell the subscribers.
+
+        All reducers are computed before anything changes. An event type for which no reducer is registered, in
+        whatever slice, is kept in its own slice, ``session[type(event)]``; once there is one, reducers alone decide.
+        When another thread is telling subscribers at that moment, it tells them about this event too.
+
+        Args:
+            event: A value of a class with a typed JSON form, usually a frozen dataclass.
+
+        Returns:
+            The event with its place on the log.
+
+        Raises:
+            ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
+            SessionError: If the event cannot be stored, a reducer dispatches, or this branch has ended.
+        """
+        return self._journal.record(event)
+
+    def snapshot(self) -> Snapshot:
+        """Return the present state as a value; nothing is copied."""
+        return self._journal.snapshot(self.session_id)
+
+    def rollback(self, snapshot: Snapshot) -> None:
+        """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
+
+        Raises:
+            SessionError: If this branch has ended.
+        """
+        self._journal.record(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
+
+    def reset(self) -> None:
+        """Make every slice empty; reducers and the log stay.
+
+        Raises:
+            SessionError: If this branch has ended.
+        """
+        self._journal.record(SessionReset())
+
+    def branch(self) -> Branch:
+        """Return a transaction: it sees this moment's state and its own writes; nobody else sees them until it merges.
+
+        Nothing is copied. `Branch.merge` repeats the writes here, `Branch.discard` forgets them.
+        """
+        return Branch(self)
+
+    def __repr__(self) -> str:
+        """Show the identity and the length of the log."""
+        return f"{type(self).__name__}({self.session_id}, {len(self.log)} events)"
+
+    def _adopt(self, child: Session) -> None:
+        number = next(self._numbers)
+        children = self._children
+        children[number] = weakref.ref(child, lambda _: children.pop(number, None))
+
+
+class Branch(Session):
+    """A session's state with writes of its own that nobody else sees, until they are merged or discarded.
+
+    It has its session's identity, parent and children. Its log is its session's log at the start and then its own
+    events, whose numbers are provisional. An event whose reducer failed changed nothing here and is not repeated.
+    After the end reading is still possible, any write raises: a thread that was given up can do no harm.
+    """
+
+    __slots__ = ("_base",)
+
+    def __init__(self, base: Session) -> None:
+        """Begin with what ``base``, a session or another branch, holds now."""
+        self._base = base
+        self._journal = base._journal.branch()
+        self.clock = base.clock
+        self.dispatcher = base.dispatcher
+        self.session_id = base.session_id
+        self.parent = base.parent
+        self.log = EventLog(self._journal.read_log)
+
+    @property
+    def origin(self) -> Session:
+        """The session that this is a branch of, however deep."""
+        return self._base.origin
+
+    @property
+    def children(self) -> tuple[Session, ...]:
+        """The children of its session."""
+        return self._base.children
+
+    def merge(self) -> None:
+        """Repeat the writes on the session, in one critical section, as if they were dispatched there now.
+
+        Reducers run again on what the session holds by then; subscribers are told afterwards. The branch has ended.
+
+        Raises:
+            ReducerError: If a reducer fails; then nothing of the branch is applied or recorded, and it has not ended.
+            SessionError: If it has ended before.
+        """
+        self._journal.merge_into(self._base._journal)
+
+    def discard(self) -> None:
+        """Forget the writes and end the branch; doing so again changes nothing.
+
+        Raises:
+            SessionError: If it was merged: that cannot be undone.
+        """
+        self._journal.discard()

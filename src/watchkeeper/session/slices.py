@@ -1,0 +1,205 @@
+"""Slices: typed sequences that only ever grow at the tail, or are replaced.
+
+A `SliceView` is a value: it never changes, and keeping a thousand of them costs no copies. Appending to the newest view
+of an owner is done in place, behind the end of every older view; appending to any other view copies at most `WIDTH`
+references, however long it is. Reducers say what should happen to a slice with `Append`, `Extend`, `Replace` and
+`Clear`; they never do it themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from watchkeeper.core.tagged_values import MARK, Form
+from watchkeeper.core.tagging import dump, load, register_form
+
+T = TypeVar("T")
+S = TypeVar("S")
+E = TypeVar("E")
+T_co = TypeVar("T_co", covariant=True)
+
+WIDTH: Final = 64
+
+_Node = tuple[Any, ...]
+
+
+class SliceView(Sequence[T_co]):
+    """An immutable sequence that shares its items with the views it grew from and those that grow from it.
+
+    A tree of full leaves of `WIDTH` items, whose inner nodes are tuples, and a tail: a list that this view reads up to
+    its own end and that only its owner extends.
+    """
+
+    __slots__ = ("_height", "_length", "_owner", "_root", "_tail")
+
+    def __init__(self, items: Iterable[T_co] = ()) -> None:
+        """Hold the given items."""
+        self._root: _Node = ()
+        self._height = 1
+        self._tail: list[Any] = []
+        self._length = 0
+        self._owner: object = None
+        grown = self.extended(items, self)
+        self._root, self._height, self._tail, self._length = grown._root, grown._height, grown._tail, grown._length
+
+    @classmethod
+    def _of(cls, root: _Node, height: int, tail: list[Any], length: int, owner: object) -> SliceView[T_co]:
+        view: SliceView[T_co] = cls.__new__(cls)
+        view._root = root
+        view._height = height
+        view._tail = tail
+        view._length = length
+        view._owner = owner
+        return view
+
+    def appended(self, item: Any, owner: object) -> SliceView[T_co]:
+        """Return a view with one more item; ``owner`` must not append in two threads at once."""
+        length = self._length
+        used = length % WIDTH
+        tail = self._tail
+        if used:
+            if self._owner is not owner or len(tail) != used:
+                tail = tail[:used]
+            tail.append(item)
+            return self._of(self._root, self._height, tail, length + 1, owner)
+        if length == 0:
+            return self._of((), 1, [item], 1, owner)
+        root, height = _with_leaf(self._root, self._height, length // WIDTH - 1, tail)
+        return self._of(root, height, [item], length + 1, owner)
+
+    def extended(self, items: Iterable[Any], owner: object) -> SliceView[T_co]:
+        """Return a view with the items at its end."""
+        view: SliceView[T_co] = self
+        for item in items:
+            view = view.appended(item, owner)
+        return view
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
+    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
+        """Return one item, or a tuple of several."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            if step == 1:
+                return tuple(islice(self._from(start), max(stop - start, 0)))
+            return tuple(self._item(position) for position in range(start, stop, step))
+        position = index + self._length if index < 0 else index
+        if not 0 <= position < self._length:
+            raise IndexError(f"index {index} of a slice of {self._length} items")
+        return self._item(position)
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Iterate over the items, oldest first."""
+        return self._from(0)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with another view, a tuple or a list, item by item."""
+        if not isinstance(other, (SliceView, tuple, list)):
+            return NotImplemented
+        items = cast("Sequence[Any]", other)
+        return self is items or (len(self) == len(items) and all(map(_same, self, items)))
+
+    __hash__ = None  # type: ignore[assignment]  # items need not be hashable
+
+    def __repr__(self) -> str:
+        """Show the items."""
+        return f"SliceView({list(self)!r})"
+
+    def latest(self) -> T_co | None:
+        """Return the newest item, or None."""
+        return self._tail[(self._length - 1) % WIDTH] if self._length else None
+
+    def _item(self, position: int) -> T_co:
+        return cast("T_co", self._leaf(position // WIDTH)[position % WIDTH])
+
+    def _leaf(self, number: int) -> list[Any]:
+        if number == (self._length - 1) // WIDTH:
+            return self._tail
+        node: Any = self._root
+        for level in range(self._height - 1, -1, -1):
+            node = node[number // WIDTH**level % WIDTH]
+        return cast("list[Any]", node)
+
+    def _from(self, start: int) -> Iterator[T_co]:
+        for number in range(start // WIDTH, (self._length + WIDTH - 1) // WIDTH):
+            first = number * WIDTH
+            yield from islice(self._leaf(number), max(start - first, 0), min(self._length - first, WIDTH))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or bool(one == other)
+
+
+def _with_leaf(root: _Node, height: int, number: int, leaf: list[Any]) -> tuple[_Node, int]:
+    """Return the root of a tree with one more leaf, the ``number``-th, and its height."""
+    if number == WIDTH**height:
+        root, height = (root,), height + 1
+    return _grown(root, height, number, leaf), height
+
+
+def _grown(node: _Node, height: int, number: int, leaf: list[Any]) -> _Node:
+    if height == 1:
+        return (*node, leaf)
+    child, rest = divmod(number, WIDTH ** (height - 1))
+    if child == len(node):
+        return (*node, _grown((), height - 1, rest, leaf))
+    return (*node[:-1], _grown(node[-1], height - 1, rest, leaf))
+
+
+register_form(
+    SliceView,
+    "slice_view",
+    Form(
+        lambda view: {MARK: "slice_view", "items": [dump(item) for item in view]},
+        lambda data: SliceView(map(load, data["items"])),
+        iter,
+    ),
+)
+
+# --- what reducers say ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Generic[T]):
+    """Add one item at the tail."""
+
+    item: T
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Generic[T]):
+    """Add items at the tail; none at all leaves the slice as it is."""
+
+    items: Iterable[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Generic[T]):
+    """Put these items in the place of all others."""
+
+    items: Iterable[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Remove every item."""
+
+
+Op = Append[T] | Extend[T] | Replace[T] | Clear
+
+Reducer = Callable[[SliceView[S], E], Op[S]]
+"""A pure function of a slice and an event; it may neither dispatch nor read the session."""
+
+
+def append_event(view: SliceView[E], event: E) -> Op[E]:
+    """Keep every event: the reducer that an event type without reducers has by default."""
+    return Append(event)
