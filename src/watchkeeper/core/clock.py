@@ -2,12 +2,13 @@
 
 Nothing else in Watchkeeper calls ``time``, ``datetime.now`` or ``asyncio.sleep``. `TestClock` stands still until a
 test advances it or somebody sleeps on it: sleeping jumps, so tests of hours take milliseconds (trio's mock clock has
-the idea). Timers fire when time passes them, never by real time.
+the idea). Timers fire in order when time passes them, never by real time, and never inside the call that sets them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import heapq
 import itertools
 import threading
@@ -64,16 +65,21 @@ class SystemClock:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back on the running loop once ``when`` is reached."""
-        return asyncio.get_running_loop().call_later(max(when - time.monotonic(), 0.0), callback)
+        loop = asyncio.get_running_loop()
+        remaining = when - time.monotonic()
+        return loop.call_later(remaining, callback) if remaining > 0 else loop.call_soon(callback)
 
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
+
+_ROUNDS: Final = 20
+"""Turns of the loop that a sleeper gives to others before it moves the clock: one for each await in a chain of them."""
 
 
 class _TestTimer:
     __slots__ = ("callback", "loop")
 
-    def __init__(self, callback: Callable[[], None], loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, callback: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.callback: Callable[[], None] | None = callback
         self.loop = loop
 
@@ -81,13 +87,15 @@ class _TestTimer:
         self.callback = None
 
     def fire(self) -> None:
-        callback, self.callback = self.callback, None
-        if callback is None:
-            return
-        if self.loop is None or self.loop is _running_loop():
-            callback()
+        if self.loop is _running_loop():
+            self._call()
         elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(callback)
+            self.loop.call_soon_threadsafe(self._call)
+
+    def _call(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -97,18 +105,28 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+async def _settles(event: asyncio.Event) -> bool:
+    """Let everything that is ready run; return early, and True, once the event is set."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
+        if event.is_set():
+            return True
+    return False
+
+
 class TestClock:
     """A clock for tests: it stands still, `advance` moves it, and a sleeper moves it by itself.
 
     When a coroutine sleeps, the clock lets everything else that is ready run first and then jumps to the earliest
-    wake-up. Timers (deadlines) do not make it jump: they fire when time is moved past them.
+    wake-up. Timers (deadlines) do not make it jump: they fire when time is moved past them. Threads and sockets are not
+    waited for: a test that needs them to be done before time passes awaits them and then advances.
     """
 
     __test__ = False
 
     def __init__(self, start: datetime | None = None) -> None:
         """Start at the given aware time (2026-01-01 00:00 UTC by default)."""
-        self._start = start or datetime(2026, 1, 1, tzinfo=UTC)
+        self._start = (start or datetime(2026, 1, 1, tzinfo=UTC)).astimezone(UTC)
         self._elapsed = 0.0
         self._timers: list[tuple[float, int, _TestTimer]] = []
         self._wake_ups: list[float] = []
@@ -124,33 +142,40 @@ class TestClock:
         return self._elapsed
 
     def advance(self, by: float | timedelta) -> None:
-        """Move time forward and fire every timer that is passed, in order."""
+        """Move time forward, in seconds or by a timedelta, and fire every timer that is passed, in order.
+
+        Raises:
+            ValueError: If it would go back.
+        """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if not seconds >= 0:
+            raise ValueError(f"time cannot go back: advance({by!r})")
         self._move_to(self._elapsed + seconds)
 
     async def sleep(self, seconds: float) -> None:
         """Jump to the earliest sleeper's wake-up once everything else that is ready has run."""
+        woken = asyncio.Event()
         wake_at = self._elapsed + max(seconds, 0.0)
-        woken = asyncio.get_running_loop().create_future()
-        self.call_at(wake_at, lambda: None if woken.done() else woken.set_result(None))
-        heapq.heappush(self._wake_ups, wake_at)
+        timer = self.call_at(wake_at, woken.set)
+        with self._lock:
+            bisect.insort(self._wake_ups, wake_at)
         try:
-            while not woken.done():
-                for _ in range(20):
-                    await asyncio.sleep(0)
-                if not woken.done():
-                    self._move_to(self._wake_ups[0])
+            while not await _settles(woken):
+                self._move_to(self._wake_ups[0])
         finally:
-            self._wake_ups.remove(wake_at)
-            heapq.heapify(self._wake_ups)
+            timer.cancel()
+            with self._lock:
+                self._wake_ups.remove(wake_at)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Remember a callback; it runs on the caller's loop when time passes ``when``."""
-        timer = _TestTimer(callback, _running_loop())
+        """Remember a callback; it runs on the running loop when time passes ``when`` (soon, if it is past)."""
+        loop = asyncio.get_running_loop()
+        timer = _TestTimer(callback, loop)
+        if when <= self._elapsed:
+            loop.call_soon(timer.fire)
+            return timer
         with self._lock:
             heapq.heappush(self._timers, (when, next(self._order), timer))
-        if when <= self._elapsed:
-            self._move_to(self._elapsed)
         return timer
 
     def _move_to(self, target: float) -> None:

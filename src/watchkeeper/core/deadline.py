@@ -19,15 +19,18 @@ class Deadline:
     """An aware moment.
 
     Attributes:
-        at: The moment; it must carry a time zone.
+        at: The moment; it must carry a time zone, and is held in UTC.
     """
 
     at: datetime
 
     def __post_init__(self) -> None:
-        """Refuse a naive datetime."""
-        if self.at.tzinfo is None or self.at.utcoffset() is None:
-            raise LimitsError(f"deadline {self.at!r} has no time zone; write datetime.now(UTC) + timedelta(...)")
+        """Refuse what is no moment; normalise to UTC, because two moments of one zone compare by its clocks' faces.
+
+        Raises:
+            LimitsError: If it is not a datetime or has no time zone.
+        """
+        object.__setattr__(self, "at", _in_utc(self.at))
 
     @classmethod
     def after(cls, length: DurationLike, clock: Clock = SYSTEM_CLOCK) -> Deadline:
@@ -47,6 +50,17 @@ class Deadline:
         return clock.monotonic() + self.remaining(clock).total_seconds()
 
 
+def _in_utc(at: object) -> datetime:
+    if not isinstance(at, datetime):
+        raise LimitsError(f"deadline {at!r} is not a datetime; for a length write Deadline.after('30m')")
+    if at.utcoffset() is None:
+        raise LimitsError(f"deadline {at!r} has no time zone; write datetime.now(UTC) + timedelta(...)")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise LimitsError(f"deadline {at!r} lies beyond the calendar in UTC") from None
+
+
 DeadlineLike = Deadline | datetime | timedelta | str
 
 
@@ -64,18 +78,22 @@ def checked_deadline(value: Deadline | datetime | None, clock: Clock) -> Deadlin
     """
     if value is None:
         return None
-    at = value.at if isinstance(value, Deadline) else value
-    if at.tzinfo is None or at.utcoffset() is None:
+    try:
+        deadline = value if isinstance(value, Deadline) else Deadline(value)
+    except LimitsError as error:
         raise PromptEvaluationError(
-            f"deadline {at!r} has no time zone; write datetime.now(UTC) + timedelta(...)",
-            phase="preflight",
-            provider_payload={"deadline": at.isoformat()},
-        )
+            str(error), phase="preflight", provider_payload={"deadline": _written(value)}
+        ) from error
     now = clock.now()
-    if at <= now or at.astimezone(UTC).replace(microsecond=0) <= now.replace(microsecond=0):
+    if deadline.at.replace(microsecond=0) <= now.replace(microsecond=0):
+        written = deadline.at.isoformat()
         raise PromptEvaluationError(
-            f"deadline {at.isoformat()} is not in the future (now {now.isoformat()}); give at least the next second",
+            f"deadline {written} is not in the future (now {now.isoformat()}); give at least the next second",
             phase="preflight",
-            provider_payload={"deadline": at.isoformat()},
+            provider_payload={"deadline": written},
         )
-    return Deadline(at)
+    return deadline
+
+
+def _written(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

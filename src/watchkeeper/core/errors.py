@@ -57,6 +57,17 @@ RETRYABLE_FAULTS: Final[frozenset[str]] = frozenset(
 class WatchkeeperError(Exception):
     """Root of every error that Watchkeeper raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by state, not by calling the constructor again: errors travel between processes."""
+        return _restored, (type(self), self.args, dict(self.__dict__))
+
+
+def _restored(type_: type[WatchkeeperError], args: tuple[Any, ...], state: dict[str, Any]) -> WatchkeeperError:
+    error = type_.__new__(type_, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class ConfigurationError(WatchkeeperError, ValueError):
     """What the caller wrote cannot work; raised before anything is spent."""

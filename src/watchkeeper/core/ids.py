@@ -1,11 +1,13 @@
 """Identifiers and randomness as a port.
 
 Everything random comes from an `IdSource` or from a `random.Random` that was handed in, so that a test with a seed is
-the same every time.
+the same every time. Identifiers are unique, not secret. A forked process starts a sequence of its own, so that two
+workers never give the same identifier.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Final, Protocol
 from uuid import UUID
@@ -34,7 +36,7 @@ class RandomIds:
 
     def __init__(self, rng: random.Random | None = None) -> None:
         """Use ``rng``, or one seeded by the system."""
-        self.random = rng or random.Random()  # noqa: S311  # ids must be unique, not secret
+        self.random = rng or random.Random()
 
     def uuid(self) -> UUID:
         """Return a fresh random (version 4) UUID."""
@@ -50,3 +52,6 @@ class RandomIds:
 
 
 SYSTEM_IDS: Final = RandomIds()
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=SYSTEM_IDS.random.seed)

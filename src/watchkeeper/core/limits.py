@@ -7,17 +7,16 @@ parsed at construction, so what a Limits holds is always exact. Tightening is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, TypeVar, cast
 
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.deadline import Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.quantities import (
     CountLike,
-    DurationLike,
     MoneyLike,
     count,
     duration,
@@ -25,6 +24,9 @@ from watchkeeper.core.quantities import (
     format_money,
     money,
 )
+from watchkeeper.core.usage import NANOS_PER_USD
+
+T = TypeVar("T")
 
 COUNTED: Final = (
     "max_total_tokens",
@@ -50,13 +52,14 @@ class Landing:
 
     def __post_init__(self) -> None:
         """Refuse shares that leave no work or no landing."""
-        count(self.max_output_tokens, "landing.max_output_tokens")
-        if not 0 < self.time_share < 0.5:
-            raise LimitsError(f"landing.time_share={self.time_share!r} must be more than 0 and less than 0.5")
+        object.__setattr__(self, "max_output_tokens", count(self.max_output_tokens, "landing.max_output_tokens"))
+        share: object = self.time_share
+        if not isinstance(share, float) or not 0 < share < 0.5:
+            raise LimitsError(f"landing.time_share={share!r} must be more than 0 and less than 0.5")
 
     def seconds(self, total: float) -> float:
-        """Return how much of ``total`` seconds is kept for landing; never more than half."""
-        return min(max(total * self.time_share, 1.0), 60.0, total / 2)
+        """Return how much of ``total`` seconds is kept for landing; never more than half, never less than nothing."""
+        return max(min(max(total * self.time_share, 1.0), 60.0, total / 2), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Limits:
 
     Attributes:
         deadline: A length ("30m", timedelta) counted from the start of the run, or a moment (datetime, Deadline).
-        max_cost_usd: Dollars; held as nano-dollars in ``max_cost_nanos``.
+        max_cost_usd: Dollars; held as an exact Decimal, and as nano-dollars in ``max_cost_nanos``.
         max_total_tokens: Input and output tokens together.
         max_input_tokens: Input tokens, cached ones included.
         max_output_tokens: Output tokens, reasoning included, over the whole run.
@@ -77,6 +80,7 @@ class Limits:
         max_turns: Model turns of this run alone; children count their own.
         min_output_tokens: The least reply worth asking for; below it the budget counts as exhausted.
         landing: What to keep back for a last turn, or None for a hard stop.
+        max_cost_nanos: The cost ceiling in nano-dollars; follows from ``max_cost_usd``.
     """
 
     deadline: DeadlineLike | None = timedelta(hours=1)
@@ -95,28 +99,19 @@ class Limits:
     def __post_init__(self) -> None:
         """Parse every friendly form; name the field and the value where one makes no sense."""
         put = object.__setattr__
-        if isinstance(self.deadline, str):
-            put(self, "deadline", duration(self.deadline, "deadline"))
-        elif isinstance(self.deadline, timedelta):
-            duration(self.deadline, "deadline")
-        elif isinstance(self.deadline, datetime):
-            put(self, "deadline", Deadline(self.deadline))
-        elif not isinstance(self.deadline, Deadline | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise LimitsError(f"deadline={self.deadline!r} must be a text like '30m', a timedelta or a datetime")
+        put(self, "deadline", _deadline(self.deadline))
         if self.max_cost_usd is not None:
-            put(self, "max_cost_nanos", money(self.max_cost_usd, "max_cost_usd"))
+            nanos = money(self.max_cost_usd, "max_cost_usd")
+            put(self, "max_cost_nanos", nanos)
+            put(self, "max_cost_usd", Decimal(nanos) / NANOS_PER_USD)
         for name in COUNTED:
             value = getattr(self, name)
             if value is not None:
                 put(self, name, count(value, name))
         if self.max_retries is not None:
             put(self, "max_retries", count(self.max_retries, "max_retries", zero=True))
-        count(self.min_output_tokens, "min_output_tokens")
-
-    @property
-    def deadline_length(self) -> timedelta | None:
-        """The deadline as a length, if it was given as one."""
-        return self.deadline if isinstance(self.deadline, timedelta) else None
+        put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
+        _check_landing(self.landing)
 
     def start(self, clock: Clock) -> Deadline | None:
         """Return the moment at which a run that starts now must be over."""
@@ -126,8 +121,8 @@ class Limits:
 
     def ceiling(self, name: str) -> int | None:
         """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if it is lifted."""
-        value: Any = getattr(self, name)
-        return None if value is None else int(value)
+        value: int | None = getattr(self, name)
+        return value
 
     def describe(self) -> str:
         """Say in one line which limits are in force."""
@@ -142,24 +137,37 @@ class Limits:
 
 
 def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
-    """Return limits in which every ceiling is the tighter of the two; ``limits`` keeps its landing."""
-    changes: dict[str, Any] = {"deadline": earliest(limits.start(clock), other.start(clock))}
-    for name in (*COUNTED, "max_retries"):
-        changes[name] = least((limits.ceiling(name), other.ceiling(name)))
-    nanos = least((limits.max_cost_nanos, other.max_cost_nanos))
-    kept = {item.name: getattr(limits, item.name) for item in fields(limits) if item.init}
-    tightened = Limits(**{**kept, **changes, "max_cost_usd": None})
-    object.__setattr__(tightened, "max_cost_usd", limits.max_cost_usd if nanos == limits.max_cost_nanos else other.max_cost_usd)
-    object.__setattr__(tightened, "max_cost_nanos", nanos)
-    return tightened
+    """Return limits in which every ceiling is the tighter of the two; what is no ceiling stays as in ``limits``.
+
+    A deadline that both (or only one) give as a length stays one; a length beside a moment counts from now.
+    """
+    names = ("max_cost_usd", "max_retries", *COUNTED)
+    changes: dict[str, Any] = {name: _least(getattr(limits, name), getattr(other, name)) for name in names}
+    return replace(limits, deadline=_tighter(limits, other, clock), **changes)
 
 
-def least(values: Iterable[int | None]) -> int | None:
-    """Return the smallest of the values that are set, or None."""
-    given = [value for value in values if value is not None]
-    return min(given) if given else None
+def _tighter(limits: Limits, other: Limits, clock: Clock) -> Deadline | timedelta | None:
+    one, two = limits.deadline, other.deadline
+    if isinstance(one, timedelta | None) and isinstance(two, timedelta | None):
+        return _least(one, two)
+    return earliest(limits.start(clock), other.start(clock))
 
 
-def length_of(value: DurationLike) -> float:
-    """Return a duration in seconds."""
-    return duration(value, "duration").total_seconds()
+def _least(one: T | None, two: T | None) -> T | None:
+    given: list[Any] = [value for value in (one, two) if value is not None]
+    return cast("T", min(given)) if given else None
+
+
+def _check_landing(given: object) -> None:
+    if not isinstance(given, Landing | None):
+        raise LimitsError(f"landing={given!r} must be Landing(...) or None for a hard stop")
+
+
+def _deadline(given: object) -> Deadline | timedelta | None:
+    if isinstance(given, str | timedelta):
+        return duration(given, "deadline")
+    if isinstance(given, datetime):
+        return Deadline(given)
+    if isinstance(given, Deadline | None):
+        return given
+    raise LimitsError(f"deadline={given!r} must be a text like '30m', a timedelta, a datetime or a Deadline")

@@ -25,7 +25,7 @@ class ImagePart:
     """An image in a message.
 
     Attributes:
-        media_type: For example ``image/png``.
+        media_type: For example ``image/png``; told to the provider together with ``data``.
         data: Base64 of the bytes, or empty if ``url`` is given.
         url: An http(s) address, or empty if ``data`` is given.
         max_tokens: The caller's bound on what the image costs as input; needed under a cost or token ceiling, because
@@ -38,14 +38,28 @@ class ImagePart:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an image that is nothing, or two things."""
+        """Refuse an image that is nothing, or two things, or that no provider can fetch."""
         if bool(self.data) == bool(self.url):
             raise ConfigurationError("ImagePart needs either data (base64) or url, and not both")
+        _check_base64(self.data)
+        if not self.media_type.startswith("image/"):
+            raise ConfigurationError(f"media_type={self.media_type!r} is no image's; write for example 'image/png'")
+        if self.url and not self.url.startswith(("https://", "http://")):
+            raise ConfigurationError(
+                f"url={self.url[:80]!r} must be http(s); for a file write ImagePart.from_bytes(...)"
+            )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigurationError(f"max_tokens={self.max_tokens!r} must be at least 1")
 
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str = "image/png", max_tokens: int | None = None) -> ImagePart:
         """Build a part from raw image bytes."""
         return cls(media_type=media_type, data=base64.b64encode(data).decode("ascii"), max_tokens=max_tokens)
+
+
+def _check_base64(data: object) -> None:
+    if not isinstance(data, str):
+        raise ConfigurationError("ImagePart.data is base64 text; for raw bytes write ImagePart.from_bytes(...)")
 
 
 Part = TextPart | ImagePart

@@ -1,8 +1,8 @@
 """Amounts that people write: durations, money, counts.
 
-"30m", "1h30m", "90s", timedelta or seconds; "$2", "2.50", Decimal, int or float dollars; "500k", "2M", 500_000.
-Everything is parsed once, at the border, into timedelta, integer nano-dollars or int; what makes no sense is a
-LimitsError that names the field and the value.
+"30m", "1h 30m", "90 seconds", timedelta or seconds; "$2", "2.50", Decimal, int or float dollars; "500k", "2M",
+500_000. Everything is parsed once, at the border, into timedelta, integer nano-dollars or int; what makes no sense is a
+LimitsError that names the field and the value. Commas stand only between thousands: "1,5" is refused, not read as 15.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
-from decimal import ROUND_DOWN, Decimal, InvalidOperation
+from decimal import ROUND_DOWN, Decimal
 from typing import Final
 
 from watchkeeper.core.errors import LimitsError
@@ -20,9 +20,17 @@ DurationLike = timedelta | str | int | float
 MoneyLike = Decimal | str | int | float
 CountLike = str | int
 
-_UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|d|h|m|s)")
-_COUNT: Final = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kKmM]?)")
+_SECONDS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_DURATION_PART: Final = re.compile(
+    r"(\d+(?:\.\d+)?)\s*"
+    r"(?:(?P<ms>ms|milliseconds?)|(?P<d>d|days?)|(?P<h>h|hrs?|hours?)|(?P<m>m|mins?|minutes?)|(?P<s>s|secs?|seconds?))"
+    r"(?![a-z])",
+    re.ASCII,
+)
+_NUMBER: Final = r"\d+(?:_\d+)*|\d{1,3}(?:,\d{3})+"
+_COUNT: Final = re.compile(rf"({_NUMBER})(\.\d+)?\s*([kKmM]?)", re.ASCII)
+_SCALE: Final = {"": 1, "k": 1_000, "m": 1_000_000}
+_MONEY: Final = re.compile(rf"(?:\$\s*)?({_NUMBER})?(\.\d+)?(?:\s*(?:USD|usd|\$))?", re.ASCII)
 _LARGEST_SECONDS: Final = 10 * 365 * 86_400.0
 _LARGEST_USD: Final = Decimal(10_000_000_000)
 _LARGEST_COUNT: Final = 2**62
@@ -31,31 +39,41 @@ _LARGEST_COUNT: Final = 2**62
 def duration(value: DurationLike, field: str) -> timedelta:
     """Parse a positive duration; a bare number is seconds.
 
+    Args:
+        value: A timedelta, seconds, or text such as "30m", "1h 30m", "90 seconds".
+        field: Name for the error message.
+
     Raises:
         LimitsError: If it is not a duration, not finite, not positive, or longer than ten years.
     """
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, str):
-        seconds = _seconds_of_text(value, field)
-    elif isinstance(value, bool):
-        raise LimitsError(f"{field}={value!r} is not a duration; write '30m', '90s', a timedelta or seconds")
-    else:
-        seconds = float(value)
-    if not math.isfinite(seconds) or seconds <= 0 or seconds > _LARGEST_SECONDS:
+    seconds = _seconds(value, field)
+    if not (math.isfinite(seconds) and 0 < seconds <= _LARGEST_SECONDS):
         raise LimitsError(f"{field}={value!r} must be more than 0 and at most ten years")
-    return timedelta(seconds=seconds)
+    length = timedelta(seconds=seconds)
+    if not length:
+        raise LimitsError(f"{field}={value!r} is less than a microsecond")
+    return length
+
+
+def _seconds(value: object, field: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _seconds_of_text(value, field)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise LimitsError(f"{field}={value!r} is not a duration; write '30m', '90s', a timedelta or seconds")
 
 
 def _seconds_of_text(text: str, field: str) -> float:
     compact = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", compact):
+    if re.fullmatch(r"\d+(\.\d+)?", compact, re.ASCII):
         return float(compact)
     total, end = 0.0, 0
     for match in _DURATION_PART.finditer(compact):
         if compact[end : match.start()].strip():
             break
-        total += float(match[1]) * _UNITS[match[2]]
+        total += float(match[1]) * _SECONDS[str(match.lastgroup)]
         end = match.end()
     if end == 0 or compact[end:].strip():
         raise LimitsError(f"{field}={text!r} is not a duration; write for example '30m', '1h30m' or '90s'")
@@ -65,23 +83,37 @@ def _seconds_of_text(text: str, field: str) -> float:
 def money(value: MoneyLike, field: str) -> int:
     """Parse a positive amount of US dollars into nano-dollars, rounded down (a ceiling never grows by rounding).
 
+    Args:
+        value: Dollars as a Decimal, int or float, or text such as "$2", "2.50", "1,000 USD".
+        field: Name for the error message.
+
     Raises:
         LimitsError: If it is not an amount, not finite, not positive, or beyond ten billion dollars.
     """
-    try:
-        if isinstance(value, bool):
-            raise InvalidOperation
-        dollars = Decimal(value.strip().removeprefix("$").replace(",", "").replace("_", "")) if isinstance(
-            value, str
-        ) else Decimal(str(value))
-    except InvalidOperation:
-        raise LimitsError(f"{field}={value!r} is not an amount of money; write for example 2, '2.50' or '$2'") from None
+    dollars = _dollars(value)
+    if dollars is None:
+        raise LimitsError(f"{field}={value!r} is not an amount of money; write for example 2, '2.50' or '$2'")
     if not dollars.is_finite() or dollars <= 0 or dollars > _LARGEST_USD:
         raise LimitsError(f"{field}={value!r} must be more than $0 and at most ${_LARGEST_USD:,}")
     nanos = int((dollars * NANOS_PER_USD).to_integral_value(rounding=ROUND_DOWN))
     if nanos == 0:
         raise LimitsError(f"{field}={value!r} is less than a nano-dollar")
     return nanos
+
+
+def _dollars(value: object) -> Decimal | None:
+    if isinstance(value, str):
+        match = _MONEY.fullmatch(value.strip())
+        if match is None or not (match[1] or match[2]):
+            return None
+        return Decimal(_plain(match[1] or "0") + (match[2] or ""))
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | float):
+        return None
+    return Decimal(str(value))
+
+
+def _plain(number: str) -> str:
+    return number.replace("_", "").replace(",", "")
 
 
 def count(value: CountLike, field: str, *, zero: bool = False) -> int:
@@ -95,45 +127,54 @@ def count(value: CountLike, field: str, *, zero: bool = False) -> int:
     Raises:
         LimitsError: If it is not a whole number, negative, 0 where that means nothing, or absurdly large.
     """
-    number: int | float
-    if isinstance(value, str):
-        match = _COUNT.fullmatch(value.strip())
-        if match is None:
-            raise LimitsError(f"{field}={value!r} is not a count; write for example 500000, '500k' or '2M'")
-        scale = {"": 1, "k": 1_000, "m": 1_000_000}[match[2].lower()]
-        exact = Decimal(match[1].replace("_", "").replace(",", "")) * scale
-        if exact != exact.to_integral_value():
-            raise LimitsError(f"{field}={value!r} is not a whole number")
-        number = int(exact)
-    elif isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise LimitsError(f"{field}={value!r} must be a whole number")
-    else:
-        number = value
+    number = _whole(value)
+    if number is None:
+        raise LimitsError(f"{field}={value!r} is not a whole number; write for example 500000, '500k' or '2M'")
     if number < 0 or (number == 0 and not zero) or number > _LARGEST_COUNT:
         least = "0 or more" if zero else "at least 1"
         raise LimitsError(f"{field}={value!r} must be {least} and at most 2**62")
     return number
 
 
+def _whole(value: object) -> int | None:
+    if isinstance(value, str):
+        match = _COUNT.fullmatch(value.strip())
+        if match is None:
+            return None
+        exact = Decimal(_plain(match[1]) + (match[2] or "")) * _SCALE[match[3].lower()]
+        return int(exact) if exact == exact.to_integral_value() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def format_duration(value: timedelta | float) -> str:
-    """Write a duration for people: ``850ms``, ``12.4s``, ``3m 20s``, ``2h 5m``."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if seconds < 1:
-        return f"{max(seconds, 0) * 1000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
-    if hours:
-        return f"{hours}h {minutes}m" if minutes else f"{hours}h"
-    return f"{minutes}m {rest}s" if rest else f"{minutes}m"
+    """Write a duration for people: ``850ms``, ``12.4s``, ``3m 20s``, ``2h 5m``, ``3d 4h``; never negative."""
+    seconds = max(value.total_seconds() if isinstance(value, timedelta) else value, 0.0)
+    if round(seconds * 1000) < 1000:
+        return f"{seconds * 1000:.0f}ms"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    if round(seconds) < 3600:
+        return _pair(round(seconds), 60, "m", "s")
+    if round(seconds / 60) < 48 * 60:
+        return _pair(round(seconds / 60), 60, "h", "m")
+    return _pair(round(seconds / 3600), 24, "d", "h")
+
+
+def _pair(amount: int, per_large: int, large: str, small: str) -> str:
+    whole, rest = divmod(amount, per_large)
+    return f"{whole}{large} {rest}{small}" if rest else f"{whole}{large}"
 
 
 def format_money(nanos: int | None) -> str:
-    """Write nano-dollars for people: ``$0.00``, ``$1.25``, ``$0.000312``; ``unknown`` for None."""
+    """Write nano-dollars for people: ``$0.00``, ``$1.25``, ``$0.000312``; ``unknown`` for None; never more than it is.
+
+    Digits that are not shown are cut off, so that spending below a ceiling is never written like the ceiling.
+    """
     if nanos is None:
         return "unknown"
     dollars = Decimal(nanos) / NANOS_PER_USD
-    if nanos == 0 or abs(dollars) >= Decimal("0.10"):
-        return f"${dollars:,.2f}"
-    return f"${dollars:.6f}".rstrip("0").ljust(5, "0")
+    if 0 < dollars < Decimal("0.000001"):
+        return "<$0.000001"
+    if dollars >= Decimal("0.10") or not nanos:
+        return f"${dollars.quantize(Decimal('0.01'), ROUND_DOWN):,}"
+    return f"${dollars.quantize(Decimal('0.000001'), ROUND_DOWN):f}".rstrip("0").ljust(5, "0")

@@ -94,8 +94,8 @@ class MarkdownSection:
         return items
 
     def _check_role(self) -> None:
-        role: str | None = self.role
-        if role is not None and role not in get_args(Role):
+        roles: tuple[object, ...] = (None, *get_args(Role))
+        if self.role not in roles:
             raise PromptDefinitionError(f"section {self.key!r}: role {self.role!r} must be 'system' or 'user'")
         for child in self.children:
             if child.role is not None and child.role != (self.role or "user"):
