@@ -48,8 +48,9 @@ def json_schema(type_: Any) -> dict[str, Any]:
         else:
             schema = msgspec.json.schema(type_, schema_hook=models.schema)
     except (TypeError, ValueError, RuntimeError, KeyError, NameError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[-1]
         raise ConfigurationError(
-            f"{type_!r} has no JSON Schema: {error}; use dataclasses and plain types, and no two classes of one name"
+            f"{type_!r} has no JSON Schema: {reason}; use dataclasses and plain types, and no two classes of one name"
         ) from error
     if models.definitions:
         schema["$defs"] = {**schema.get("$defs", {}), **models.definitions}
@@ -137,7 +138,7 @@ def decode(data: str | bytes, type_: type[T]) -> T:
         if is_pydantic(type_):
             return cast("T", cast("Any", type_).model_validate_json(data))
         return msgspec.json.decode(data, type=type_, dec_hook=_from_foreign)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError, NotImplementedError) as error:
         raise CodecError(_clean(error)) from error
 
 
@@ -151,7 +152,7 @@ def convert(value: Any, type_: type[T]) -> T:
         if is_pydantic(type_):
             return cast("T", cast("Any", type_).model_validate_json(msgspec.json.encode(value)))
         return msgspec.convert(value, type=type_, str_keys=True, dec_hook=_from_foreign)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError, NotImplementedError) as error:
         raise CodecError(_clean(error)) from error
 
 

@@ -45,16 +45,20 @@ def parse_docstring(docstring: str | None) -> Docstring:
     described: dict[str, str] = {}
     section: list[str] = kept
     argument_blocks: list[list[str]] = []
-    for line in inspect.cleandoc(docstring or "").splitlines():
+    # A docstring that begins with a heading loses the indent of what is under it when it is cleaned.
+    indent_lost = False
+    for number, line in enumerate(inspect.cleandoc(docstring or "").splitlines()):
         heading = _HEADING.fullmatch(line)
         title = heading[1].lower() if heading else ""
         if title in _FIELD_SECTIONS:
+            indent_lost = number == 0
             section = []
             argument_blocks.append(section)
         elif title in _DROPPED_SECTIONS:
             section = []
         else:
-            if line and not line[0].isspace():
+            indent_lost = indent_lost and bool(line)
+            if line and not line[0].isspace() and not indent_lost:
                 section = kept
             section.append(line)
     for block in argument_blocks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, cast, is_typeddict
 
 import msgspec
 
@@ -18,6 +18,7 @@ from watchkeeper.core.codec import CodecError, convert, display, json_schema, ma
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 
 _PLACE: Final = re.compile(r"`\$\.?([^`]*)`")
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `(?P<place>[^`]*)`)?")
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _SHOWN_CHARACTERS: Final = 80
 
@@ -147,6 +148,10 @@ def arguments_schema(tool_name: str, type_: Any, descriptions: Mapping[str, str]
     if schema.get("type") != "object":
         raise ToolDefinitionError(f"tool {tool_name!r} takes {type_!r}, which is not an object; use a dataclass")
     properties = cast("Mapping[str, dict[str, Any]]", schema.get("properties", {}))
+    if is_typeddict(type_):
+        # The codec knows no order in typed dicts; a model reads the fields as they were written.
+        properties = {name: properties[name] for name in type_.__annotations__}
+        schema["required"] = [name for name in properties if name in schema["required"]]
     schema["properties"] = {
         name: {
             **({"description": descriptions[name]} if name in descriptions else {}),
@@ -212,9 +217,9 @@ def _about_unknown(place: str, name: str, known: list[str]) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean `{near[0]}`?" if near else ""
-    inside = f" (known there: {', '.join(known) or 'none'})" if place else ""
-    return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{inside}{hint}"
+    hint = f" (did you mean `{near[0]}`?)" if near else ""
+    inside = f"; known there: {', '.join(known) or 'none'}" if place else ""
+    return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{hint}{inside}"
 
 
 def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -251,7 +256,11 @@ def _explained(problem: str, raw: dict[str, Any]) -> str:
                 break
         else:
             shown = f" ({_shown(value)})"
-    return _PLACE.sub(r"`\1`", problem) + shown
+    problem = _PLACE.sub(r"`\1`", problem)
+    missing = _MISSING.fullmatch(problem)
+    if missing is not None:
+        return f"`{'.'.join(filter(None, (missing['place'], missing['name'])))}` is required and missing"
+    return problem[:1].lower() + problem[1:].replace(" - at ", " at ") + shown
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
@@ -18,12 +18,15 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import FilesystemError, SessionError
 from watchkeeper.core.run_context import RunContext
-from watchkeeper.session.session import Session
+from watchkeeper.session.session import Branch, Session
 from watchkeeper.tools.resources import Resources
 
 if TYPE_CHECKING:
     from watchkeeper.tools.filesystem import Filesystem
     from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+
+COMMITTED: Final = "committed"
+DISCARDED: Final = "discarded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class ToolContext:
         """Keep both; nothing is made yet."""
         self.call = call
         self.scope = scope
-        self._branch: Session | None = None
+        self._branch: Branch | None = None
         self._overlay: OverlayFilesystem | None = None
         self._resources: Resources | None = None
         self._lock = threading.RLock()
@@ -170,19 +173,33 @@ class ToolContext:
             return self._resources
 
     def commit(self) -> None:
-        """Make what the tool did visible: its files, then its session; both or neither.
+        """Make what the tool did visible: its files and its session, or neither; harmless if that happened already.
 
         Raises:
-            FilesystemError: If somebody else changed the same file meanwhile.
-            ReducerError: If a reducer refuses an event of the tool.
+            FilesystemError: If somebody else changed the same file meanwhile; everything is discarded.
+            ReducerError: If a reducer refuses an event of the tool; everything is discarded.
+            SessionError: If it was discarded before.
         """
         with self._lock:
-            self._over = "committed"
-            base = self.scope.filesystem
-            if self._overlay is None or base is None:
-                if self._branch is not None:
-                    self._branch.merge()
+            if self._over == COMMITTED:
                 return
+            if self._over:
+                raise SessionError(f"tool call {self.call_id!r} was discarded; it cannot be committed")
+            self._over = COMMITTED
+            try:
+                self._commit_both()
+            except BaseException:
+                self._over = ""
+                self.discard()
+                raise
+
+    def _commit_both(self) -> None:
+        base = self.scope.filesystem
+        if self._overlay is None or base is None:
+            if self._branch is not None:
+                self._branch.merge()
+            return
+        with base.exclusive():
             before = base.snapshot()
             self._overlay.commit()
             if self._branch is not None:
@@ -195,7 +212,9 @@ class ToolContext:
     def discard(self) -> None:
         """Drop what the tool did; harmless if it is over already."""
         with self._lock:
-            self._over = self._over or "discarded"
+            if self._over:
+                return
+            self._over = DISCARDED
             if self._branch is not None:
                 self._branch.discard()
             if self._overlay is not None:

@@ -1,0 +1,113 @@
+"""Ceilings, the tracker that shares them, and the view of both."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
+from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.usage import TokenUsage, Usage
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_budget_parses_friendly_forms() -> None:
+    budget = Budget(deadline=NOON, max_total_tokens="50k", max_tool_calls=3, max_cost_usd="$2")
+    assert budget.deadline == Deadline(NOON)
+    assert (budget.max_total_tokens, budget.max_tokens, budget.max_tool_calls) == (50_000, 50_000, 3)
+
+
+def test_budget_without_ceilings_has_none() -> None:
+    budget = Budget()
+    assert (budget.max_tokens, budget.deadline) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_total_tokens", 0), ("max_input_tokens", -1), ("max_output_tokens", "many"), ("max_cost_usd", 0)],
+)
+def test_budget_names_the_field_that_makes_no_sense(field: str, value: Any) -> None:
+    with pytest.raises(LimitsError, match=field):
+        Budget(**{field: value})
+
+
+def test_budget_refuses_a_naive_deadline() -> None:
+    with pytest.raises(LimitsError, match="time zone"):
+        Budget(deadline=NOON.replace(tzinfo=None))
+
+
+def test_budget_as_limits_has_these_ceilings_and_none_other() -> None:
+    limits = Budget(deadline=NOON, max_total_tokens=10, max_cost_usd=1).as_limits()
+    assert (limits.deadline, limits.max_total_tokens, limits.max_cost_nanos) == (Deadline(NOON), 10, 1_000_000_000)
+    assert (limits.max_retries, limits.max_turns, limits.max_steps) == (None, None, None)
+
+
+def test_tracker_adds_what_was_used() -> None:
+    tracker = BudgetTracker(Budget(max_total_tokens=100), Usage(tool_calls=1))
+    tracker.add(Usage(TokenUsage(3, 4), cost_nanos=5, tool_calls=2))
+    assert tracker.usage == Usage(TokenUsage(3, 4), cost_nanos=5, tool_calls=3)
+    assert BudgetTracker(Budget()).usage == Usage()
+
+
+def test_tracker_is_exact_under_threads() -> None:
+    tracker = BudgetTracker(Budget())
+
+    def spend() -> None:
+        for _ in range(200):
+            tracker.add(Usage(TokenUsage(1, 1), cost_nanos=1, steps=1))
+
+    threads = [threading.Thread(target=spend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tracker.usage == Usage(TokenUsage(1600, 1600), cost_nanos=1600, steps=1600)
+
+
+def test_status_without_ceilings_leaves_nothing_to_count_down() -> None:
+    status = BudgetStatus()
+    assert (status.remaining_tokens, status.remaining_tool_calls, status.remaining_cost_usd) == (None, None, None)
+    assert (status.remaining_seconds, status.cost_usd) == (None, Decimal(0))
+
+
+def test_status_of_an_unknown_cost_does_not_know_what_remains() -> None:
+    assert BudgetStatus(max_cost_usd=Decimal(2), cost_usd=None).remaining_cost_usd is None
+
+
+def test_status_says_what_remains() -> None:
+    status = BudgetStatus(
+        deadline=Deadline(NOON + timedelta(hours=1)),
+        elapsed_seconds=5.0,
+        remaining_seconds=3595.0,
+        max_tokens=100,
+        tokens_used=40,
+        max_tool_calls=3,
+        tool_calls_used=1,
+        max_cost_usd=Decimal("2.00"),
+        cost_usd=Decimal("0.50"),
+    )
+    assert (status.remaining_tokens, status.remaining_tool_calls) == (60, 2)
+    assert status.remaining_cost_usd == Decimal("1.50")
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_what_remains_is_never_negative_and_never_more_than_the_ceiling(ceiling: int, used: int) -> None:
+    status = BudgetStatus(
+        max_tokens=ceiling,
+        tokens_used=used,
+        max_tool_calls=ceiling,
+        tool_calls_used=used,
+        max_cost_usd=Decimal(ceiling),
+        cost_usd=Decimal(used),
+    )
+    left = max(ceiling - used, 0)
+    assert (status.remaining_tokens, status.remaining_tool_calls) == (left, left)
+    assert status.remaining_cost_usd == Decimal(left)
