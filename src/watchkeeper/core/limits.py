@@ -131,8 +131,10 @@ class Limits:
             parts.append(f"deadline {self.deadline.at.isoformat(timespec='seconds')}")
         if self.max_cost_nanos is not None:
             parts.append(f"cost {format_money(self.max_cost_nanos)}")
-        labels = {"max_retries": "retries", **{name: name.removeprefix("max_").replace("_", " ") for name in COUNTED}}
-        parts += [f"{label} {value:,}" for name, label in labels.items() if (value := self.ceiling(name)) is not None]
+        for name in (*COUNTED, "max_retries"):
+            value = self.ceiling(name)
+            if value is not None:
+                parts.append(f"{name.removeprefix('max_').replace('_', ' ')} {value:,}")
         return ", ".join(parts) or "none"
 
 

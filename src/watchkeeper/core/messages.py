@@ -145,6 +145,6 @@ def text_bytes(message: Message) -> int:
             return len(text.encode())
         case UserMessage(parts=parts):
             return sum(len(part.text.encode()) for part in parts if isinstance(part, TextPart))
-        case AssistantMessage():
+        case _:
             calls = sum(len(call.name.encode()) + len(call.arguments.encode()) for call in message.tool_calls)
             return len(message.text.encode()) + len(message.reasoning.encode()) + calls

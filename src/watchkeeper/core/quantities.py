@@ -7,7 +7,6 @@ LimitsError that names the field and the value. Commas stand only between thousa
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 from decimal import ROUND_DOWN, Decimal
@@ -47,7 +46,7 @@ def duration(value: DurationLike, field: str) -> timedelta:
         LimitsError: If it is not a duration, not finite, not positive, or longer than ten years.
     """
     seconds = _seconds(value, field)
-    if not (math.isfinite(seconds) and 0 < seconds <= _LARGEST_SECONDS):
+    if not 0 < seconds <= _LARGEST_SECONDS:
         raise LimitsError(f"{field}={value!r} must be more than 0 and at most ten years")
     length = timedelta(seconds=seconds)
     if not length:

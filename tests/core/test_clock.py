@@ -1,0 +1,188 @@
+"""Time as a port: the machine's clock and the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+
+
+class TestSystemClock:
+    def test_now_is_aware_and_in_utc(self) -> None:
+        assert SYSTEM_CLOCK.now().tzinfo is UTC
+
+    async def test_sleep_waits_and_never_goes_back(self) -> None:
+        began = SYSTEM_CLOCK.monotonic()
+        await SYSTEM_CLOCK.sleep(-1)
+        await SYSTEM_CLOCK.sleep(0.01)
+        assert SYSTEM_CLOCK.monotonic() - began >= 0.009
+
+    async def test_timers_fire_on_the_loop_soon_if_they_are_past(self) -> None:
+        fired = asyncio.Event()
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.monotonic() - 5, fired.set)
+        assert not fired.is_set()
+        await fired.wait()
+        later = asyncio.Event()
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.monotonic() + 0.01, later.set)
+        await later.wait()
+
+    async def test_a_cancelled_timer_does_not_fire(self) -> None:
+        fired: list[int] = []
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.monotonic(), lambda: fired.append(1)).cancel()
+        await SYSTEM_CLOCK.sleep(0.005)
+        assert fired == []
+
+
+class TestTheTestClock:
+    def test_it_stands_still_until_it_is_moved(self) -> None:
+        clock = TestClock(datetime(2026, 3, 1, tzinfo=timezone(timedelta(hours=2))))
+        assert clock.now() == datetime(2026, 2, 28, 22, tzinfo=UTC)
+        assert clock.now().tzinfo is UTC
+        clock.advance(90)
+        clock.advance(timedelta(minutes=1))
+        assert clock.monotonic() == 150
+        assert clock.now() == datetime(2026, 2, 28, 22, 2, 30, tzinfo=UTC)
+
+    @pytest.mark.parametrize("by", [-1, timedelta(seconds=-1), float("nan")])
+    def test_time_cannot_go_back(self, by: float | timedelta) -> None:
+        with pytest.raises(ValueError, match="time cannot go back"):
+            TestClock().advance(by)
+
+    async def test_timers_fire_in_order_each_at_its_own_time(self) -> None:
+        clock = TestClock()
+        fired: list[tuple[str, float]] = []
+        clock.call_at(5, lambda: fired.append(("late", clock.monotonic())))
+        clock.call_at(2, lambda: fired.append(("early", clock.monotonic())))
+        clock.call_at(2, lambda: fired.append(("second", clock.monotonic())))
+        clock.advance(1)
+        assert fired == []
+        clock.advance(10)
+        assert fired == [("early", 2), ("second", 2), ("late", 5)]
+        assert clock.monotonic() == 11
+
+    async def test_a_timer_that_is_past_fires_soon_but_not_inside_the_call(self) -> None:
+        clock = TestClock()
+        clock.advance(10)
+        fired: list[int] = []
+        timer = clock.call_at(10, lambda: fired.append(1))
+        assert fired == []
+        await asyncio.sleep(0)
+        assert fired == [1]
+        timer.cancel()
+
+    async def test_a_cancelled_timer_does_not_fire(self) -> None:
+        clock = TestClock()
+        fired: list[int] = []
+        clock.call_at(1, lambda: fired.append(1)).cancel()
+        clock.call_at(0, lambda: fired.append(2)).cancel()
+        clock.advance(2)
+        await asyncio.sleep(0)
+        assert fired == []
+
+    async def test_a_timer_may_move_time_further(self) -> None:
+        clock = TestClock()
+        clock.call_at(1, lambda: clock.advance(5))
+        clock.advance(2)
+        assert clock.monotonic() == 6
+
+    async def test_sleeping_jumps(self) -> None:
+        clock = TestClock()
+        await clock.sleep(3600)
+        assert clock.monotonic() == 3600
+
+    @pytest.mark.parametrize("seconds", [0, -1])
+    async def test_sleeping_for_nothing_lets_others_run_and_moves_nothing(self, seconds: float) -> None:
+        clock = TestClock()
+        ran: list[int] = []
+        asyncio.get_running_loop().call_soon(ran.append, 1)
+        await clock.sleep(seconds)
+        assert ran == [1]
+        assert clock.monotonic() == 0
+
+    async def test_the_earliest_sleeper_wakes_first_and_others_get_to_run(self) -> None:
+        clock = TestClock()
+        seen: list[tuple[str, float]] = []
+
+        async def nap(name: str, seconds: float) -> None:
+            await clock.sleep(seconds)
+            seen.append((name, clock.monotonic()))
+
+        async def work() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            seen.append(("work", clock.monotonic()))
+
+        await asyncio.gather(nap("long", 100), nap("short", 1), nap("middle", 50), work())
+        assert seen == [("work", 0), ("short", 1), ("middle", 50), ("long", 100)]
+
+    async def test_a_deadline_fires_before_a_later_wake_up_but_does_not_make_time_jump(self) -> None:
+        clock = TestClock()
+        fired: list[float] = []
+        clock.call_at(10, lambda: fired.append(clock.monotonic()))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert fired == []
+        await clock.sleep(30)
+        assert fired == [10]
+
+    async def test_a_cancelled_sleeper_leaves_nothing_behind(self) -> None:
+        clock = TestClock()
+        sleeper = asyncio.ensure_future(clock.sleep(1000))
+        await asyncio.sleep(0)
+        sleeper.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sleeper
+        await clock.sleep(1)
+        assert clock.monotonic() == 1
+
+    async def test_advancing_from_a_thread_fires_on_the_loop_of_the_timer(self) -> None:
+        clock = TestClock()
+        fired = asyncio.Event()
+        threads: list[int] = []
+
+        def note() -> None:
+            threads.append(threading.get_ident())
+            fired.set()
+
+        clock.call_at(5, note)
+        thread = threading.Thread(target=clock.advance, args=(6,))
+        thread.start()
+        await asyncio.wait_for(fired.wait(), 5)
+        thread.join()
+        assert threads == [threading.get_ident()]
+
+    def test_a_timer_of_a_closed_loop_is_forgotten(self) -> None:
+        clock = TestClock()
+
+        async def leave() -> None:
+            clock.call_at(5, lambda: None)
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave())
+        loop.close()
+        clock.advance(10)
+        assert clock.monotonic() == 10
+        gc.collect()
+
+    @given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=8))
+    def test_every_sleeper_wakes_at_its_own_time_in_order(self, naps: list[float]) -> None:
+        clock = TestClock()
+        woken: list[tuple[float, float]] = []
+
+        async def nap(seconds: float) -> None:
+            await clock.sleep(seconds)
+            woken.append((seconds, clock.monotonic()))
+
+        async def everybody() -> None:
+            await asyncio.gather(*(nap(seconds) for seconds in naps))
+
+        asyncio.run(everybody())
+        assert [seconds for seconds, _ in woken] == sorted(naps)
+        assert all(seconds == at for seconds, at in woken)

@@ -1,0 +1,154 @@
+"""What a run may spend: friendly to write, exact to hold, only ever tightened."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.limits import COUNTED, Landing, Limits, tighten
+
+MOMENT = datetime(2026, 1, 1, 6, tzinfo=UTC)
+NUMERIC = (*COUNTED, "max_retries")
+
+ceilings = st.none() | st.integers(min_value=1, max_value=2**62)
+deadlines = st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=3)) | st.just(Deadline(MOMENT))
+limits_of_all_kinds = st.builds(
+    Limits,
+    deadline=deadlines,
+    max_cost_usd=st.none() | st.decimals(Decimal("0.01"), Decimal(1000), places=4),
+    **dict.fromkeys(NUMERIC, ceilings),
+    landing=st.none() | st.just(Landing()),
+)
+
+
+class TestForms:
+    def test_the_defaults_are_safe(self) -> None:
+        limits = Limits()
+        assert limits.describe() == "deadline 1h, total tokens 2,000,000, turns 100, retries 20"
+        assert limits.landing == Landing()
+
+    def test_none_lifts_a_limit(self) -> None:
+        lifted = Limits(deadline=None, max_total_tokens=None, max_turns=None, max_retries=None)
+        assert lifted.describe() == "none"
+        assert lifted.start(TestClock()) is None
+        assert all(lifted.ceiling(name) is None for name in (*NUMERIC, "max_cost_nanos"))
+
+    def test_friendly_forms_are_held_exactly(self) -> None:
+        written = Limits("30m", "$2", "500k", max_steps="1,000", max_retries=0)
+        assert written == Limits(timedelta(minutes=30), Decimal("2.00"), 500_000, max_steps=1000, max_retries=0)
+        assert written.deadline == timedelta(minutes=30)
+        assert written.max_cost_usd == Decimal(2)
+        assert written.ceiling("max_cost_nanos") == 2_000_000_000
+        assert written.ceiling("max_total_tokens") == 500_000
+        assert hash(written) == hash(Limits("30 minutes", 2, "0.5M", max_steps=1000, max_retries="0"))
+
+    @pytest.mark.parametrize("deadline", [MOMENT, Deadline(MOMENT)])
+    def test_a_moment_stays_one(self, deadline: Any) -> None:
+        limits = Limits(deadline=deadline)
+        assert limits.start(TestClock()) == Deadline(MOMENT)
+        assert "deadline 2026-01-01T06:00:00+00:00" in limits.describe()
+
+    def test_a_length_counts_from_the_start(self) -> None:
+        clock = TestClock()
+        clock.advance(60)
+        assert Limits(deadline="1h").start(clock) == Deadline(datetime(2026, 1, 1, 1, 1, tzinfo=UTC))
+
+    def test_every_limit_in_force_is_named(self) -> None:
+        limits = Limits("90s", "$0.5", 10_000, 5000, 4000, 30, 40, 0, 7)
+        assert limits.describe() == (
+            "deadline 1m 30s, cost $0.50, total tokens 10,000, input tokens 5,000, output tokens 4,000, "
+            "tool calls 30, steps 40, turns 7, retries 0"
+        )
+
+    def test_the_least_reply_and_the_landing_take_friendly_forms_too(self) -> None:
+        written: Any = "1k"
+        assert Limits(min_output_tokens=written).min_output_tokens == 1000
+        assert Landing(max_output_tokens=written).max_output_tokens == 1000
+
+
+class TestNonsense:
+    @pytest.mark.parametrize(
+        ("given", "problem"),
+        [
+            ({"deadline": "soon"}, "deadline='soon' is not a duration"),
+            ({"deadline": 1800}, "deadline=1800 must be a text like '30m', a timedelta"),
+            ({"deadline": True}, "deadline=True must be"),
+            ({"deadline": timedelta(0)}, "deadline=.* must be more than 0"),
+            ({"deadline": MOMENT.replace(tzinfo=None)}, "has no time zone"),
+            ({"max_cost_usd": 0}, "max_cost_usd=0 must be more than"),
+            ({"max_cost_usd": "1,50"}, "max_cost_usd='1,50' is not an amount"),
+            ({"max_total_tokens": 0}, "max_total_tokens=0 must be at least 1"),
+            ({"max_turns": -1}, "max_turns=-1 must be at least 1"),
+            ({"max_steps": 1.5}, "max_steps=1.5 is not a whole number"),
+            ({"max_retries": -1}, "max_retries=-1 must be 0 or more"),
+            ({"min_output_tokens": 0}, "min_output_tokens=0 must be at least 1"),
+            ({"landing": True}, r"landing=True must be Landing\(...\) or None"),
+        ],
+    )
+    def test_the_field_and_the_value_are_named(self, given: dict[str, Any], problem: str) -> None:
+        with pytest.raises(LimitsError, match=problem):
+            Limits(**given)
+
+    @pytest.mark.parametrize(
+        ("given", "problem"),
+        [
+            ({"max_output_tokens": 0}, "landing.max_output_tokens=0"),
+            ({"time_share": 0.0}, "landing.time_share=0.0 must be more than 0 and less than 0.5"),
+            ({"time_share": 0.5}, "landing.time_share=0.5"),
+            ({"time_share": "5%"}, "landing.time_share='5%'"),
+            ({"time_share": float("nan")}, "landing.time_share=nan"),
+        ],
+    )
+    def test_a_landing_that_leaves_no_work_or_no_landing_is_refused(self, given: dict[str, Any], problem: str) -> None:
+        with pytest.raises(LimitsError, match=problem):
+            Landing(**given)
+
+
+@pytest.mark.parametrize(
+    ("total", "kept"), [(3600, 60), (600, 30), (10, 1), (1, 0.5), (0.1, 0.05), (86_400, 60), (0, 0), (-5, 0)]
+)
+def test_landing_keeps_a_share_of_the_time_between_a_second_and_a_minute(total: float, kept: float) -> None:
+    assert Landing().seconds(total) == pytest.approx(kept)
+
+
+class TestTighten:
+    @given(limits_of_all_kinds, limits_of_all_kinds)
+    def test_every_ceiling_is_the_tighter_of_the_two(self, one: Limits, two: Limits) -> None:
+        clock = TestClock()
+        both = tighten(one, two, clock)
+        for name in (*NUMERIC, "max_cost_nanos"):
+            given = [value for value in (one.ceiling(name), two.ceiling(name)) if value is not None]
+            assert both.ceiling(name) == (min(given) if given else None)
+        starts = [start for start in (one.start(clock), two.start(clock)) if start is not None]
+        assert both.start(clock) == (min(starts) if starts else None)
+
+    @given(limits_of_all_kinds, limits_of_all_kinds)
+    def test_what_is_no_ceiling_stays_as_in_the_first(self, one: Limits, two: Limits) -> None:
+        both = tighten(one, two, TestClock())
+        assert both.landing == one.landing
+        assert both.min_output_tokens == one.min_output_tokens
+
+    @given(limits_of_all_kinds)
+    def test_tightening_by_itself_or_by_nothing_changes_nothing(self, limits: Limits) -> None:
+        nothing = Limits(None, max_total_tokens=None, max_retries=None, max_turns=None)
+        assert tighten(limits, limits, TestClock()) == limits
+        assert tighten(limits, nothing, TestClock()) == limits
+
+    def test_lengths_stay_lengths_so_that_they_count_from_the_start(self) -> None:
+        clock = TestClock()
+        clock.advance(3000)
+        assert tighten(Limits("1h"), Limits("2h"), clock).deadline == timedelta(hours=1)
+        assert tighten(Limits("1h"), Limits(None), clock).deadline == timedelta(hours=1)
+
+    def test_a_length_beside_a_moment_counts_from_now(self) -> None:
+        clock = TestClock()
+        assert tighten(Limits("1h"), Limits(MOMENT), clock).deadline == Deadline.after("1h", clock)
+        assert tighten(Limits("9h"), Limits(MOMENT), clock).deadline == Deadline(MOMENT)

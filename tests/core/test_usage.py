@@ -1,0 +1,45 @@
+"""What was used adds up exactly."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.usage import TokenUsage, Usage
+
+counts = st.integers(min_value=0, max_value=10**12)
+tokens = st.builds(TokenUsage, counts, counts, counts, counts, counts)
+usages = st.builds(Usage, tokens, st.none() | counts, counts, counts, counts, counts)
+
+
+def test_the_total_is_input_and_output() -> None:
+    assert TokenUsage(input_tokens=7, output_tokens=5, cached_tokens=3, reasoning_tokens=2).total == 12
+
+
+@given(usages, usages, usages)
+def test_sums_do_not_depend_on_order(one: Usage, two: Usage, three: Usage) -> None:
+    assert one + two == two + one
+    assert (one + two) + three == one + (two + three)
+    assert one + Usage() == one
+
+
+@given(usages, usages)
+def test_every_figure_is_added(one: Usage, two: Usage) -> None:
+    both = one + two
+    assert both.tokens.total == one.tokens.total + two.tokens.total
+    assert both.tokens.cached_tokens == one.tokens.cached_tokens + two.tokens.cached_tokens
+    assert both.steps == one.steps + two.steps
+    assert both.model_calls == one.model_calls + two.model_calls
+
+
+@given(usages)
+def test_an_unknown_cost_stays_unknown_and_is_never_zero(usage: Usage) -> None:
+    assert (usage + Usage(cost_nanos=None)).cost_nanos is None
+    assert (usage + Usage(cost_nanos=None)).cost is None
+
+
+def test_the_cost_is_exact_dollars() -> None:
+    assert Usage(cost_nanos=1).cost == Decimal("0.000000001")
+    assert (Usage(cost_nanos=100_000_000) + Usage(cost_nanos=200_000_000)).cost == Decimal("0.3")
