@@ -1,0 +1,111 @@
+"""Whether a call may run: `decide`, the one place where that is settled.
+
+It is pure: it reads a demand, the figures of the accounts that would pay, and the time, and changes nothing. The
+ledger calls it inside the critical section in which it also reserves, so no two calls can ever pass on the same
+money. The order is fixed: aborted (or stopped before), time, cost, tokens, steps, tool calls, retries.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from watchkeeper.containment.account import RETRIES, Account
+from watchkeeper.containment.demand import Demand, held_after
+from watchkeeper.core.stop import Stop
+
+
+class Admitted(NamedTuple):
+    """It may run, with at most so many output tokens."""
+
+    output_tokens: int
+
+
+class Stopped(NamedTuple):
+    """It may not: this stop was latched before."""
+
+    stop: Stop
+
+
+class Expired(NamedTuple):
+    """It may not: the time is over."""
+
+
+class Exhausted(NamedTuple):
+    """It may not: what is settled leaves less than the least it needs under this ceiling."""
+
+    limit: int
+    ceiling: int
+    account: Account
+
+
+class Waits(NamedTuple):
+    """Not yet: it fits under this ceiling once other calls give back what they hold."""
+
+    limit: int
+    ceiling: int
+    account: Account
+
+
+Verdict = Admitted | Stopped | Expired | Exhausted | Waits
+
+
+def decide(demand: Demand, now: float) -> Verdict:
+    """Decide whether a call is admitted.
+
+    Args:
+        demand: What the call wants, and whose account pays.
+        now: Monotonic seconds.
+
+    Returns:
+        Admitted with the output tokens it may have (fewer than wished for where that is what is affordable), Waits if
+        only reservations of others stand in the way, or the reason for refusing it.
+    """
+    account, landing = demand.account, demand.landing
+
+    # 1. aborted, or stopped by what was found before; a landing turn passes a stop of work
+    for level in account.chain:
+        stop = level.stop if landing else level.stop or level.work_stop
+        if stop is not None:
+            return Stopped(stop)
+
+    # 2. time
+    if now >= (account.deadline_at if landing else account.work_until):
+        return Expired()
+
+    # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
+    held = held_after(demand)
+    output = demand.most
+    waits: Waits | None = None
+    for count, ceiling, level in account.ceilings:
+        if not demand.concerns[count]:
+            continue
+        if count == RETRIES and demand.may_fail:
+            ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
+        price = demand.per_output[count]
+        want = demand.wants[count]
+        growth = held[count] - account.hold[count]
+        left = ceiling - level.settled[count]
+        free = left - level.reserved[count] - growth
+        if left > 0 and (want + price * output <= free or (want == 0 and price == 0 and growth <= 0)):
+            continue
+        least = want + price * demand.least
+        if left <= 0 or least > left - firm_hold(demand, held, level, count):
+            return Exhausted(count, ceiling, level)
+        if least <= free:
+            output = (free - want) // price
+        else:
+            waits = waits or Waits(count, ceiling, level)
+    return waits or Admitted(output)
+
+
+def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int) -> int:
+    """Return what is kept at ``level`` for the landing of the caller and of those above it.
+
+    It counts as spent: waiting for it would be waiting for oneself.
+    """
+    kept = 0
+    for account in demand.account.chain:
+        kept += held[count] if account is demand.account else account.hold[count]
+        if account is level:
+            break
+    return kept

@@ -1,0 +1,107 @@
+"""What the seed execution-context calls its configuration: chain limits, chain metadata, options of one call.
+
+All of it is checked at construction; what makes no sense is a `LimitsError` (a ValueError) that names field and value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.quantities import count, money
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionConfig:
+    """Hard limits of one chain (seed: execution-context, section 4).
+
+    Attributes:
+        max_cost_usd: Dollars the chain may spend.
+        max_steps: Calls it may make, also failing ones.
+        max_retries_total: Failures it may have; 0 means that the first failure is final.
+        timeout_ms: Milliseconds it may take; 0 for as long as it likes.
+    """
+
+    max_cost_usd: float
+    max_steps: int
+    max_retries_total: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        money(self.max_cost_usd, "max_cost_usd")
+        count(self.max_steps, "max_steps")
+        count(self.max_retries_total, "max_retries_total", zero=True)
+        count(self.timeout_ms, "timeout_ms", zero=True)
+
+    def as_limits(self) -> Limits:
+        """Return limits with these ceilings and none other, and a hard stop at each."""
+        return Limits(
+            deadline=timedelta(milliseconds=self.timeout_ms) if self.timeout_ms else None,
+            max_cost_usd=self.max_cost_usd,
+            max_total_tokens=None,
+            max_steps=self.max_steps,
+            max_retries=self.max_retries_total,
+            max_turns=None,
+            landing=None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMetadata:
+    """Who a chain belongs to (seed: execution-context, section 4).
+
+    Attributes:
+        request_id: The request it serves.
+        chain_id: The agent run, job or user action.
+        org_id: Organisation.
+        team: Team or cost centre.
+        service: Service or agent.
+        user_id: End user, if known.
+        model: Primary model, if known.
+        tags: Any further labels.
+    """
+
+    request_id: str
+    chain_id: str
+    org_id: str = ""
+    team: str = ""
+    service: str = ""
+    user_id: str | None = None
+    model: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class WrapOptions:
+    """Options of one call (seed: execution-context, section 4).
+
+    Attributes:
+        operation_name: A label for people.
+        cost_estimate_hint: Dollars it is expected to cost: reserved before, and charged unless the call says better.
+        timeout_ms: Milliseconds this call may take, within what the chain has left; None or 0 for no time-out of
+            its own.
+        retry_policy_override: How often an operation of this name may fail and be repeated; None for as often as the
+            chain allows.
+    """
+
+    operation_name: str = ""
+    cost_estimate_hint: float = 0.0
+    timeout_ms: int | None = None
+    retry_policy_override: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        hint = self.cost_estimate_hint
+        if isinstance(hint, bool) or not math.isfinite(hint) or hint < 0:
+            raise LimitsError(f"cost_estimate_hint={hint!r} must be a finite number of dollars, 0 or more")
+        if hint:
+            money(hint, "cost_estimate_hint")
+        if self.timeout_ms is not None:
+            count(self.timeout_ms, "timeout_ms", zero=True)
+        if self.retry_policy_override is not None:
+            count(self.retry_policy_override, "retry_policy_override", zero=True)

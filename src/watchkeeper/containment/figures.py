@@ -1,0 +1,94 @@
+"""What an account says to the outside: usage and budget status. Reading only."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from watchkeeper.containment.account import (
+    CACHE_WRITE_TOKENS,
+    CACHED_TOKENS,
+    COST,
+    INPUT_TOKENS,
+    MODEL_CALLS,
+    OUTPUT_TOKENS,
+    REASONING_TOKENS,
+    RETRIES,
+    STEPS,
+    TOOL_CALLS,
+    TOTAL_TOKENS,
+    Account,
+)
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import NO_TOKENS, Charge
+from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
+
+
+def usage_of(account: Account) -> Usage:
+    """Return what an account and all below it have used."""
+    settled = account.settled.copy()
+    return Usage(
+        tokens=TokenUsage(
+            settled[INPUT_TOKENS],
+            settled[OUTPUT_TOKENS],
+            settled[CACHED_TOKENS],
+            settled[CACHE_WRITE_TOKENS],
+            settled[REASONING_TOKENS],
+        ),
+        cost_nanos=None if account.unpriced else settled[COST],
+        model_calls=settled[MODEL_CALLS],
+        tool_calls=settled[TOOL_CALLS],
+        steps=settled[STEPS],
+        retries=retries_of(account),
+    )
+
+
+def retries_of(account: Account) -> int:
+    """Return the retries spent; a last failure that found none left spends none."""
+    ceiling = account.limits.ceiling("max_retries")
+    spent = account.settled[RETRIES]
+    return spent if ceiling is None else min(spent, ceiling)
+
+
+def budget_status_of(account: Account, deadline: Deadline | None, now: float) -> BudgetStatus:
+    """Return the account's own ceilings beside what was used."""
+    limits, settled = account.limits, account.settled
+    nanos = limits.max_cost_nanos
+    return BudgetStatus(
+        deadline=deadline,
+        elapsed_seconds=now - account.opened_at,
+        remaining_seconds=None if deadline is None else max(account.deadline_at - now, 0.0),
+        max_tokens=limits.ceiling("max_total_tokens"),
+        tokens_used=settled[TOTAL_TOKENS],
+        max_tool_calls=limits.ceiling("max_tool_calls"),
+        tool_calls_used=settled[TOOL_CALLS],
+        max_cost_usd=None if nanos is None else Decimal(nanos) / NANOS_PER_USD,
+        cost_usd=None if account.unpriced else Decimal(settled[COST]) / NANOS_PER_USD,
+    )
+
+
+def stop_of(account: Account) -> Stop | None:
+    """Return what ended everything here, found here or above."""
+    return next((level.stop for level in account.chain if level.stop is not None), None)
+
+
+def work_stop_of(account: Account) -> Stop | None:
+    """Return what ended the work here, found here or above; a stop of everything ends the work too."""
+    stops = (level.work_stop or level.stop for level in account.chain)
+    return next((stop for stop in stops if stop is not None), None)
+
+
+def charge_at_most(demand: Demand) -> Charge:
+    """Return all that was reserved for a call, as a charge: what it may have cost where nobody knows better."""
+    amounts = dict(demand.reserved)
+    tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
+    tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
+    return Charge(tokens, amounts.get(COST, 0))
+
+
+def retries_left(account: Account) -> bool:
+    """Return whether another failure in this chain would still find a retry."""
+    rows = (row for row in account.ceilings if row[0] == RETRIES)
+    return all(level.settled[RETRIES] < ceiling for _, ceiling, level in rows)

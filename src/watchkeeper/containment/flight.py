@@ -1,0 +1,279 @@
+"""A call under way, as the gate keeps it: its ticket, its demand, and how it is interrupted.
+
+Async work runs in the task of whoever called, step by step (`fly`). It is interrupted by cancelling that task, and the
+cancellation is taken back once the work has ended; cancellations that come from elsewhere pass through untouched.
+Work that does not end within `GRACE_SECONDS` of being interrupted is left behind: it goes on in a task of its own and
+its result is late. Nothing here admits, charges or records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from types import coroutine
+from typing import Any, Final, Literal, TypeVar
+
+from watchkeeper.containment.account import RETRIES
+from watchkeeper.containment.call import Ticket
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.nodes import Node
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import Clock, Timer
+
+T = TypeVar("T")
+
+GRACE_SECONDS: Final = 0.01
+"""How long interrupted work may take to clean up before it is left behind."""
+
+NEVER: Final = float("inf")
+
+Interruption = Literal["deadline", "call_timeout", "aborted", "closed"]
+
+
+class LeftBehindError(Exception):
+    """The work did not end within its grace; its result will be late."""
+
+
+class Flight(Ticket):
+    """One call under way.
+
+    Attributes:
+        demand: What it holds at the ledger.
+        expires_at: Monotonic instant at which its time is over; infinity if it never is.
+        overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
+        interrupted: Why it was interrupted, if it was; the first reason stays.
+        struck: Whether the interruption has reached the task.
+        left: The task in which work that was left behind goes on.
+        outer: The call inside which it was made.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_loop",
+        "_others",
+        "_pause",
+        "_task",
+        "_timer",
+        "demand",
+        "done",
+        "expires_at",
+        "interrupted",
+        "left",
+        "outer",
+        "overrun",
+        "struck",
+        "wake",
+    )
+
+    def __init__(
+        self, node: Node, outer: Flight | None, demand: Demand, timeout: float | None, token: CancellationToken
+    ) -> None:
+        """Begin a call that has been admitted."""
+        super().__init__(node, demand.granted, timeout, token)
+        self.outer = outer
+        self.demand = demand
+        self.expires_at = NEVER
+        self.overrun: Interruption = "deadline"
+        self.interrupted: Interruption | None = None
+        self.struck = False
+        self.done = False
+        self.left: asyncio.Task[Any] | None = None
+        self.wake: Callable[[], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def cancellation(self) -> CancellationToken:
+        """Cancelled when the call's time is over or its context is aborted or closed."""
+        token = super().cancellation
+        if self.interrupted is not None:
+            token.cancel(self.interrupted)
+        return token
+
+    def covers_retry(self) -> bool:
+        """Return whether this call, or one around it, has set aside a retry that a failure inside it can spend."""
+        flight: Flight | None = self
+        while flight is not None:
+            if any(count == RETRIES for count, _ in flight.demand.reserved):
+                return True
+            flight = flight.outer
+        return False
+
+    def holding(self) -> tuple[Demand, ...]:
+        """Return what this call and those around it hold."""
+        demands: list[Demand] = []
+        flight: Flight | None = self
+        while flight is not None:
+            demands.append(flight.demand)
+            flight = flight.outer
+        return tuple(demands)
+
+    def interrupt(self, reason: Interruption) -> None:
+        """Stop the work as soon as it can be stopped; from any thread, any number of times."""
+        if self.done:
+            return
+        if self.interrupted is None:
+            self.interrupted = reason
+        if self.wake is not None:
+            self.wake()
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            if running_loop() is loop:
+                self._strike()
+            else:
+                loop.call_soon_threadsafe(self._strike)
+        if self._token is not None:
+            self._token.cancel(self.interrupted)
+
+    def arm(self, clock: Clock) -> None:
+        """Make the running task interruptible; called when the work first waits for something."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "the gate's async calls run in an asyncio task"
+        self._clock = clock
+        self._task = task
+        self._others = task.cancelling()
+        self._loop = loop
+        if self.expires_at != NEVER:
+            self._timer = clock.call_at(self.expires_at, self._expire)
+        if self.interrupted is not None:
+            loop.call_soon(self._strike)
+
+    def disarm(self) -> bool:
+        """End the flight; take back our own cancellation; return whether somebody else's is pending."""
+        self.done = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.struck:
+            self.struck = False
+            return self._task.uncancel() > self._others
+        return False
+
+    def _expire(self) -> None:
+        self.interrupt(self.overrun)
+
+    def _strike(self) -> None:
+        """Cancel the task, on its own loop; never in the middle of one of its own steps."""
+        if self.done or self.struck or self._loop is None:
+            return
+        if asyncio.current_task(self._loop) is self._task:
+            self._loop.call_soon(self._strike)
+            return
+        self.struck = True
+        self._task.cancel()
+
+
+CURRENT: Final[ContextVar[Flight | None]] = ContextVar("watchkeeper_call", default=None)
+"""The call inside which the running code was called; parent of the calls it makes."""
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+@coroutine
+def fly(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: Clock) -> Generator[Any, Any, T]:
+    """Run work to its end from where it first waits.
+
+    Args:
+        flight: The call.
+        work: The coroutine, begun.
+        waited: What it waits for.
+        clock: For the call's timer.
+
+    Raises:
+        LeftBehindError: If it was interrupted and did not end in time.
+        BaseException: Whatever the work raises.
+    """
+    flight.arm(clock)
+    try:
+        while not flight.struck:
+            try:
+                sent = yield waited
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as thrown:
+                waited = work.throw(thrown)
+            else:
+                waited = work.send(sent)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]
+    return (yield from _see_out(flight, work, waited))
+
+
+def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+    """Give interrupted work its grace, then leave it behind.
+
+    The task waits for a future of ours rather than for the work's own, so that it can turn away without cancelling what
+    the work waits for.
+    """
+    loop = asyncio.get_running_loop()
+    over = False
+    pause: asyncio.Future[None] | None = None
+
+    def resume(_: object = None) -> None:
+        if pause is not None and not pause.done():
+            pause.set_result(None)
+
+    def end_grace() -> None:
+        nonlocal over
+        over = True
+        resume()
+
+    clock = flight._clock
+    timer = clock.call_at(clock.monotonic() + GRACE_SECONDS, end_grace)
+    try:
+        while True:
+            try:
+                if waited is None:
+                    yield
+                else:
+                    pause = loop.create_future()
+                    waited._asyncio_future_blocking = False
+                    waited.add_done_callback(resume)
+                    yield from pause
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException:
+                flight.left = loop.create_task(_go_on(work, waited))
+                raise
+            if over and (waited is None or not waited.done()):
+                flight.left = loop.create_task(_go_on(work, waited))
+                raise LeftBehindError
+            waited = work.send(None)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]
+    finally:
+        timer.cancel()
+
+
+async def _go_on(work: Coroutine[Any, Any, T], waited: Any) -> T:
+    return await _rest(work, waited)
+
+
+@coroutine
+def _rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+    """Run left-behind work to its end, in whatever task runs this."""
+    try:
+        while True:
+            if waited is not None:
+                waited._asyncio_future_blocking = True
+            try:
+                sent = yield waited
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as thrown:
+                waited = work.throw(thrown)
+            else:
+                waited = work.send(sent)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]

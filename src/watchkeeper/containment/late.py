@@ -1,0 +1,89 @@
+"""Results that come after the gate has let go of a call.
+
+A call that is left behind is booked at once with all that it may cost, so that nobody waits for it and nothing is
+forgotten. When its result comes, the truth takes the place of that: the charge is corrected and the result is kept
+on the call's node. It needs the ledger and the node, never the context, which may be closed and gone by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from watchkeeper.containment.call import Meter
+from watchkeeper.containment.estimate import Charge
+from watchkeeper.containment.figures import charge_at_most
+from watchkeeper.containment.flight import Flight
+from watchkeeper.containment.ledger import Ledger
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.logs import logger
+
+
+def measure(
+    flight: Flight, value: Any, error: BaseException | None, meter: Meter[Any] | None
+) -> tuple[Charge, Exception | None]:
+    """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
+    if meter is None:
+        return charge_at_most(flight.demand), None
+    try:
+        return meter(value, error, flight), None
+    except Exception as raised:
+        logger().error("meter.failed", operation=flight.node.name, error=repr(raised))
+        return charge_at_most(flight.demand), raised
+
+
+class LateResult:
+    """Waits, without a context, for the result of one call that was left behind."""
+
+    __slots__ = ("_booked", "_clock", "_flight", "_forget", "_ledger", "_meter")
+
+    def __init__(
+        self,
+        flight: Flight,
+        booked: Charge,
+        meter: Meter[Any] | None,
+        ledger: Ledger,
+        clock: Clock,
+        forget: Callable[[], object],
+    ) -> None:
+        """Remember what was booked, and what to do when the truth is known.
+
+        Args:
+            flight: The call.
+            booked: What was charged for it when it was left behind.
+            meter: Says what it cost.
+            ledger: Where to correct the charge.
+            clock: For the node's end.
+            forget: Called at the end: the call is no longer under way in any sense.
+        """
+        self._flight = flight
+        self._booked = booked
+        self._meter = meter
+        self._ledger = ledger
+        self._clock = clock
+        self._forget = forget
+
+    def arrive(self, value: Any, error: BaseException | None) -> None:
+        """Take in the result, or the error, whenever it comes."""
+        flight, now = self._flight, self._clock.monotonic()
+        ending = flight.node.ending
+        charge = self._booked
+        if self._meter is not None:
+            charge, _ = measure(flight, value, error, self._meter)
+            self._ledger.correct(flight.demand, self._booked, charge, now)
+        if ending is not None:
+            said = repr(error) if error is not None else ending.error
+            flight.node.ending = ending._replace(
+                cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
+            )
+        self._forget()
+
+    def finished(self, task: asyncio.Task[Any]) -> None:
+        """Take in what became of work that went on in a task of its own."""
+        if task.cancelled():
+            self.arrive(None, asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.arrive(None, error)
+        else:
+            self.arrive(task.result(), None)

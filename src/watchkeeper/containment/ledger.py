@@ -1,0 +1,288 @@
+"""Who has spent and reserved what: the port `Ledger`, and `MemoryLedger` for one process.
+
+A ledger holds the accounts of one tree of contexts. Admission decides and reserves in one critical section over the
+account and all above it; settlement gives the reservation back and books what the call really cost, whatever became
+of the call. A call that must wait for others is remembered here and told when it is worth asking again, so a
+release can never be missed. Nothing here blocks, calls user code, or knows about time beyond the instants it is given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from watchkeeper.containment.account import (
+    CACHE_WRITE_TOKENS,
+    CACHED_TOKENS,
+    COST,
+    INPUT_TOKENS,
+    NOTHING,
+    OUTPUT_TOKENS,
+    REASONING_TOKENS,
+    RETRIES,
+    STEPS,
+    TOTAL_TOKENS,
+    Account,
+)
+from watchkeeper.containment.admission import Admitted, Stopped, Waits, decide
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import NO_TOKENS, Charge
+from watchkeeper.containment.stops import refusal
+from watchkeeper.core.stop import Stop
+
+ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
+
+
+class Refused(NamedTuple):
+    """The call may not run: why, and whether this very refusal latched the stop."""
+
+    stop: Stop
+    latched: bool
+
+
+Grant = Admitted | Waits | Refused
+
+
+class Waiter:
+    """A call that waits for others to give back what they hold.
+
+    Attributes:
+        demand: What it wants.
+        around: The calls inside which it was made: what they hold they cannot give back before it returns.
+        notify: Tells the call to ask again; must not block or raise.
+        told: Whether it was told since it last asked.
+        last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
+    """
+
+    __slots__ = ("around", "demand", "last_chance", "notify", "told")
+
+    def __init__(self, demand: Demand, around: tuple[Demand, ...], notify: Callable[[], None]) -> None:
+        """Remember who waits, and how to tell him."""
+        self.demand = demand
+        self.around = around
+        self.notify = notify
+        self.told = False
+        self.last_chance = False
+
+    def tell(self) -> None:
+        """Tell the call to ask again."""
+        self.told = True
+        self.notify()
+
+
+class Ledger(Protocol):
+    """Where reservations and settlements of a tree of contexts are kept."""
+
+    def open(self, account: Account) -> None:
+        """Take in a new account and keep a step for its landing turn, if it is to have one and there is one."""
+        ...
+
+    def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
+        """Decide about a call and, if it is admitted, reserve for it, in one critical section.
+
+        Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
+        waiter, the waiter is remembered in the same critical section.
+        """
+        ...
+
+    def withdraw(self, waiter: Waiter, now: float) -> None:
+        """Forget a waiter; harmless if it is forgotten already."""
+        ...
+
+    def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
+        """Give back what was reserved for a call and book what it cost."""
+        ...
+
+    def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
+        """Replace what was booked for a call by what its late result shows."""
+        ...
+
+    def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
+        """Put a stop on an account unless there is one; return whether this one was put."""
+        ...
+
+    def close(self, account: Account, now: float) -> None:
+        """Give back what the account still holds for a landing turn."""
+        ...
+
+
+class MemoryLedger:
+    """A ledger in this process's memory."""
+
+    __slots__ = ("_holding", "_lock", "_reserving", "_waiters")
+
+    def __init__(self) -> None:
+        """Start with no accounts."""
+        self._lock = threading.Lock()
+        self._waiters: list[Waiter] = []
+        self._holding: set[Account] = set()
+        self._reserving = 0
+
+    def open(self, account: Account) -> None:
+        """Keep one step for the landing turn, where the ceilings on steps leave room for work beside it."""
+        with self._lock:
+            rooms = [
+                top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS
+            ]
+            if account.lands and rooms and min(rooms) >= 2:
+                self._set_hold(account, ONE_STEP)
+
+    def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
+        """Decide and reserve in one critical section; latch a refusal; remember who has to wait."""
+        with self._lock:
+            verdict = decide(demand, now)
+            grant: Grant
+            if isinstance(verdict, Admitted):
+                self._reserve(demand, verdict.output_tokens)
+                grant = verdict
+            elif isinstance(verdict, Waits):
+                grant = verdict
+            elif isinstance(verdict, Stopped):
+                grant = Refused(verdict.stop, latched=False)
+            else:
+                account = demand.account
+                stop = refusal(verdict, account, landing=demand.landing)
+                grant = Refused(stop, put_stop(account, stop, work_only=account.lands and not demand.landing))
+                self._review(now)
+            if waiter is not None:
+                self._queue(waiter, now, waits=grant is verdict and not waiter.last_chance)
+            return grant
+
+    def withdraw(self, waiter: Waiter, now: float) -> None:
+        """Forget a waiter, and see whether the others may now go on."""
+        with self._lock:
+            self._queue(waiter, now, waits=False)
+
+    def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
+        """Give back what was reserved for a call and book what it cost."""
+        with self._lock:
+            chain = demand.account.chain
+            if demand.reserved:
+                for level in chain:
+                    for count, amount in demand.reserved:
+                        level.reserved[count] -= amount
+                demand.reserved = ()
+                self._reserving -= 1
+            if failed and demand.may_fail:
+                for level in chain:
+                    level.settled[RETRIES] += 1
+            book(chain, charge, 1)
+            self._review(now)
+
+    def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
+        """Replace what was booked for a call by what its late result shows."""
+        with self._lock:
+            book(demand.account.chain, booked, -1)
+            book(demand.account.chain, charge, 1)
+            self._review(now)
+
+    def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
+        """Put a stop on an account unless there is one; return whether this one was put."""
+        with self._lock:
+            put = put_stop(account, stop, work_only=work_only)
+            self._review(now)
+            return put
+
+    def close(self, account: Account, now: float) -> None:
+        """Give back what the account still holds for a landing turn."""
+        with self._lock:
+            self._set_hold(account, NOTHING)
+            self._review(now)
+
+    def _reserve(self, demand: Demand, output: int) -> None:
+        """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        demand.granted = output
+        wants, per_output = demand.wants, demand.per_output
+        reserved: list[tuple[int, int]] = []
+        for count in demand.sets_aside:
+            amount = wants[count] + per_output[count] * output
+            if amount:
+                reserved.append((count, amount))
+        for level in demand.account.chain:
+            for count in demand.counts:
+                level.settled[count] += 1
+            for count, amount in reserved:
+                level.reserved[count] += amount
+        if reserved:
+            demand.reserved = tuple(reserved)
+            self._reserving += 1
+        if demand.landing:
+            self._set_hold(demand.account, NOTHING)
+        elif demand.hold is not None:
+            self._set_hold(demand.account, demand.hold)
+
+    def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
+        if hold == account.hold:
+            return
+        changes = [
+            (count, new - old) for count, (new, old) in enumerate(zip(hold, account.hold, strict=True)) if new != old
+        ]
+        for level in account.chain:
+            for count, change in changes:
+                level.reserved[count] += change
+        account.hold = hold
+        if any(hold):
+            self._holding.add(account)
+        else:
+            self._holding.discard(account)
+
+    def _queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
+        """Keep or forget a waiter after it asked."""
+        waiter.told = False
+        listed = waiter in self._waiters
+        if waits and not listed:
+            self._waiters.append(waiter)
+        elif listed and not waits:
+            self._waiters.remove(waiter)
+        self._review(now)
+
+    def _review(self, now: float) -> None:
+        """Tell every waiter who need not wait any longer; if all are stuck, give the youngest its last chance."""
+        if not self._waiters:
+            return
+        for waiter in self._waiters:
+            if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
+                waiter.tell()
+        if not any(waiter.told for waiter in self._waiters) and not self._can_release():
+            youngest = self._waiters[-1]
+            youngest.last_chance = True
+            youngest.tell()
+
+    def _can_release(self) -> bool:
+        """Return whether anybody who does not wait himself holds something back."""
+        stuck = {id(demand) for waiter in self._waiters for demand in waiter.around if demand.reserved}
+        if self._reserving > len(stuck):
+            return True
+        waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
+        return not self._holding <= waiting
+
+
+def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
+    """Put a stop on an account; the first one of its kind stays. Return whether this one was put."""
+    if account.stop is not None or (work_only and account.work_stop is not None):
+        return False
+    if work_only:
+        account.work_stop = stop
+    else:
+        account.stop = stop
+    return True
+
+
+def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
+    """Add a charge to (or take it off) every account in the chain."""
+    cost, tokens = charge.cost_nanos, charge.tokens
+    for level in chain:
+        settled = level.settled
+        if cost is None:
+            level.unpriced = True
+        else:
+            settled[COST] += sign * cost
+        if tokens is NO_TOKENS:
+            continue
+        settled[TOTAL_TOKENS] += sign * (tokens.input_tokens + tokens.output_tokens)
+        settled[INPUT_TOKENS] += sign * tokens.input_tokens
+        settled[OUTPUT_TOKENS] += sign * tokens.output_tokens
+        settled[CACHED_TOKENS] += sign * tokens.cached_tokens
+        settled[CACHE_WRITE_TOKENS] += sign * tokens.cache_write_tokens
+        settled[REASONING_TOKENS] += sign * tokens.reasoning_tokens

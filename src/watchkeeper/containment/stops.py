@@ -1,0 +1,86 @@
+"""The sentences: what a stop of the gate says to a person, and which reason and limit it names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from watchkeeper.containment.account import (
+    COST,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    RETRIES,
+    STEPS,
+    TOOL_CALLS,
+    TOTAL_TOKENS,
+    Account,
+)
+from watchkeeper.containment.admission import Exhausted, Expired, Waits
+from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.stop import Stop, StopReason
+
+LIMITS: Final[dict[int, tuple[StopReason, str, str]]] = {
+    COST: ("budget_exceeded", "max_cost_usd", ""),
+    TOTAL_TOKENS: ("token_limit_exceeded", "max_total_tokens", "tokens"),
+    INPUT_TOKENS: ("token_limit_exceeded", "max_input_tokens", "input tokens"),
+    OUTPUT_TOKENS: ("token_limit_exceeded", "max_output_tokens", "output tokens"),
+    STEPS: ("step_limit_exceeded", "max_steps", "steps"),
+    TOOL_CALLS: ("tool_call_limit_exceeded", "max_tool_calls", "tool calls"),
+    RETRIES: ("retry_budget_exceeded", "max_retries", "retries"),
+}
+"""For each count: the reason, the field of `Limits`, and the unit."""
+
+
+def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> Stop:
+    """Say why a call is refused."""
+    return expired(caller, landing=landing) if isinstance(verdict, Expired) else exhausted(verdict, caller)
+
+
+def exhausted(verdict: Exhausted | Waits, caller: Account) -> Stop:
+    """Say that a ceiling leaves too little for the least call worth sending."""
+    count, ceiling, account = verdict
+    reason, field, _ = LIMITS[count]
+    if count == RETRIES:
+        ceiling = account.limits.ceiling("max_retries") or 0
+    value = amount(count, ceiling)
+    used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
+    calls = account.settled[STEPS]
+    kept = account.hold[count] if count != RETRIES else 0
+    said = f"{subject(account, caller)} reached its ceiling of {value}"
+    if used < ceiling:
+        said += f" after {amount(count, used)}"
+    said += f" in {calls:,} {'call' if calls == 1 else 'calls'}" if count != STEPS else ""
+    if isinstance(verdict, Waits):
+        said += "; other calls under way hold the rest"
+    elif kept:
+        said += f"; {amount(count, kept)} kept for its last turn"
+    return Stop(reason, "gate", f"{said}.", field, value)
+
+
+def amount(count: int, number: int) -> str:
+    """Write a number of what is counted, with its unit."""
+    if count == COST:
+        return format_money(number)
+    unit = LIMITS[count][2]
+    return f"{number:,} {unit.removesuffix('s') if number == 1 and unit != 'retries' else unit}"
+
+
+def expired(account: Account, *, landing: bool) -> Stop:
+    """Say that the time is over: the work's, or (for a landing turn) all of it."""
+    total = format_duration(max(account.deadline_at - account.opened_at, 0.0))
+    said = f"{subject(account, account)} reached its deadline of {total}"
+    kept = account.deadline_at - account.work_until
+    if not landing and kept > 0:
+        said += f"; the last {format_duration(kept)} are kept for its last turn"
+    return Stop("timeout", "gate", f"{said}.", "deadline", total)
+
+
+def aborted(reason: str) -> Stop:
+    """Say that somebody aborted, in his words."""
+    return Stop("aborted", "caller", f"The run was aborted: {reason}")
+
+
+def subject(account: Account, caller: Account) -> str:
+    """Name whose limit it is."""
+    if account.name:
+        return f"The run {account.name!r}"
+    return "The run" if account is caller or account.parent is None else "The run around it"
