@@ -108,7 +108,9 @@ class _Job(Generic[OutputT]):
         limits = in_force(self.limits, session, options)
         async with opened(model, limits, options) as around:
             context = root_run_context(session.session_id, options.ids)
-            gate = ExecutionContext(limits, clock=options.clock, ids=options.ids, on_event=session.dispatch)
+            # The whole has no last turn of its own; every item has one, inside the same ceilings.
+            ceilings = replace(limits, landing=None)
+            gate = ExecutionContext(ceilings, clock=options.clock, ids=options.ids, on_event=session.dispatch)
             unwatch = around.watch(session, context.run_id)
             try:
                 with gate, self.interrupts.over(gate):
@@ -189,12 +191,20 @@ class _Crew(Generic[OutputT]):
         undone = any(result is None or not result.ok for result in self.results)
         return stop if undone else None
 
+    def _ends_the_whole(self, stop: Stop) -> bool:
+        """Whether a limit that ended one item was a ceiling over all: one that the item did not have itself."""
+        if stop.limit is None or stop.limit == "max_turns":
+            return False
+        return getattr(self.each, stop.limit, None) is None
+
     async def _worker(self) -> None:
         for index in self.next:
             if self.gate.stop is not None or self.gate.work_stop is not None:
                 return
             result = await self._item(index)
             self.results[index] = result
+            if result.stop is not None and self._ends_the_whole(result.stop):
+                self.gate.land(result.stop)
             self._ended(index, result, result.run_id)
 
     async def _item(self, index: int) -> RunResult[OutputT]:

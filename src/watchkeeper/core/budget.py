@@ -11,11 +11,13 @@ import threading
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.quantities import CountLike, MoneyLike, count, money
-from watchkeeper.core.usage import Usage
+from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
+from watchkeeper.core.usage import NANOS_PER_USD, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class BudgetTracker:
     left. Exact under threads.
     """
 
-    __slots__ = ("_lock", "_usage", "budget")
+    __slots__ = ("__weakref__", "_lock", "_usage", "budget")
 
     def __init__(self, budget: Budget, usage: Usage | None = None) -> None:
         """Start with a budget and, if a run is continued, what was used before."""
@@ -138,3 +140,34 @@ class BudgetTracker:
         """Record what an evaluation used."""
         with self._lock:
             self._usage = self._usage + usage
+
+    def remaining(self) -> Budget:
+        """Return the budget that is left.
+
+        Raises:
+            BudgetExceededError: If one of its ceilings is used up.
+        """
+        used, budget = self._usage, self.budget
+        spent = {
+            "max_total_tokens": used.tokens.total,
+            "max_input_tokens": used.tokens.input_tokens,
+            "max_output_tokens": used.tokens.output_tokens,
+            "max_tool_calls": used.tool_calls,
+        }
+        left: dict[str, Any] = {"deadline": budget.deadline}
+        for name, amount in spent.items():
+            most: int | None = getattr(budget, name)
+            if most is not None:
+                left[name] = most - amount
+                _check_left(name, left[name], f"{amount:,} of {most:,}")
+        if budget.max_cost_usd is not None:
+            most = money(budget.max_cost_usd, "max_cost_usd")
+            nanos = most - (used.cost_nanos or 0)
+            _check_left("max_cost_usd", nanos, f"{format_money(used.cost_nanos)} of {format_money(most)}")
+            left["max_cost_usd"] = Decimal(nanos) / NANOS_PER_USD
+        return Budget(**left)
+
+
+def _check_left(name: str, left: int, spent: str) -> None:
+    if left <= 0:
+        raise BudgetExceededError(f"the shared budget is used up: {name}, {spent}; give a tracker with a larger budget")

@@ -60,7 +60,13 @@ class LoopRules:
 
 
 class TurnMachine:
-    """One run's loop: `handle` a signal, get the next command."""
+    """One run's loop: `handle` a signal, get the next command.
+
+    Attributes:
+        transcript: What was said; only this class appends to it while the run goes on.
+        state: Where the loop is.
+        turns: Replies so far, the landing's included.
+    """
 
     __slots__ = ("_incomplete", "_output", "_repairs", "_rules", "_stop", "_text", "state", "transcript", "turns")
 
@@ -111,6 +117,7 @@ class TurnMachine:
 
     def _replied(self, signal: Replied) -> Command:
         reply, landing = signal.reply, self.state is State.LANDING
+        self.turns += 1
         self._text = reply.message.text or self._text
         kept = kept_message(reply.message, reply.finish, landing=landing)
         if kept is not None:
@@ -175,7 +182,6 @@ class TurnMachine:
         if limit is not None and self.turns >= limit - kept_back:
             said = f"The run reached its limit of {limit:,} turns."
             return self._land(Stop("turn_limit_exceeded", "loop", said, "max_turns", f"{limit:,}"))
-        self.turns += 1
         return self._go(State.ASKING, AskModel())
 
     def _ask_again(self, notice: str, stop: Stop) -> Command:
@@ -194,7 +200,6 @@ class TurnMachine:
             return self._end_stopped(stop)
         self._stop = stop
         self.transcript.append(UserMessage.of(landing_notice(stop)))
-        self.turns += 1
         return self._go(State.LANDING, AskModel(landing=True))
 
     def _handed_over(self, reply: ModelReply, kept: AssistantMessage | None) -> Command:

@@ -32,6 +32,7 @@ from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.runtime.run import execute
+from watchkeeper.runtime.shared_budget import gate_of
 from watchkeeper.session.dispatcher import Dispatcher
 from watchkeeper.session.session import Session
 
@@ -135,27 +136,12 @@ class Adapter:
         """
         checked = checked_deadline(deadline, self._clock)
         session = session or Session(clock=self._clock, ids=self._ids)
-        limits = self._limits(session, checked, budget, budget_tracker)
-        if limits.max_cost_nanos is not None and self._price is None:
-            raise UnpricedModelError(
-                f"a cost ceiling is set, but there is no price for {self.model.name!r}; "
-                "give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
-            )
-        bound = prompt.bind(*params) if params else prompt
-        context = run_context or root_run_context(session.session_id, self._ids)
+        gate = self._gate(session, checked, budget, budget_tracker)
         forward = session.dispatcher.subscribe_all(bus.publish) if bus and bus is not session.dispatcher else None
-        gate = ExecutionContext(limits, clock=self._clock, ids=self._ids, on_event=session.dispatch)
-        plan = RunPlan(
-            bound.render(deadline=gate.deadline, output_in_prompt=not self.model.native_output),
-            self.model,
-            self._price,
-            self._settings,
-            checker=prompt.template.task_completion_checker,
-            parse_output=parse_output,
-        )
-        home = RunHome(session, gate, context, self._clock, self._ids, self._rng)
         try:
-            result = await execute(plan, home)
+            plan = self._plan(prompt.bind(*params) if params else prompt, gate, parse_output)
+            context = run_context or root_run_context(session.session_id, self._ids)
+            result = await execute(plan, RunHome(session, gate, context, self._clock, self._ids, self._rng))
         finally:
             gate.close()
             if forward is not None:
@@ -168,22 +154,38 @@ class Adapter:
             prompt_name=result.prompt_name,
             output=result.output,
             text=result.text,
-            usage=gate.usage.tokens,
-            cost=gate.usage.cost,
+            usage=result.usage.tokens,
+            cost=result.cost,
         )
 
-    def _limits(
+    def _gate(
         self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None
-    ) -> Limits:
-        """Return the tightest of everything that limits this evaluation."""
+    ) -> ExecutionContext:
+        """Open the gate with the tightest of everything that limits this evaluation, below the tracker's if any."""
         limits = UNLIMITED
         seeded = session[Budget].latest()
         for ceilings in (Budget(deadline=deadline) if deadline else None, budget, seeded):
             if ceilings is not None:
                 limits = tighten(limits, ceilings.as_limits(), self._clock)
+        priced = limits.max_cost_nanos is not None or (tracker is not None and tracker.budget.max_cost_usd is not None)
+        if priced and self._price is None:
+            raise UnpricedModelError(
+                f"a cost ceiling is set, but there is no price for {self.model.name!r}; "
+                "give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
+            )
         if tracker is not None:
-            limits = tighten(limits, tracker.remaining().as_limits(), self._clock)
-        return limits
+            return gate_of(tracker, self._clock, self._ids).child(limits)
+        return ExecutionContext(limits, clock=self._clock, ids=self._ids, on_event=session.dispatch)
+
+    def _plan(self, prompt: Prompt[OutputT], gate: ExecutionContext, parse_output: bool) -> RunPlan[OutputT]:
+        return RunPlan(
+            prompt.render(deadline=gate.deadline, output_in_prompt=parse_output and not self.model.native_output),
+            self.model,
+            self._price,
+            self._settings,
+            checker=prompt.template.task_completion_checker,
+            parse_output=parse_output,
+        )
 
 
 BUDGET_STOPS: Final = frozenset(

@@ -109,7 +109,11 @@ class Backoff:
             return
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        forget = self._token.on_cancel(lambda _: loop.call_soon_threadsafe(woken.set))
+
+        def wake(_: str) -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        forget = self._token.on_cancel(wake)
         sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
         waking = asyncio.ensure_future(woken.wait())
         try:

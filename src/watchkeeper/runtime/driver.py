@@ -99,7 +99,7 @@ class _Driver:
 
     async def _ask(self, landing: bool) -> Signal:
         try:
-            return Replied(await self.models.ask(self.machine.turns, landing=landing))
+            return Replied(await self.models.ask(self.machine.turns + 1, landing=landing))
         except WorkStoppedError as stopped:
             self.error = self.error or stopped.error
             return Stopped(stopped.stop)
