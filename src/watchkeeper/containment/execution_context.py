@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
 from types import CoroutineType, TracebackType
@@ -185,15 +185,14 @@ class ExecutionContext:
         error: BaseException | None = None
         mark = CURRENT.set(flight)
         try:
-            coroutine = work(flight)
-            if type(coroutine) is not CoroutineType:
-                coroutine = _as_coroutine(coroutine)
+            begun = work(flight)
+            running: Coroutine[Any, Any, T] = begun if isinstance(begun, CoroutineType) else _as_coroutine(begun)
             try:
-                waited = coroutine.send(None)
+                waited = running.send(None)
             except StopIteration as returned:
                 value = returned.value
             else:
-                value = await fly(flight, coroutine, waited, self._clock)
+                value = await fly(flight, running, waited, self._clock)
         except LeftBehindError:
             return self._leave_behind(flight, meter)
         except BaseException as raised:

@@ -49,7 +49,6 @@ class Flight(Ticket):
     """
 
     __slots__ = (
-        "_clock",
         "_loop",
         "_others",
         "_pause",
@@ -131,7 +130,6 @@ class Flight(Ticket):
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "the gate's async calls run in an asyncio task"
-        self._clock = clock
         self._task = task
         self._others = task.cancelling()
         self._loop = loop
@@ -205,10 +203,10 @@ def fly(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: Clock)
                 waited = work.send(sent)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
-    return (yield from _see_out(flight, work, waited))
+    return (yield from _see_out(flight, work, waited, clock))
 
 
-def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: Clock) -> Generator[Any, Any, T]:
     """Give interrupted work its grace, then leave it behind.
 
     The task waits for a future of ours rather than for the work's own, so that it can turn away without cancelling what
@@ -227,7 +225,6 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any) -> Gener
         over = True
         resume()
 
-    clock = flight._clock
     timer = clock.call_at(clock.monotonic() + GRACE_SECONDS, end_grace)
     try:
         while True:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple, overload
+from typing import Any, Final, Literal, NamedTuple, cast, overload
 from uuid import UUID
 
 from watchkeeper.core.clock import Clock
@@ -148,7 +148,10 @@ class NodesView(Sequence[NodeRecord]):
 
     def __eq__(self, other: object) -> bool:
         """Return whether the other holds equal nodes in the same order."""
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(NodeRecord.__eq__, self, other))
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        others = cast("Sequence[object]", other)
+        return len(self) == len(others) and all(one == two for one, two in zip(self, others, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # a view of records that may be unhashable
 

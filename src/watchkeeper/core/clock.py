@@ -45,6 +45,10 @@ class Clock(Protocol):
         """Call back on the running asyncio loop once `monotonic` reaches ``when`` (soon, if it is past)."""
         ...
 
+    def wait(self, event: threading.Event, seconds: float | None) -> None:
+        """Block this thread until ``event`` is set or so many seconds have passed; None waits as long as it takes."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
@@ -69,6 +73,10 @@ class SystemClock:
         remaining = when - time.monotonic()
         return loop.call_later(remaining, callback) if remaining > 0 else loop.call_soon(callback)
 
+    def wait(self, event: threading.Event, seconds: float | None) -> None:
+        """Block this thread until ``event`` is set or the time has passed."""
+        event.wait(None if seconds is None else max(seconds, 0.0))
+
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 
@@ -79,7 +87,7 @@ _ROUNDS: Final = 20
 class _TestTimer:
     __slots__ = ("callback", "loop")
 
-    def __init__(self, callback: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, callback: Callable[[], None], loop: asyncio.AbstractEventLoop | None) -> None:
         self.callback: Callable[[], None] | None = callback
         self.loop = loop
 
@@ -87,7 +95,7 @@ class _TestTimer:
         self.callback = None
 
     def fire(self) -> None:
-        if self.loop is _running_loop():
+        if self.loop is None or self.loop is _running_loop():
             self._call()
         elif not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._call)
@@ -177,6 +185,20 @@ class TestClock:
         with self._lock:
             heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
+
+    def wait(self, event: threading.Event, seconds: float | None) -> None:
+        """Block this thread until ``event`` is set; once the test has moved time so far, the clock sets it."""
+        if seconds is None:
+            event.wait()
+            return
+        timer = _TestTimer(event.set, None)
+        with self._lock:
+            when = self._elapsed + seconds
+            heapq.heappush(self._timers, (when, next(self._order), timer))
+        if seconds <= 0:
+            event.set()
+        event.wait()
+        timer.cancel()
 
     def _move_to(self, target: float) -> None:
         while True:

@@ -1,0 +1,247 @@
+"""Threads for code that blocks: reused, daemonic, and never waited for longer than asked.
+
+A job runs with a copy of the caller's context variables. Whoever waits may stop waiting at any time: the thread
+finishes by itself, and its late result goes where the caller wished. A thread that has had nothing to do for a while
+ends; none keeps the interpreter from exiting. Code with thread affinity does not belong here: two jobs may run on two
+threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from watchkeeper.core.clock import Clock
+
+T = TypeVar("T")
+
+IDLE_SECONDS: Final = 10.0
+"""How long a thread waits for its next job before it ends."""
+
+OnLate = Callable[[T | None, BaseException | None], object]
+
+
+class Job(Generic[T]):
+    """One callable on a worker thread.
+
+    Attributes:
+        value: What it returned.
+        error: What it raised.
+    """
+
+    __slots__ = ("_context", "_fn", "_on_done", "error", "value")
+
+    def __init__(self, fn: Callable[[], T], on_done: Callable[[Job[T]], object]) -> None:
+        """Prepare a call of ``fn``; ``on_done`` is called on the worker's thread."""
+        self._fn: Callable[[], T] | None = fn
+        self._on_done: Callable[[Job[T]], object] | None = on_done
+        self._context: Context | None = copy_context()
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run it, here and now; keep nothing of it but its result."""
+        fn, context, on_done = self._fn, self._context, self._on_done
+        self._fn = self._context = self._on_done = None
+        if fn is None or context is None or on_done is None:
+            raise RuntimeError("a job runs once")
+        try:
+            self.value = context.run(fn)
+        except StopIteration as error:  # a future cannot carry one
+            self.error = RuntimeError(f"{fn!r} raised StopIteration")
+            self.error.__cause__ = error
+        except BaseException as error:
+            self.error = error
+        on_done(self)
+
+    def result(self) -> T:
+        """Return what it returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class Worker:
+    """One thread and its mailbox of one job."""
+
+    __slots__ = ("_job", "_mail", "_pool")
+
+    def __init__(self, pool: WorkerPool) -> None:
+        """Start the thread; it belongs to ``pool``."""
+        self._pool = pool
+        self._job: Job[Any] | None = None
+        self._mail = threading.Lock()
+        self._mail.acquire()
+        threading.Thread(target=self._work, name="watchkeeper-worker", daemon=True).start()
+
+    def give(self, job: Job[Any]) -> None:
+        """Hand over a job; only to a worker that is idle."""
+        self._job = job
+        self._mail.release()
+
+    def _work(self) -> None:
+        while True:
+            if not self._mail.acquire(timeout=self._pool.idle_seconds):
+                if self._pool.retire(self):
+                    return
+                self._mail.acquire()  # somebody has just picked this worker: its job is on the way
+            job, self._job = self._job, None
+            if job is not None:
+                job.run()
+                del job
+            self._pool.rest(self)
+
+
+class WorkerPool:
+    """Hands jobs to idle threads, the most recently used first, and starts a thread where there is none."""
+
+    __slots__ = ("_idle", "_lock", "idle_seconds")
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        """Start without threads; each ends after so many idle seconds."""
+        self.idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._idle: list[Worker] = []
+
+    @property
+    def idle(self) -> int:
+        """Number of threads that wait for a job."""
+        return len(self._idle)
+
+    def run(self, job: Job[Any]) -> None:
+        """Run a job on a thread, at once."""
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None
+        (worker or Worker(self)).give(job)
+
+    def rest(self, worker: Worker) -> None:
+        """Take back a worker that is done."""
+        with self._lock:
+            self._idle.append(worker)
+
+    def retire(self, worker: Worker) -> bool:
+        """Let an idle worker go; return False if it has just been picked for a job."""
+        with self._lock:
+            if worker not in self._idle:
+                return False
+            self._idle.remove(worker)
+            return True
+
+    def forget_threads(self) -> None:
+        """Start afresh in a forked process, which has none of its parent's threads."""
+        self._lock = threading.Lock()
+        self._idle = []
+
+
+WORKERS: Final = WorkerPool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WORKERS.forget_threads)
+
+
+class _Handover(Generic[T]):
+    """Decides, once, whether a result still finds somebody who waits for it."""
+
+    __slots__ = ("_lock", "_on_late", "_over")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._over = False
+        self._on_late: OnLate[T] | None = None
+
+    def arrive(self, job: Job[T]) -> bool:
+        """Return whether the result comes in time; else give it to whoever wished for it."""
+        with self._lock:
+            in_time, self._over = not self._over, True
+        if not in_time and self._on_late is not None:
+            self._on_late(job.value, job.error)
+        return in_time
+
+    def leave(self, on_late: OnLate[T] | None) -> bool:
+        """Stop waiting; return False if the result is there already."""
+        with self._lock:
+            left, self._over = not self._over, True
+            self._on_late = on_late
+        return left
+
+
+async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | None = None) -> T:
+    """Run a blocking callable on a worker thread and wait for it without blocking the loop.
+
+    Cancelling the wait returns at once; the thread finishes by itself.
+
+    Args:
+        fn: What to call.
+        *args: Its positional arguments.
+        on_late: Given value and error if they come after the wait was cancelled; on the worker's thread, or on the one
+            that cancelled if both happened together.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        BaseException: Whatever it raised; a StopIteration as a RuntimeError.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    handover: _Handover[T] = _Handover()
+
+    def deliver(job: Job[T]) -> None:
+        if future.done():
+            return
+        if job.error is None:
+            future.set_result(job.value)  # type: ignore[arg-type]
+        else:
+            future.set_exception(job.error)
+
+    def done(job: Job[T]) -> None:
+        if handover.arrive(job):
+            with suppress(RuntimeError):  # the loop was closed under the one who waits
+                loop.call_soon_threadsafe(deliver, job)
+
+    job = Job(partial(fn, *args) if args else fn, done)
+    WORKERS.run(job)
+    try:
+        return await future
+    except BaseException as error:
+        if error is not job.error and not handover.leave(on_late) and on_late is not None:
+            on_late(job.value, job.error)
+        raise
+
+
+class BlockingCall(Generic[T]):
+    """A callable on a worker thread that a plain thread waits for, as long as it likes."""
+
+    __slots__ = ("_handover", "_job", "_woken")
+
+    def __init__(self, fn: Callable[[], T]) -> None:
+        """Start it."""
+        self._woken = threading.Event()
+        self._handover: _Handover[T] = _Handover()
+        self._job = Job(fn, self._done)
+        WORKERS.run(self._job)
+
+    def _done(self, job: Job[T]) -> None:
+        if self._handover.arrive(job):
+            self._woken.set()
+
+    def wait(self, seconds: float | None, clock: Clock) -> None:
+        """Block until it is done, the time is over, or somebody calls `wake`."""
+        clock.wait(self._woken, seconds)
+
+    def wake(self) -> None:
+        """Let the one who waits look up; from any thread."""
+        self._woken.set()
+
+    def leave(self, on_late: OnLate[T]) -> bool:
+        """Stop waiting; return False if the result is there, else it goes to ``on_late`` on the worker's thread."""
+        return self._handover.leave(on_late)
+
+    def result(self) -> T:
+        """Return what it returned, or raise what it raised; only after `leave` returned False."""
+        return self._job.result()
