@@ -179,7 +179,7 @@ def _without_marks(value: Any) -> Any:
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return {key: _without_marks(item) for key, item in fields.items() if key != "cache_control"}
-    return [_without_marks(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+    return list(map(_without_marks, value)) if isinstance(value, list) else value
 
 
 @every_remote

@@ -36,6 +36,7 @@ class Endpoint:
         from watchkeeper.adapters import provider_errors, transport
 
         httpx = transport.sdk_httpx(sdk)
+        self._body_of = transport.body_of
         self._check_remote = transport.check_remote
         self._provider_error = provider_errors.provider_error
         self._broken_stream = provider_errors.broken_stream
@@ -58,10 +59,9 @@ class Endpoint:
             response = await self._client.post(
                 self.url + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
             )
+            return await self._body_of(response)
         except self._errors as error:
             raise self._translate(error) from error
-        content: bytes = response.content
-        return content
 
     async def stream(
         self, path: str, body: bytes, timeout: float | None, on_event: Callable[[dict[str, Any]], None]

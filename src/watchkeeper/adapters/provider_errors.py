@@ -83,6 +83,8 @@ def provider_error(
     headers: Mapping[str, str] = response.headers if response is not None else {}
     said, text = describe(body)
     code = code or said
+    if status is not None and 300 <= status < 400:
+        text = f"a redirect to {headers.get('location')}, which is not followed: give the final address as base_url"
     text = text or shorten(str(error))
     fault = classify(code, text, status)
     # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.

@@ -9,6 +9,7 @@ Nothing here retries, and nothing here knows a provider.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import io
 import ipaddress
@@ -29,6 +30,8 @@ CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
 LARGE_BODY_BYTES: Final = 1 << 20
 IDLE_SECONDS: Final = 15.0
+# Where the bytes of a body ride along, so that nothing has to be read out of a stream that is one piece anyway.
+BODY: Final = "watchkeeper_body"
 
 
 class RemotePolicy:
@@ -101,6 +104,11 @@ class LoopSessions:
         self._held: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def count(self) -> int:
+        """How many sessions are open."""
+        return len(self._held)
+
     async def get(self) -> aiohttp.ClientSession:
         """Return the running loop's session, opening it at first use."""
         held = self._held.get(asyncio.get_running_loop())
@@ -131,15 +139,17 @@ class LoopSessions:
         try:
             yield
         finally:
-            with self._lock:
-                self._held.pop(loop, None)
+            self._take(loop, session)
             await session.close()
 
     def _forget_dead_loops(self) -> None:
         for loop in [loop for loop in self._held if loop.is_closed()]:
             session, _ = self._held.pop(loop)
-            if session.connector is not None:
-                session.connector.close()
+            # With its loop gone, closing waits for nothing: one step of the coroutine is all of it.
+            closing = session.close()
+            with contextlib.suppress(StopIteration):
+                closing.send(None)
+            closing.close()
 
     async def close(self) -> None:
         """Close every session: those of other running loops on their own loop."""
@@ -147,11 +157,30 @@ class LoopSessions:
         with self._lock:
             self._forget_dead_loops()
             held = list(self._held.items())
-        for loop, (_, guard) in held:
+        for loop, (session, guard) in held:
+            if not loop.is_running() or not self._take(loop, session):
+                continue
             if loop is here:
                 await guard.aclose()
-            elif loop.is_running():
+            else:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_finish(guard), loop))
+
+    def _take(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> bool:
+        """Give up a session and return whether it was still held: it is closed by whoever takes it."""
+        with self._lock:
+            held = self._held.get(loop)
+            if held is None or held[0] is not session:
+                return False
+            del self._held[loop]
+            return True
+
+
+async def body_of(response: Any) -> bytes:
+    """Return the bytes of a response."""
+    whole: bytes | None = response.extensions.get(BODY)
+    if whole is None or "content-encoding" in response.headers:
+        whole = await response.aread()
+    return whole
 
 
 async def _finish(guard: AsyncGenerator[None]) -> None:
@@ -202,7 +231,7 @@ class Exchange:
         Raises:
             httpx.TransportError: Whatever went wrong on the way, as the SDKs expect it.
         """
-        body: bytes = request.content
+        body: bytes = request.extensions[BODY] if BODY in request.extensions else request.content
         session = await self.sessions.get()
         try:
             response = await session.request(
@@ -214,17 +243,17 @@ class Exchange:
                 **self._target(str(request.url)),
             )
             if stream:
-                return self._httpx.Response(
-                    response.status,
-                    headers=response.raw_headers,
-                    stream=self._stream_class(response, self._httpx),
-                    request=request,
-                )
+                return self._response(response, request, self._stream_class(response, self._httpx), {})
             async with response:
                 content = await response.read()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise as_httpx_error(self._httpx, error) from error
-        return self._httpx.Response(response.status, headers=response.raw_headers, content=content, request=request)
+        return self._response(response, request, self._httpx.ByteStream(content), {BODY: content})
+
+    def _response(self, answer: aiohttp.ClientResponse, request: Any, stream: Any, extensions: dict[str, Any]) -> Any:
+        return self._httpx.Response(
+            answer.status, headers=answer.raw_headers, stream=stream, request=request, extensions=extensions
+        )
 
     def _target(self, url: str) -> dict[str, Any]:
         target = self._targets.get(url)
@@ -265,15 +294,14 @@ class AioClient:
 
     def build_request(self, method: str, url: Any, **parts: Any) -> Any:
         """Build a request from what the SDK decided, without merging defaults that the SDK has set already."""
-        if set(parts) <= {"headers", "timeout", "content", "files", "params"} and not (
-            parts.get("files") or parts.get("params")
-        ):
+        content = parts.get("content")
+        if isinstance(content, bytes) and not (parts.get("files") or parts.get("params")):
             return self.httpx.Request(
                 method,
                 url,
                 headers=parts.get("headers"),
-                content=parts.get("content"),
-                extensions={"timeout": parts.get("timeout")},
+                stream=self.httpx.ByteStream(content),
+                extensions={"timeout": parts.get("timeout"), BODY: content},
             )
         return self.httpx.AsyncClient.build_request(self, method, url, **parts)
 

@@ -1,0 +1,199 @@
+"""The SDKs' HTTP client over aiohttp: what it carries, whom it trusts, and that it leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import httpx2
+import openai
+import pytest
+
+from tests.adapters.remote import CHAT, conversation, request
+from watchkeeper.adapters import transport
+from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.messages import UserMessage
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.script import Reply, say
+from watchkeeper.testing.wire import WireReply, WireRequest, WireServer
+
+
+def yes(number: int, body: Any) -> Reply:
+    return say("Yes.")
+
+
+@pytest.mark.parametrize(
+    ("url", "near"),
+    [
+        ("http://127.0.0.1:80/v1", True),
+        ("http://localhost/v1", True),
+        ("http://api.localhost", True),
+        ("http://[::1]:8080", True),
+        ("https://api.openai.com/v1", False),
+        ("http://10.0.0.1", False),
+        ("http://localhost.example.com", False),
+        ("nonsense", False),
+    ],
+)
+def test_this_machine_is_told_from_others(url: str, near: bool) -> None:
+    assert transport.is_loopback(url) is near
+
+
+def test_blocking_returns_what_held_before() -> None:
+    before = transport.allow_remote(False)
+    assert transport.allow_remote(before) is False
+    transport.allow_remote(False)
+    with pytest.raises(ConfigurationError, match=r"api\.openai\.com"):
+        transport.check_remote("https://api.openai.com/v1")
+    transport.allow_remote(True)
+    transport.check_remote("https://api.openai.com/v1")
+    transport.allow_remote(before)
+
+
+def test_the_environment_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "near.example")
+    assert transport.environment_proxy("https://api.openai.com/v1") == "http://proxy.example:3128"
+    assert transport.environment_proxy("https://near.example/v1") is None
+    assert transport.environment_proxy("https://localhost/v1") is None
+    assert transport.environment_proxy("http://api.example/v1") is None
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example:3128")
+    assert transport.environment_proxy("https://api.openai.com/v1") == "http://user:secret@proxy.example:3128"
+
+
+def test_the_client_is_of_the_sdks_own_httpx() -> None:
+    older = SimpleNamespace(DefaultAsyncHttpxClient=type("Default", (httpx.AsyncClient,), {}))
+    newer = SimpleNamespace(DefaultAsyncHttpxClient=type("Default", (httpx2.AsyncClient,), {}))
+    assert isinstance(transport.aio_client(older), httpx.AsyncClient)  # type: ignore[arg-type]
+    assert isinstance(transport.aio_client(newer), httpx2.AsyncClient)  # type: ignore[arg-type]
+
+
+async def test_a_large_conversation_is_sent_without_complaint() -> None:
+    """aiohttp warns of large bytes, and warnings are errors here."""
+    text = "x" * (transport.LARGE_BODY_BYTES + 1)
+    async with CHAT.fake([say("Long.")]) as fake:
+        model = CHAT.model(fake.base_url)
+        assert (await model.turn(request(conversation(UserMessage.of(text))))).message.text == "Long."
+        await model.close()
+        assert fake.bodies()[0]["messages"][0]["content"] == text
+
+
+async def test_a_compressed_answer_is_read() -> None:
+    inner = FakeOpenAI(yes)
+
+    def compressed(incoming: WireRequest) -> WireReply:
+        reply = inner.handle(incoming)
+        return WireReply(headers={"content-encoding": "gzip"}, body=gzip.compress(reply.body))
+
+    async with WireServer(compressed) as server:
+        model = CHAT.model(f"{server.url}/v1")
+        assert (await model.turn(request())).message.text == "Yes."
+        await model.close()
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """The key would go along to an address that nobody named."""
+    async with CHAT.fake(yes) as target:
+
+        def redirect(incoming: WireRequest) -> WireReply:
+            return WireReply(status=307, headers={"location": f"{target.base_url}/chat/completions"})
+
+        async with WireServer(redirect) as server:
+            model = CHAT.model(f"{server.url}/v1")
+            with pytest.raises(ProviderError, match="a redirect to .* give the final address as base_url") as caught:
+                await model.turn(request())
+            await model.close()
+        assert target.requests == []
+    assert (caught.value.fault, caught.value.status) == ("bad_request", 307)
+
+
+async def test_an_idle_connection_that_the_server_dropped_is_replaced() -> None:
+    async with CHAT.fake(yes) as fake:
+        model = CHAT.model(fake.base_url)
+        await model.turn(request())
+        fake.drop_connections()
+        await fake.until(lambda: not fake.open_connections)
+        await asyncio.sleep(0)
+        assert (await model.turn(request())).message.text == "Yes."
+        await model.close()
+        assert fake.connections == 2
+
+
+async def test_many_turns_at_once() -> None:
+    async with CHAT.fake(yes) as fake:
+        model = CHAT.model(fake.base_url)
+        replies = await asyncio.gather(*(model.turn(request()) for _ in range(50)))
+        await model.close()
+    assert {reply.message.text for reply in replies} == {"Yes."}
+
+
+class Rotating(httpx.Auth):
+    """A sign-in of two requests: the first key is refused, the second is taken."""
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        request.headers["authorization"] = "Bearer stale"
+        response = yield request
+        if response.status_code == 401:
+            request.headers["authorization"] = "Bearer fresh"
+            yield request
+
+
+async def test_a_sign_in_of_several_requests_goes_through_httpx() -> None:
+    async with FakeOpenAI(yes, key="fresh") as fake:
+        client = transport.aio_client(openai)
+        body = b'{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hello"}]}'
+        sent = client.build_request("POST", httpx.URL(f"{fake.base_url}/chat/completions"), content=body)
+        response = await client.send(sent, auth=Rotating())
+        assert b"Yes." in await transport.body_of(response)
+        await client.aclose()
+        assert [incoming.headers["authorization"] for incoming in fake.requests] == ["Bearer stale", "Bearer fresh"]
+
+
+async def test_other_requests_are_built_as_httpx_builds_them() -> None:
+    client = transport.aio_client(openai)
+    built = client.build_request("GET", "http://localhost/v1/models", params={"limit": "1"})
+    assert str(built.url) == "http://localhost/v1/models?limit=1"
+    await client.aclose()
+
+
+async def test_closing_reaches_the_connections_of_other_loops() -> None:
+    """So a model that was used through the synchronous API can be closed from anywhere."""
+    model: Any = None
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        with CHAT.fake(yes) as fake:
+            model = CHAT.model(fake.base_url)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(model.turn(request()), loop))
+            await model.turn(request())
+            assert fake.open_connections == 2
+            await model.close()
+            await model.turn(request())
+            await model.close()
+            assert fake.connections == 3
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(thread.join)
+        loop.close()
+
+
+def test_a_loop_that_died_without_cleaning_up_is_forgotten() -> None:
+    with CHAT.fake(yes) as fake:
+        sessions = transport.LoopSessions()
+
+        async def use() -> None:
+            session = await sessions.get()
+            assert not session.closed
+
+        careless = asyncio.new_event_loop()
+        careless.run_until_complete(use())
+        careless.close()
+        asyncio.run(use())
+        assert sessions.count == 0
+        assert fake.connections == 0
