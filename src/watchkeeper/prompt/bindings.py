@@ -8,7 +8,6 @@ ever changed.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -114,11 +113,15 @@ def match_predicate(
 
 
 def _hints(enabled: Callable[..., object]) -> Mapping[str, Any]:
-    target = enabled if inspect.isroutine(enabled) else getattr(type(enabled), "__call__", enabled)  # noqa: B004
     try:
-        return typing.get_type_hints(target)
+        return typing.get_type_hints(function_of(enabled))
     except (NameError, TypeError, AttributeError):
         return {}
+
+
+def function_of(predicate: Any) -> Any:
+    """Return the function that a call of the predicate runs: itself, or its class's ``__call__``."""
+    return predicate if inspect.isroutine(predicate) else type(predicate).__call__
 
 
 def listing(types: Collection[type[Any]], names: Collection[str]) -> str:
@@ -137,6 +140,8 @@ def ambiguous(name: str, owners: Iterable[type[Any]]) -> str:
 
 def unknown(name: str, known: Collection[str]) -> str:
     """Word the error for a placeholder that nothing can fill."""
+    import difflib
+
     near = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean ${{{near[0]}}}?" if near else ""
     there = ", ".join(f"${{{item}}}" for item in sorted(known)) or "none"

@@ -101,7 +101,7 @@ class FileOutputChecker:
         if files is None:
             return TaskCompletionResult.unverified("the run has no filesystem in which files could be looked for")
         absent = [path for path in self.files if not files.is_file(path)]
-        empty = [path for path in self.files if path not in absent and not files.read_bytes(path).strip()]
+        empty = [path for path in self.files if path not in absent and files.stat(path).size == 0]
         missing = [f"missing: {', '.join(absent)}"] * bool(absent) + [f"empty: {', '.join(empty)}"] * bool(empty)
         if missing:
             return TaskCompletionResult.incomplete("these files are expected: " + "; ".join(missing))

@@ -2,8 +2,8 @@
 
 Plain text (``str``) has no schema and is taken as it is. Everything else is asked for as one JSON object; a type that
 is none (a list, a number, a choice) is wrapped in an object with the one field ``value``. Reading is tolerant of what
-models put around JSON (a fence, a sentence) and strict about the type: nothing is coerced, and an answer that could
-mean two things is refused. Errors are worded for the model that must repair the answer.
+models put around JSON (a fence, a sentence) and strict about the type: nothing is coerced, no field is dropped, and an
+answer that could mean two things is refused. Errors are worded for the model that must repair the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from watchkeeper.core.codec import CodecError, convert, decode, json_schema, map_schema
+from watchkeeper.core.closed_schema import close, unknown_field
+from watchkeeper.core.codec import CodecError, decode, json_schema
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, PromptDefinitionError
 from watchkeeper.core.model import OutputSchema
 
@@ -36,7 +37,7 @@ WRAPPED: Final = "value"
 """Field that holds an answer which is not an object by itself."""
 
 _MOST_ATTEMPTS: Final = 64
-_OPENER: Final = re.compile(r"[{\[]")
+_BROKEN: Final = re.compile(r"\{\s*\"|\[\s*[\"{\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class AnswerForm:
 
     Attributes:
         schema: What the model is asked for.
-        wrapped: Whether the value lies in the field ``value`` of the object.
+        wrapper: The object with the one field ``value``, for a type that is no object by itself; else None.
         expectation: The same in one sentence, for a model that got it wrong.
     """
 
     schema: OutputSchema
-    wrapped: bool
+    wrapper: type[Any] | None
     expectation: str
 
 
@@ -80,23 +81,14 @@ def _form(type_: Any) -> AnswerForm:
     if type_ is Any or type_ is object or type_ is None or type_ is type(None):
         raise PromptDefinitionError(f"output type {name} says nothing; use a dataclass, or str for plain text")
     try:
-        schema = json_schema(type_)
-        wrapped = schema.get("type") != "object"
-        if wrapped:
-            name = "Answer"
-            schema = json_schema(msgspec.defstruct(name, [(WRAPPED, type_)]))
+        schema, wrapper = json_schema(type_), None
+        if schema.get("type") != "object":
+            name, wrapper = "Answer", msgspec.defstruct("Answer", [(WRAPPED, type_)])
+            schema = json_schema(wrapper)
     except ConfigurationError as error:
         raise PromptDefinitionError(f"output type {name} cannot be asked for: {error}") from error
-    schema = map_schema(schema, _closed)
-    return AnswerForm(OutputSchema(name, schema), wrapped, describe(schema))
-
-
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Name every field that may be given, as providers want it, and drop titles: they repeat names and cost tokens."""
-    table = {key: value for key, value in schema.items() if key != "title"}
-    if "properties" in table:
-        table.setdefault("additionalProperties", False)
-    return table
+    schema = close(schema)
+    return AnswerForm(OutputSchema(name, schema), wrapper, describe(schema))
 
 
 _cached_form = functools.lru_cache(maxsize=256)(_form)
@@ -120,49 +112,68 @@ def parse_output(text: str, type_: type[T]) -> T:
     if type_ is str:
         return cast("T", text)
     form = answer_form(type_)
+    try:
+        return _only_one(text.strip(), type_, form)
+    except CodecError as error:
+        raise OutputParseError(f"The answer does not fit: {error}. {form.expectation}", raw=text) from error
+
+
+def _only_one(text: str, type_: type[T], form: AnswerForm) -> T:
     found: list[T] = []
-    problem = ""
-    for candidate in _candidates(text):
+    problems: list[tuple[int, str]] = []
+    for candidate in _candidates(text, "{" if form.wrapper is None else "{["):
         try:
             value = _read(candidate, type_, form)
         except CodecError as error:
-            problem = problem or f"The answer does not fit: {error}."
-            continue
-        if value not in found:
-            found.append(value)
+            problems.append((len(candidate), str(error)))
+        except Exception as error:  # a check that the user wrote into the type said no in words of its own
+            problems.append((len(candidate), f"{type(error).__name__}: {error}"))
+        else:
+            found += [value] if value not in found else []
     if len(found) == 1:
         return found[0]
     if found:
-        problem = f"The answer holds {len(found)} different JSON values that fit; only one can be the answer."
-    raise OutputParseError(f"{problem or _no_json(text)} {form.expectation}", raw=text)
+        raise CodecError(f"it holds {len(found)} different JSON values that fit, and only one can be meant")
+    if problems:
+        raise CodecError(max(problems)[1])  # the longest is what was meant; others are mentioned along the way
+    raise CodecError("it holds no JSON object" if text else "it is empty")
 
 
 def _read(candidate: str, type_: type[T], form: AnswerForm) -> T:
-    if not form.wrapped:
+    data = json.loads(candidate)
+    wrapped = isinstance(data, dict) and cast("dict[str, Any]", data).keys() == {WRAPPED}
+    bare = form.wrapper is not None and not wrapped
+    unknown = unknown_field({WRAPPED: data} if bare else data, form.schema.schema)
+    if unknown is not None:
+        raise CodecError(unknown)
+    if form.wrapper is None or bare:
         return decode(candidate, type_)
-    data = decode(candidate, cast("type[Any]", Any))
-    if isinstance(data, dict) and cast("dict[str, Any]", data).keys() == {WRAPPED}:
-        return convert(data[WRAPPED], type_)
-    return convert(data, type_)
+    return cast("T", getattr(decode(candidate, form.wrapper), WRAPPED))
 
 
-def _candidates(text: str) -> Iterator[str]:
-    """Yield the whole text if it is JSON, else every outermost JSON object or array in it."""
-    stripped = text.strip()
-    if _is_json(stripped):
-        yield stripped
+def _candidates(text: str, openers: str) -> Iterator[str]:
+    """Yield the whole text if it is JSON, else the outermost JSON values in it that begin with one of ``openers``.
+
+    Raises:
+        CodecError: At JSON that breaks off: what stands inside it is a part of the answer, not the answer.
+    """
+    if _is_json(text):
+        yield text
         return
+    opener = re.compile(f"[{re.escape(openers)}]")
     position = 0
     for _ in range(_MOST_ATTEMPTS):
-        opener = _OPENER.search(stripped, position)
-        if opener is None:
+        start = opener.search(text, position)
+        if start is None:
             return
         try:
-            _, end = json.JSONDecoder().raw_decode(stripped, opener.start())
-        except (ValueError, RecursionError):
-            position = opener.end()
+            _, end = json.JSONDecoder().raw_decode(text, start.start())
+        except (ValueError, RecursionError) as error:
+            if _BROKEN.match(text, start.start()):
+                raise CodecError(_json_problem(error)) from error
+            position = start.end()
         else:
-            yield stripped[opener.start() : end]
+            yield text[start.start() : end]
             position = end
 
 
@@ -174,20 +185,10 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _no_json(text: str) -> str:
-    stripped = text.strip()
-    if not stripped:
-        return "The answer is empty."
-    start = stripped.find("{")
-    if start < 0:
-        return "The answer holds no JSON object."
-    try:
-        json.JSONDecoder().raw_decode(stripped, start)
-    except json.JSONDecodeError as error:
-        return f"The answer is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
-    except (ValueError, RecursionError) as error:
-        return f"The answer is not valid JSON: {error}."
-    return "The answer holds no JSON object."
+def _json_problem(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    return f"it is not valid JSON: {error}"
 
 
 def describe(schema: Mapping[str, Any]) -> str:

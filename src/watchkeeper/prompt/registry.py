@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +43,8 @@ class PromptRegistry:
         prompt = self._prompts.get((ns, key))
         if prompt is not None:
             return prompt
+        import difflib
+
         names = [f"{known_ns}/{known_key}" for known_ns, known_key in self._prompts]
         near = difflib.get_close_matches(f"{ns}/{key}", names, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.core.messages import ImagePart
+from watchkeeper.prompt.bindings import function_of
 from watchkeeper.prompt.placeholders import Piece, names_in, parse_text
 from watchkeeper.tools.tool import Tool
 
@@ -94,8 +95,7 @@ class MarkdownSection:
         return items
 
     def _check_role(self) -> None:
-        roles: tuple[object, ...] = (None, *get_args(Role))
-        if self.role not in roles:
+        if not _is_role(self.role):
             raise PromptDefinitionError(f"section {self.key!r}: role {self.role!r} must be 'system' or 'user'")
         for child in self.children:
             if child.role is not None and child.role != (self.role or "user"):
@@ -107,9 +107,12 @@ class MarkdownSection:
             raise PromptDefinitionError(f"section {self.key!r}: a system section cannot hold images")
 
 
+def _is_role(role: object) -> bool:
+    return role is None or role in get_args(Role)
+
+
 def _check_predicate(enabled: object, key: str) -> None:
     if not callable(enabled):
         raise PromptDefinitionError(f"section {key!r}: enabled={enabled!r} must be a function that returns a bool")
-    call = enabled if inspect.isroutine(enabled) else getattr(enabled, "__call__", enabled)  # noqa: B004
-    if inspect.iscoroutinefunction(call):
+    if inspect.iscoroutinefunction(function_of(enabled)):
         raise PromptDefinitionError(f"section {key!r}: enabled must be a plain function, not a coroutine function")

@@ -8,13 +8,14 @@ understood where they can mean only one thing: no arguments at all, and JSON pac
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast, is_typeddict
 
 import msgspec
 
-from watchkeeper.core.codec import CodecError, convert, display, json_schema, map_schema
+from watchkeeper.core.closed_schema import close, resolved, unknown_field
+from watchkeeper.core.codec import CodecError, convert, display, json_schema
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 
 _PLACE: Final = re.compile(r"`\$\.?([^`]*)`")
@@ -66,9 +67,7 @@ class Arguments:
             raise self._refusal(_explained(str(error), raw)) from error
 
     def _parse(self, text: str) -> dict[str, Any]:
-        if not text.strip():
-            return {}
-        raw: Any = self._json(text)
+        raw = self._json(text)
         if isinstance(raw, str):
             raw = self._json(raw)
         if raw is None:
@@ -79,15 +78,15 @@ class Arguments:
 
     def _json(self, text: str) -> Any:
         try:
-            return msgspec.json.decode(text)
+            return None if not text.strip() else msgspec.json.decode(text)
         except (ValueError, RecursionError) as error:
             raise self._refusal(f"they are not JSON ({error}): {_shown(text)}") from error
 
     def _fit(self, raw: dict[str, Any]) -> Any:
         if self.nested or not raw.keys() <= self.schema["properties"].keys():
-            unknown = _unknown_field(raw, self.schema, self.schema.get("$defs", {}), "")
+            unknown = unknown_field(raw, self.schema)
             if unknown is not None:
-                raise self._refusal(_about_unknown(*unknown))
+                raise self._refusal(unknown)
         try:
             return convert(raw, self.type)
         except (CodecError, ToolValidationError):
@@ -142,7 +141,7 @@ def arguments_schema(tool_name: str, type_: Any, descriptions: Mapping[str, str]
         ToolDefinitionError: If the type has no schema, or one that is not an object.
     """
     try:
-        schema = map_schema(json_schema(type_), _closed)
+        schema = close(json_schema(type_))
     except ConfigurationError as error:
         raise ToolDefinitionError(f"the arguments of tool {tool_name!r} cannot be described: {error}") from error
     if schema.get("type") != "object":
@@ -163,72 +162,8 @@ def arguments_schema(tool_name: str, type_: Any, descriptions: Mapping[str, str]
     return schema
 
 
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what an object does not name, and drop titles: they repeat names and cost tokens in every request."""
-    table = {key: value for key, value in schema.items() if key != "title"}
-    if "properties" in table:
-        table.setdefault("additionalProperties", False)
-    return table
-
-
-def _unknown_field(
-    value: Any, schema: Schema, definitions: Mapping[str, Schema], place: str
-) -> tuple[str, str, list[str]] | None:
-    """Find the first field that the schema does not know: its place, its name, and the names known there."""
-    schema = _resolved(schema, definitions)
-    options = schema.get("anyOf") or schema.get("oneOf")
-    if options:
-        found = [
-            _unknown_field(value, option, definitions, place)
-            for option in options
-            if _resolved(option, definitions).get("type") == ("object" if isinstance(value, dict) else "array")
-        ]
-        return None if None in found or not found else found[0]
-    if isinstance(value, dict):
-        properties: Mapping[str, Schema] = schema.get("properties", {})
-        others: Any = schema.get("additionalProperties", True)
-        for name, part in cast("dict[str, Any]", value).items():
-            if name not in properties and others is False:
-                return place, name, list(properties)
-            inner: Any = properties.get(name, others)
-            deeper = (
-                _unknown_field(part, inner, definitions, f"{place}.{name}")
-                if inner not in (None, True, False)
-                else None
-            )
-            if deeper is not None:
-                return deeper
-    elif isinstance(value, list):
-        first: list[Schema] = schema.get("prefixItems", [])
-        rest: Any = schema.get("items")
-        for index, part in enumerate(cast("Sequence[Any]", value)):
-            inner = first[index] if index < len(first) else rest
-            deeper = (
-                _unknown_field(part, inner, definitions, f"{place}[{index}]")
-                if inner not in (None, True, False)
-                else None
-            )
-            if deeper is not None:
-                return deeper
-    return None
-
-
-def _about_unknown(place: str, name: str, known: list[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean `{near[0]}`?)" if near else ""
-    inside = f"; known there: {', '.join(known) or 'none'}" if place else ""
-    return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{hint}{inside}"
-
-
-def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    reference = schema.get("$ref")
-    return definitions[reference.removeprefix("#/$defs/")] if isinstance(reference, str) else schema
-
-
 def _takes_text(schema: Schema, definitions: Mapping[str, Schema]) -> bool:
-    schema = _resolved(schema, definitions)
+    schema = resolved(schema, definitions)
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
         return any(_takes_text(option, definitions) for option in options)
