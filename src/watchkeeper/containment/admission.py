@@ -79,10 +79,10 @@ def decide(demand: Demand, now: float) -> Verdict:
     for count, ceiling, level in account.ceilings:
         if not demand.concerns[count]:
             continue
+        want, price = demand.wants[count], demand.per_output[count]
         if count == RETRIES and demand.may_fail:
             ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
-        price = demand.per_output[count]
-        want = demand.wants[count]
+            want = 0 if level in demand.covered else 1
         growth = held[count] - account.hold[count]
         left = ceiling - level.settled[count]
         free = left - level.reserved[count] - growth

@@ -12,10 +12,10 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 
 from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.dollars import Dollars, nanos
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.nodes import Node, NodeKind
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.quantities import MoneyLike, money
 from watchkeeper.core.stop import Stop
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         phase: ``landing`` for the last turn, which may pass a stop of work.
         landing: What a landing turn would need after this call; kept back for it from now on.
         spends_retry_on_error: Whether a failure spends a retry (seed: execution-context); one is set aside for it.
+        max_retries: How often in a row an operation of this name may be repeated; None for as often as the chain allows.
     """
 
     kind: NodeKind
@@ -48,6 +49,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     phase: Literal["work", "landing"] = "work"
     landing: Estimate | None = None
     spends_retry_on_error: bool = False
+    max_retries: int | None = None
 
 
 class Ticket:
@@ -61,13 +63,11 @@ class Ticket:
 
     __slots__ = ("_parent_token", "_token", "charged_nanos", "max_output_tokens", "node", "timeout")
 
-    def __init__(
-        self, node: Node, max_output_tokens: int, timeout: float | None, parent_token: CancellationToken
-    ) -> None:
+    def __init__(self, node: Node, max_output_tokens: int, parent_token: CancellationToken) -> None:
         """Write out a ticket for an admitted call."""
         self.node = node
         self.max_output_tokens = max_output_tokens
-        self.timeout = timeout
+        self.timeout: float | None = None
         self.charged_nanos: int | None = None
         self._parent_token = parent_token
         self._token: CancellationToken | None = None
@@ -84,9 +84,9 @@ class Ticket:
             self._token = self._parent_token.child()
         return self._token
 
-    def charge(self, usd: MoneyLike) -> None:
+    def charge(self, usd: Dollars) -> None:
         """Say what the work costs, in dollars; several charges add up, and take the place of the hint."""
-        self.charged_nanos = (self.charged_nanos or 0) + money(usd, "charge")
+        self.charged_nanos = (self.charged_nanos or 0) + nanos(usd, "charge")
 
 
 class Outcome(msgspec.Struct, Generic[T], frozen=True):

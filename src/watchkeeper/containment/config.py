@@ -5,12 +5,11 @@ All of it is checked at construction; what makes no sense is a `LimitsError` (a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.containment.dollars import nanos
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import count, money
 
@@ -96,11 +95,7 @@ class WrapOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        hint = self.cost_estimate_hint
-        if isinstance(hint, bool) or not math.isfinite(hint) or hint < 0:
-            raise LimitsError(f"cost_estimate_hint={hint!r} must be a finite number of dollars, 0 or more")
-        if hint:
-            money(hint, "cost_estimate_hint")
+        nanos(self.cost_estimate_hint, "cost_estimate_hint")
         if self.timeout_ms is not None:
             count(self.timeout_ms, "timeout_ms", zero=True)
         if self.retry_policy_override is not None:

@@ -37,10 +37,11 @@ class Demand:
         most: Output tokens wished for.
         least: Output tokens below which the call is not worth sending.
         counts: What is settled with one each by being admitted.
-        sets_aside: What is reserved until the call is settled.
         hold: What the landing turn will need after this call, by count; None leaves the hold as it is.
         landing: Whether this is the landing turn itself, which uses up the hold.
-        may_fail: Whether a failure of the call spends one retry (one is then set aside for it).
+        may_fail: Whether a failure of the call spends one retry; one is then set aside for it, at every account but
+            those ``covered``.
+        covered: Accounts at which a call around this one has set a retry aside already.
         granted: Output tokens granted; set by the ledger.
         reserved: ``(count, amount)`` of what is set aside; empty before admission and after settlement.
     """
@@ -49,6 +50,7 @@ class Demand:
         "account",
         "concerns",
         "counts",
+        "covered",
         "granted",
         "hold",
         "landing",
@@ -57,61 +59,44 @@ class Demand:
         "most",
         "per_output",
         "reserved",
-        "sets_aside",
         "wants",
     )
 
-    def __init__(self, account: Account, request: CallRequest, *, covered: bool = False) -> None:
-        """Translate a request.
-
-        Args:
-            account: Who pays.
-            request: The call.
-            covered: Whether a call around this one has already set aside a retry for a failure.
-        """
+    def __init__(self, account: Account, request: CallRequest, covered: tuple[Account, ...] = ()) -> None:
+        """Translate a request of ``account``'s context."""
         estimate = request.estimate
-        most = estimate.max_output_tokens
-        tokens_in = estimate.input_tokens
-        shape = SHAPES[request.kind, request.retry, request.spends_retry_on_error, covered]
+        most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
         self.account = account
-        self.concerns, self.counts, self.sets_aside, retries = shape
-        tool = 1 if request.kind == "tool" else 0
-        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0, 1, tool, retries)
+        self.may_fail = request.spends_retry_on_error
+        self.concerns, self.counts, retries = SHAPES[request.kind, request.retry, self.may_fail]
+        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0, 1, 1, retries)
         self.per_output = (estimate.output_nanos_per_token, 1, 0, 1, 0, 0, 0) if most else NOTHING
         self.most = most
         self.least = min(estimate.min_output_tokens or account.limits.min_output_tokens, most)
         self.landing = request.phase == "landing"
         self.hold = None if request.landing is None else landing_hold(account, request.landing)
-        self.may_fail = request.spends_retry_on_error
+        self.covered = covered
         self.granted = 0
         self.reserved: tuple[tuple[int, int], ...] = ()
 
 
-Shape = tuple[tuple[bool, ...], tuple[int, ...], tuple[int, ...], int]
+Shape = tuple[tuple[bool, ...], tuple[int, ...], int]
 
 
-def shape(kind: str, retry: bool, may_fail: bool, covered: bool) -> Shape:
-    """Return what depends only on the kind of a call: limits that concern it, counts, what it sets aside, retries."""
+def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
+    """Return what depends only on the kind of a call: the limits that concern it, its counts, its retries."""
     concerns = (True, True, True, True, True, kind == "tool", retry or may_fail)
-    counts = [STEPS]
-    if kind == "llm":
-        counts.append(MODEL_CALLS)
-    if kind == "tool":
-        counts.append(TOOL_CALLS)
-    if retry and not may_fail:
-        counts.append(RETRIES)
-    reserves_retry = may_fail and not covered
-    sets_aside = (*SPENDABLE, RETRIES) if reserves_retry else SPENDABLE
-    return concerns, tuple(counts), sets_aside, int(reserves_retry or (retry and not may_fail))
+    of_kind = {"llm": (MODEL_CALLS,), "tool": (TOOL_CALLS,)}.get(kind, ())
+    of_retry = (RETRIES,) if retry and not may_fail else ()
+    return concerns, (STEPS, *of_kind, *of_retry), int(retry or may_fail)
 
 
 FLAGS: Final = (False, True)
-SHAPES: Final[dict[tuple[str, bool, bool, bool], Shape]] = {
-    (kind, retry, may_fail, covered): shape(kind, retry, may_fail, covered)
+SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
+    (kind, retry, may_fail): shape(kind, retry, may_fail)
     for kind in ("llm", "tool", "child")
     for retry in FLAGS
     for may_fail in FLAGS
-    for covered in FLAGS
 }
 
 

@@ -18,8 +18,8 @@ from watchkeeper.containment.account import (
     TOTAL_TOKENS,
     Account,
 )
-from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
+from watchkeeper.containment.flight import Flight
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.stop import Stop
@@ -80,12 +80,12 @@ def work_stop_of(account: Account) -> Stop | None:
     return next((stop for stop in stops if stop is not None), None)
 
 
-def charge_at_most(demand: Demand) -> Charge:
-    """Return all that was reserved for a call, as a charge: what it may have cost where nobody knows better."""
-    amounts = dict(demand.reserved)
+def charge_at_most(flight: Flight) -> Charge:
+    """Return what a call said it cost, or else all that was reserved for it: what it may have cost."""
+    amounts = dict(flight.demand.reserved)
     tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
     tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
-    return Charge(tokens, amounts.get(COST, 0))
+    return Charge(tokens, amounts.get(COST, 0) if flight.charged_nanos is None else flight.charged_nanos)
 
 
 def retries_left(account: Account) -> bool:

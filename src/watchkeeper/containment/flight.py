@@ -9,17 +9,18 @@ its result is late. Nothing here admits, charges or records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
-from types import coroutine
-from typing import Any, Final, Literal, TypeVar
+from types import CoroutineType, coroutine
+from typing import Any, Final, Literal, TypeVar, cast
 
-from watchkeeper.containment.account import RETRIES
-from watchkeeper.containment.call import Ticket
+from watchkeeper.containment.account import Account
+from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.nodes import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.workers import BlockingCall
 
 T = TypeVar("T")
 
@@ -40,12 +41,15 @@ class Flight(Ticket):
 
     Attributes:
         demand: What it holds at the ledger.
+        request: What was asked for.
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
         overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
         interrupted: Why it was interrupted, if it was; the first reason stays.
         struck: Whether the interruption has reached the task.
         left: The task in which work that was left behind goes on.
         outer: The call inside which it was made.
+        wake: Makes a thread that waits for the work look up.
+        thread: The worker's call in which work that was left behind goes on.
     """
 
     __slots__ = (
@@ -61,15 +65,18 @@ class Flight(Ticket):
         "left",
         "outer",
         "overrun",
+        "request",
         "struck",
+        "thread",
         "wake",
     )
 
     def __init__(
-        self, node: Node, outer: Flight | None, demand: Demand, timeout: float | None, token: CancellationToken
+        self, node: Node, outer: Flight | None, demand: Demand, request: CallRequest, token: CancellationToken
     ) -> None:
         """Begin a call that has been admitted."""
-        super().__init__(node, demand.granted, timeout, token)
+        super().__init__(node, demand.granted, token)
+        self.request = request
         self.outer = outer
         self.demand = demand
         self.expires_at = NEVER
@@ -79,6 +86,7 @@ class Flight(Ticket):
         self.done = False
         self.left: asyncio.Task[Any] | None = None
         self.wake: Callable[[], None] | None = None
+        self.thread: BlockingCall[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: Timer | None = None
 
@@ -90,14 +98,15 @@ class Flight(Ticket):
             token.cancel(self.interrupted)
         return token
 
-    def covers_retry(self) -> bool:
-        """Return whether this call, or one around it, has set aside a retry that a failure inside it can spend."""
+    def covered(self) -> tuple[Account, ...]:
+        """Return the accounts at which this call, or one around it, has set a retry aside for a failure."""
+        accounts: tuple[Account, ...] = ()
         flight: Flight | None = self
         while flight is not None:
-            if any(count == RETRIES for count, _ in flight.demand.reserved):
-                return True
+            if flight.demand.may_fail and not flight.done:
+                accounts += flight.demand.account.chain
             flight = flight.outer
-        return False
+        return accounts
 
     def holding(self) -> tuple[Demand, ...]:
         """Return what this call and those around it hold."""
@@ -274,3 +283,12 @@ def _rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
                 waited = work.send(sent)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
+
+
+def as_coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
+    """Return work as a coroutine that can be run step by step."""
+    return cast("Coroutine[Any, Any, T]", work) if isinstance(work, CoroutineType) else _awaiting(work)
+
+
+async def _awaiting(work: Awaitable[T]) -> T:
+    return await work

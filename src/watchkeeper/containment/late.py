@@ -25,12 +25,12 @@ def measure(
 ) -> tuple[Charge, Exception | None]:
     """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
     if meter is None:
-        return charge_at_most(flight.demand), None
+        return charge_at_most(flight), None
     try:
         return meter(value, error, flight), None
     except Exception as raised:
         logger().error("meter.failed", operation=flight.node.name, error=repr(raised))
-        return charge_at_most(flight.demand), raised
+        return charge_at_most(flight), raised
 
 
 class LateResult:

@@ -26,7 +26,7 @@ from watchkeeper.containment.account import (
     Account,
 )
 from watchkeeper.containment.admission import Admitted, Stopped, Waits, decide
-from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.demand import SPENDABLE, Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
 from watchkeeper.containment.stops import refusal
 from watchkeeper.core.stop import Stop
@@ -44,6 +44,10 @@ class Refused(NamedTuple):
 Grant = Admitted | Waits | Refused
 
 
+def do_nothing() -> None:
+    """Do nothing."""
+
+
 class Waiter:
     """A call that waits for others to give back what they hold.
 
@@ -57,11 +61,11 @@ class Waiter:
 
     __slots__ = ("around", "demand", "last_chance", "notify", "told")
 
-    def __init__(self, demand: Demand, around: tuple[Demand, ...], notify: Callable[[], None]) -> None:
-        """Remember who waits, and how to tell him."""
+    def __init__(self, demand: Demand, around: tuple[Demand, ...]) -> None:
+        """Remember who waits; whoever runs the call says how to tell him before it asks again."""
         self.demand = demand
         self.around = around
-        self.notify = notify
+        self.notify: Callable[[], None] = do_nothing
         self.told = False
         self.last_chance = False
 
@@ -117,7 +121,7 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
         self._holding: set[Account] = set()
-        self._reserving = 0
+        self._reserving: set[Demand] = set()
 
     def open(self, account: Account) -> None:
         """Keep one step for the landing turn, where the ceilings on steps leave room for work beside it."""
@@ -158,15 +162,15 @@ class MemoryLedger:
         """Give back what was reserved for a call and book what it cost."""
         with self._lock:
             chain = demand.account.chain
-            if demand.reserved:
-                for level in chain:
-                    for count, amount in demand.reserved:
-                        level.reserved[count] -= amount
+            for level in chain:
+                for count, amount in demand.reserved:
+                    level.reserved[count] -= amount
+                if demand.may_fail:
+                    level.reserved[RETRIES] -= level not in demand.covered
+                    level.settled[RETRIES] += failed
+            if demand.reserved or demand.may_fail:
                 demand.reserved = ()
-                self._reserving -= 1
-            if failed and demand.may_fail:
-                for level in chain:
-                    level.settled[RETRIES] += 1
+                self._reserving.discard(demand)
             book(chain, charge, 1)
             self._review(now)
 
@@ -195,18 +199,20 @@ class MemoryLedger:
         demand.granted = output
         wants, per_output = demand.wants, demand.per_output
         reserved: list[tuple[int, int]] = []
-        for count in demand.sets_aside:
+        for count in SPENDABLE:
             amount = wants[count] + per_output[count] * output
             if amount:
                 reserved.append((count, amount))
+        demand.reserved = tuple(reserved)
         for level in demand.account.chain:
             for count in demand.counts:
                 level.settled[count] += 1
             for count, amount in reserved:
                 level.reserved[count] += amount
-        if reserved:
-            demand.reserved = tuple(reserved)
-            self._reserving += 1
+            if demand.may_fail:
+                level.reserved[RETRIES] += level not in demand.covered
+        if reserved or demand.may_fail:
+            self._reserving.add(demand)
         if demand.landing:
             self._set_hold(demand.account, NOTHING)
         elif demand.hold is not None:
@@ -251,8 +257,8 @@ class MemoryLedger:
 
     def _can_release(self) -> bool:
         """Return whether anybody who does not wait himself holds something back."""
-        stuck = {id(demand) for waiter in self._waiters for demand in waiter.around if demand.reserved}
-        if self._reserving > len(stuck):
+        stuck = {demand for waiter in self._waiters for demand in waiter.around}
+        if not self._reserving <= stuck:
             return True
         waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
         return not self._holding <= waiting

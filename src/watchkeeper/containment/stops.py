@@ -15,6 +15,8 @@ from watchkeeper.containment.account import (
     Account,
 )
 from watchkeeper.containment.admission import Exhausted, Expired, Waits
+from watchkeeper.containment.call import CallRequest
+from watchkeeper.containment.flight import Flight
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.core.stop import Stop, StopReason
 
@@ -84,3 +86,30 @@ def subject(account: Account, caller: Account) -> str:
     if account.name:
         return f"The run {account.name!r}"
     return "The run" if account is caller or account.parent is None else "The run around it"
+
+
+CLOSED_UNDER_WAY: Final = Stop("aborted", "gate", "The context was closed while the call was under way.")
+
+
+def no_retry_left(flight: Flight, error: BaseException | None) -> Stop:
+    """Say that a failure was the last that the chain could bear."""
+    return Stop("provider_error", "gate", f"{named(flight)} failed and no retry is left: {error!r}", "max_retries")
+
+
+def operation_exhausted(request: CallRequest) -> Stop:
+    """Say that an operation has been repeated as often as its own policy allows."""
+    name, retries = request.operation_name or f"the {request.kind} call", request.max_retries
+    said = f"{name} has failed too often in a row: {retries} {'retry is' if retries == 1 else 'retries are'} allowed."
+    return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
+
+
+def overran(flight: Flight) -> TimeoutError:
+    """Say which time was over for a call."""
+    if flight.overrun == "deadline":
+        return TimeoutError(f"{named(flight)} was stopped at the deadline")
+    return TimeoutError(f"{named(flight)} did not finish within {format_duration(flight.timeout or 0.0)}")
+
+
+def named(flight: Flight) -> str:
+    """Return what to call a call."""
+    return flight.node.name or f"a {flight.node.kind} call"

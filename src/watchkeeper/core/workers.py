@@ -147,27 +147,38 @@ if hasattr(os, "register_at_fork"):
 class _Handover(Generic[T]):
     """Decides, once, whether a result still finds somebody who waits for it."""
 
-    __slots__ = ("_lock", "_on_late", "_over")
+    __slots__ = ("_late_job", "_lock", "_on_late", "_over")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._over = False
         self._on_late: OnLate[T] | None = None
+        self._late_job: Job[T] | None = None
 
     def arrive(self, job: Job[T]) -> bool:
         """Return whether the result comes in time; else give it to whoever wished for it."""
         with self._lock:
             in_time, self._over = not self._over, True
+            if not in_time:
+                self._late_job = job
         if not in_time and self._on_late is not None:
             self._on_late(job.value, job.error)
         return in_time
 
-    def leave(self, on_late: OnLate[T] | None) -> bool:
+    def leave(self) -> bool:
         """Stop waiting; return False if the result is there already."""
         with self._lock:
             left, self._over = not self._over, True
-            self._on_late = on_late
-        return left
+            return left
+
+    def when_late(self, on_late: OnLate[T]) -> None:
+        """Say, after leaving, where the late result goes; it goes there once, now or when it comes."""
+        with self._lock:
+            job = self._late_job
+            if job is None:
+                self._on_late = on_late
+        if job is not None:
+            on_late(job.value, job.error)
 
 
 async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | None = None) -> T:
@@ -209,8 +220,11 @@ async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | N
     try:
         return await future
     except BaseException as error:
-        if error is not job.error and not handover.leave(on_late) and on_late is not None:
-            on_late(job.value, job.error)
+        if error is not job.error and on_late is not None:
+            if handover.leave():
+                handover.when_late(on_late)
+            else:
+                on_late(job.value, job.error)
         raise
 
 
@@ -238,9 +252,13 @@ class BlockingCall(Generic[T]):
         """Let the one who waits look up; from any thread."""
         self._woken.set()
 
-    def leave(self, on_late: OnLate[T]) -> bool:
-        """Stop waiting; return False if the result is there, else it goes to ``on_late`` on the worker's thread."""
-        return self._handover.leave(on_late)
+    def leave(self) -> bool:
+        """Stop waiting; return False if the result is there already."""
+        return self._handover.leave()
+
+    def when_late(self, on_late: OnLate[T]) -> None:
+        """Say, after leaving, where the late result goes: on the worker's thread, or here if it is there by now."""
+        self._handover.when_late(on_late)
 
     def result(self) -> T:
         """Return what it returned, or raise what it raised; only after `leave` returned False."""

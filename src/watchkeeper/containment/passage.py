@@ -1,0 +1,328 @@
+"""How one context's calls come in and go out: entering, being refused, ending, being left behind.
+
+Every call that enters is settled and recorded exactly once, whatever becomes of it. `Passage` knows nothing of how the
+work is run (`flight` for coroutines, `blocking` for threads) and nothing of the context that owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, TypeVar
+
+from watchkeeper.containment.account import COST, RETRIES, STEPS, Account
+from watchkeeper.containment.admission import Admitted, Waits
+from watchkeeper.containment.call import CallRequest, Meter, Outcome
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import NO_TOKENS, Charge
+from watchkeeper.containment.figures import charge_at_most, retries_left, retries_of, stop_of, usage_of, work_stop_of
+from watchkeeper.containment.flight import CURRENT, NEVER, Flight, Interruption
+from watchkeeper.containment.incidents import Incidents
+from watchkeeper.containment.late import LateResult, measure
+from watchkeeper.containment.ledger import Ledger, Refused, Waiter
+from watchkeeper.containment.nodes import Ending, Node, NodeStatus, NodeStore
+from watchkeeper.containment.operations import Operations
+from watchkeeper.containment.snapshot import ContextSnapshot
+from watchkeeper.containment.stops import (
+    CLOSED_UNDER_WAY,
+    aborted,
+    exhausted,
+    expired,
+    no_retry_left,
+    operation_exhausted,
+    overran,
+)
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import NANOS_PER_USD
+
+T = TypeVar("T")
+
+STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
+
+
+class Tree(NamedTuple):
+    """What all contexts of one tree share."""
+
+    clock: Clock
+    ledger: Ledger
+    numbers: Iterator[int]
+
+
+class Ended(NamedTuple):
+    """How the work of a call ended."""
+
+    flight: Flight
+    value: Any
+    error: Exception | None
+    charge: Charge
+    reason: Interruption | None
+    now: float
+
+
+class Passage:
+    """The calls of one context.
+
+    Attributes:
+        account: Who pays.
+        incidents: Where stops are reported.
+        cancellation: Cancelled by an abort here or above.
+        closed: Whether nothing may enter any more.
+        aborted: Whether somebody aborted; closing is not aborting.
+        snapshot_at_stop: The state at the moment of the first stop that was latched here.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_flights",
+        "_ledger",
+        "_numbers",
+        "_operations",
+        "_priced",
+        "_store",
+        "aborted",
+        "account",
+        "cancellation",
+        "closed",
+        "incidents",
+        "snapshot_at_stop",
+    )
+
+    def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
+        """Open for calls."""
+        self._clock, self._ledger, self._numbers = tree
+        self._store = NodeStore(tree.clock)
+        self._flights: dict[int, Flight] = {}
+        self._operations = Operations()
+        self._priced = account.has_ceiling(COST)
+        self.account = account
+        self.cancellation = cancellation
+        self.incidents = incidents
+        self.closed = False
+        self.aborted = False
+        self.snapshot_at_stop: ContextSnapshot | None = None
+
+    def check_open(self) -> None:
+        """Raise a ConfigurationError once the context is closed."""
+        if self.closed:
+            raise ConfigurationError("this ExecutionContext is closed; open a new one, or close it later")
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def enter(self, request: CallRequest) -> Flight | Outcome[Any] | Waiter:
+        """Ask for admission: return the call, or its refusal, or (for a call that has to wait) what waits for it."""
+        self.check_open()
+        if self._priced and not request.estimate.known_cost:
+            raise UnpricedModelError(
+                f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds; give a price, or"
+                " lift max_cost_usd"
+            )
+        outer = CURRENT.get()
+        now = self._clock.monotonic()
+        if request.max_retries is not None and self._operations.exhausted(request):
+            return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
+        demand = Demand(self.account, request, outer.covered() if outer else ())
+        grant = self._ledger.admit(demand, now)
+        if type(grant) is Admitted:
+            return self._begin(request, demand, outer, now)
+        if type(grant) is Refused:
+            return self._refuse(request, grant, outer, now)
+        return Waiter(demand, outer.holding() if outer else ())
+
+    def ask_again(self, request: CallRequest, waiter: Waiter) -> Flight | Outcome[Any] | None:
+        """Ask for admission on behalf of a call that waits; None if it has to go on waiting."""
+        outer = CURRENT.get()
+        now = self._clock.monotonic()
+        if self.closed:
+            return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
+        grant = self._ledger.admit(waiter.demand, now, waiter)
+        if type(grant) is Admitted:
+            return self._begin(request, waiter.demand, outer, now)
+        if type(grant) is Refused:
+            return self._refuse(request, grant, outer, now)
+        if waiter.last_chance and isinstance(grant, Waits):
+            return self._refuse(request, Refused(exhausted(grant, self.account), latched=False), outer, now)
+        return None
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Stop waiting; harmless if the call has entered or was refused."""
+        self._ledger.withdraw(waiter, self._clock.monotonic())
+
+    def phase_ends(self, request: CallRequest) -> float:
+        """Return the instant at which the phase of a call is over."""
+        return self.account.deadline_at if request.phase == "landing" else self.account.work_until
+
+    def _begin(self, request: CallRequest, demand: Demand, outer: Flight | None, now: float) -> Flight:
+        """Record an admitted call, and set the time at which it is interrupted."""
+        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
+        until, timeout = self.phase_ends(request), request.timeout
+        own = timeout is not None and now + timeout < until
+        if own and timeout is not None:
+            until = now + timeout
+        flight = Flight(node, outer, demand, request, self.cancellation)
+        if until != NEVER:
+            flight.timeout = until - now
+            flight.expires_at = until
+        if own:
+            flight.overrun = "call_timeout"
+        self._flights[node.number] = flight
+        self._store.add(node)
+        if self.cancellation.is_cancelled:  # aborted or closed between admission and the line above
+            flight.interrupt("closed" if self.closed else "aborted")
+        return flight
+
+    def _refuse(self, request: CallRequest, refused: Refused, outer: Flight | None, now: float) -> Outcome[Any]:
+        """Record a call that may not run."""
+        stop = refused.stop
+        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
+        status = STATUS_OF_REFUSAL.get(stop.reason, "halted")
+        node.ending = Ending(now, status, 0, NO_TOKENS, 0, stop.reason, None, None)
+        self._store.add(node)
+        if refused.latched:
+            self.stopped(stop)
+        return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def finish(self, flight: Flight, value: Any, error: BaseException | None, meter: Meter[Any] | None) -> Outcome[Any]:
+        """Settle and record a call whose work has ended; raise what must not be swallowed."""
+        struck = flight.struck
+        foreign = flight.disarm()
+        now = self._clock.monotonic()
+        reason = flight.interrupted
+        if reason is None:
+            reason = flight.overrun if now >= flight.expires_at else None
+        elif reason in ("aborted", "closed") and not struck:
+            reason = None  # it ended by itself before the interruption reached it
+        if struck and isinstance(error, asyncio.CancelledError) and not foreign:
+            error = overran(flight) if reason in ("deadline", "call_timeout") else None
+        elif foreign and error is None:
+            error = asyncio.CancelledError()
+        charge, broken = measure(flight, value, error, meter)
+        if error is not None and not isinstance(error, Exception):
+            self._record(flight, charge, "aborted", None, error, now)
+            raise error
+        if reason is None and error is None:
+            self._record(flight, charge, "ok", None, broken, now)
+            return Outcome(Decision.ALLOW, value, broken, None, None, flight.node)
+        return self._conclude(Ended(flight, value, error, charge, reason, now))
+
+    def leave_behind(self, flight: Flight, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
+        """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
+        number, reason = flight.node.number, flight.interrupted
+        charge = charge_at_most(flight)
+        late = LateResult(flight, charge, meter, self._ledger, self._clock, lambda: self._flights.pop(number, None))
+        error = overran(flight) if reason in ("deadline", "call_timeout") else None
+        outcome = self._conclude(Ended(flight, None, error, charge, reason, self._clock.monotonic()))
+        self._flights[number] = flight
+        return outcome, late
+
+    def _conclude(self, ended: Ended) -> Outcome[Any]:
+        """Settle and record a call that failed, overran or was stopped."""
+        flight, value, error, charge, reason, now = ended
+        if reason is None or reason == "call_timeout":
+            return self._fail(ended)
+        account, landing = self.account, flight.demand.landing
+        if reason == "deadline":
+            stop = expired(account, landing=landing)
+            latched = self._ledger.latch(account, stop, account.lands and not landing, now)
+            self._record(flight, charge, "timeout", stop.reason, error, now)
+            if latched:
+                self.stopped(stop)
+            stop = (stop_of(account) if landing else work_stop_of(account)) or stop
+        else:
+            stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
+            self._record(flight, charge, "aborted", stop.reason, error, now)
+        return Outcome(Decision.HALT, value, error, stop.reason, stop, flight.node)
+
+    def _fail(self, ended: Ended) -> Outcome[Any]:
+        """Settle and record a call that failed by itself or overran its own time-out; nothing is latched."""
+        flight, value, error, charge, reason, now = ended
+        self._record(flight, charge, "timeout" if reason else "error", reason, error, now)
+        request = flight.request
+        exhausted = request.max_retries is not None and self._operations.exhausted(request)
+        if not exhausted and (not flight.demand.may_fail or retries_left(self.account)):
+            return Outcome(Decision.RETRY, value, error, reason, None, flight.node)
+        stop = no_retry_left(flight, error)
+        if flight.node.ending is not None:
+            flight.node.ending = flight.node.ending._replace(stop_reason=stop.reason)
+        self.incidents.report(stop)
+        return Outcome(Decision.HALT, value, error, stop.reason, stop, flight.node)
+
+    def _record(
+        self,
+        flight: Flight,
+        charge: Charge,
+        status: NodeStatus,
+        stop_reason: str | None,
+        error: BaseException | None,
+        now: float,
+    ) -> None:
+        """Settle a call at the ledger and close its node."""
+        demand, node = flight.demand, flight.node
+        failed = status in ("error", "timeout")
+        self._ledger.settle(demand, charge, failed, now)
+        if flight.request.max_retries is not None:
+            self._operations.record(flight.request, failed=failed)
+        retries = demand.wants[RETRIES] if failed or not demand.may_fail else 0
+        said = None if error is None else f"{type(error).__name__}: {error}"
+        node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
+        self._flights.pop(node.number, None)
+
+    # --- stops --------------------------------------------------------------------------------------------------------
+
+    def stopped(self, stop: Stop) -> None:
+        """Report a stop that was latched, and keep the state at this moment."""
+        self.incidents.report(stop)
+        if self.snapshot_at_stop is None:
+            self.snapshot_at_stop = self.snapshot()
+
+    def land(self, stop: Stop) -> None:
+        """End the work; what is under way goes on."""
+        if self._ledger.latch(self.account, stop, True, self._clock.monotonic()):
+            self.stopped(stop)
+
+    def abort(self, reason: str) -> None:
+        """Stop everything; called when the context's token is cancelled."""
+        stop = aborted(reason)
+        self.aborted = True
+        latched = self._ledger.latch(self.account, stop, False, self._clock.monotonic())
+        for flight in list(self._flights.values()):
+            flight.interrupt("aborted")
+        if latched:
+            self.stopped(stop)
+        else:
+            self.incidents.report(stop)
+
+    def close(self) -> None:
+        """Let nothing in any more, interrupt what is under way, and give back what is held."""
+        self.closed = True
+        for flight in list(self._flights.values()):
+            flight.interrupt("closed")
+            if flight.left is not None:
+                flight.left.cancel()
+        self.cancellation.cancel("the context around it was closed")
+        self._ledger.close(self.account, self._clock.monotonic())
+
+    def snapshot(self) -> ContextSnapshot:
+        """Return the state at this moment."""
+        account, metadata = self.account, self.incidents.metadata
+        stop = stop_of(account)
+        return ContextSnapshot(
+            chain_id=metadata.chain_id,
+            request_id=metadata.request_id,
+            step_count=account.settled[STEPS],
+            cost_usd_accumulated=account.settled[COST] / NANOS_PER_USD,
+            retries_used=retries_of(account),
+            aborted=self.aborted,
+            abort_reason=None if stop is None else stop.reason,
+            elapsed_ms=(self._clock.monotonic() - account.opened_at) * 1000,
+            nodes=self._store.view([flight.node for flight in list(self._flights.values())]),
+            events=tuple(self.incidents.events),
+            nodes_dropped=self._store.dropped,
+            usage=usage_of(account),
+            stop=stop or work_stop_of(account),
+        )
