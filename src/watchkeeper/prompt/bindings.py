@@ -8,6 +8,7 @@ ever changed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -81,8 +82,9 @@ def predicate_parameters(enabled: Callable[..., object]) -> dict[str, inspect.Pa
         parameters = inspect.signature(enabled).parameters
     except ValueError:
         return {}
+    given: Collection[str] = enabled.keywords if isinstance(enabled, functools.partial) else ()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: parameter for name, parameter in parameters.items() if parameter.kind not in variadic}
+    return {name: item for name, item in parameters.items() if item.kind not in variadic and name not in given}
 
 
 def match_predicate(
@@ -120,7 +122,9 @@ def _hints(enabled: Callable[..., object]) -> Mapping[str, Any]:
 
 
 def function_of(predicate: Any) -> Any:
-    """Return the function that a call of the predicate runs: itself, or its class's ``__call__``."""
+    """Return the function that a call of the predicate runs: itself, what it wraps, or its class's ``__call__``."""
+    while isinstance(predicate, functools.partial):
+        predicate = predicate.func
     return predicate if inspect.isroutine(predicate) else type(predicate).__call__
 
 
