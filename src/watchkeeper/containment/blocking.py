@@ -55,6 +55,4 @@ def refuse_coroutine(value: object, fn: Callable[..., object]) -> None:
     """
     if isinstance(value, CoroutineType):
         value.close()
-        raise UnrunCoroutineError(
-            f"{fn!r} returned a coroutine; use the async twin of this call: await ctx.acall_llm(fn)"
-        )
+        raise UnrunCoroutineError(f"{fn!r} returned a coroutine; await its async twin: acall_llm or acall_tool")

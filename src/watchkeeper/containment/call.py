@@ -38,7 +38,8 @@ class CallRequest(msgspec.Struct, frozen=True):
         phase: ``landing`` for the last turn, which may pass a stop of work.
         landing: What a landing turn would need after this call; kept back for it from now on.
         spends_retry_on_error: Whether a failure spends a retry (seed: execution-context); one is set aside for it.
-        max_retries: How often in a row an operation of this name may be repeated; None for as often as the chain allows.
+        max_retries: How often in a row an operation of this name may be repeated; None for as often as
+            the chain allows.
     """
 
     kind: NodeKind

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import Final
 
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.usage import NANOS_PER_USD
 
 Dollars = Decimal | str | float
-LARGEST = 10_000_000_000
+LARGEST: Final = 10_000_000_000
 
 
 def nanos(usd: Dollars, field: str) -> int:

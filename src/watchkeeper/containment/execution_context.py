@@ -80,6 +80,8 @@ class ExecutionContext:
         numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
         self._set_up(limits, Tree(clock, MemoryLedger(), numbers), Incidents(metadata, clock, on_event), None, "")
 
+    _account: Account
+
     def _set_up(
         self, limits: Limits, tree: Tree, incidents: Incidents, parent: ExecutionContext | None, name: str
     ) -> None:

@@ -60,9 +60,7 @@ def plain(fn: Callable[..., T]) -> Callable[[Ticket], T]:
         UnrunCoroutineError: If it is a coroutine function.
     """
     if inspect.iscoroutinefunction(fn):
-        raise UnrunCoroutineError(
-            f"{fn!r} is a coroutine function; use the async twin of this call: await ctx.acall_llm(fn)"
-        )
+        raise UnrunCoroutineError(f"{fn!r} is a coroutine function; await its async twin: acall_llm or acall_tool")
     return with_ticket(fn)
 
 
