@@ -77,6 +77,7 @@ class AnthropicModel:
         self._endpoint = anthropic_endpoint(api_key=api_key, base_url=base_url, headers=headers)
         # Thinking is signed for the model that wrote it, so each model has encodings of its own.
         self._encoding = f"{ENCODING}:{name}"
+        self.cache = cache
         self._cache = None if cache is None else {"type": "ephemeral", **({} if cache == "5m" else {"ttl": cache})}
         self._kept = Kept()
 

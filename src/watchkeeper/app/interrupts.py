@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -22,7 +22,7 @@ class Interrupts:
         self._gate: ExecutionContext | None = None
 
     @contextmanager
-    def over(self, gate: ExecutionContext) -> Iterator[None]:
+    def over(self, gate: ExecutionContext) -> Generator[None]:
         """Pass interrupts to ``gate`` while the block runs, also one that came before."""
         self._gate = gate
         if self._count:

@@ -6,16 +6,19 @@
     litellm:groq/llama-3.3-70b   a hundred others, through LiteLLM
     local                        the bundled model, on this machine
     local:PATH.gguf              any GGUF file, on this machine
-    http://host:port/v1#name     any OpenAI-compatible server
-    scripted                     fixed replies that the agent's file brings along; no model at all
+    http://host:port/v1#name     any OpenAI-compatible server (WATCHKEEPER_API_KEY, if it asks for a key)
 
-Nothing is imported, and no connection or process is opened, before a model is really asked for.
+The command line knows ``scripted`` besides: fixed replies that the agent's file brings along, and no model at all.
+Nothing is imported, and no connection or process is opened, before a model is really asked for. A key of one provider
+is never sent to another address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from watchkeeper.core.errors import UnknownModelError
 
@@ -53,7 +56,7 @@ def _local(path: str) -> Model:
     return LocalModel(path)
 
 
-MAKERS: Final[dict[str, Callable[[str], Model]]] = {
+MAKERS: Final[Mapping[str, Callable[[str], Model]]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,
@@ -65,6 +68,11 @@ HELP: Final = (
     "write 'openai:NAME', 'openai-responses:NAME', 'anthropic:NAME', 'litellm:PROVIDER/NAME', 'local', "
     "'local:PATH.gguf' or 'http://HOST:PORT/v1#NAME'"
 )
+
+
+SERVER_PROVIDER: Final = "openai-compatible"
+SERVER_KEY: Final = "WATCHKEEPER_API_KEY"
+NO_KEY: Final = "no-key"
 
 
 def model_from(text: str) -> Model:
@@ -80,17 +88,24 @@ def model_from(text: str) -> Model:
     provider, _, name = text.partition(":")
     maker = MAKERS.get(provider)
     if maker is None:
-        raise UnknownModelError(f"there is no model {text!r}; {HELP}")
+        raise UnknownModelError(f"there is no model {text!r}; {_hint(provider)}{HELP}")
     if not name and provider != "local":
-        raise UnknownModelError(f"model {text!r} names no model of {provider}; {HELP}")
+        raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
     return maker(name)
+
+
+def _hint(provider: str) -> str:
+    if provider == "scripted":
+        return "a script cannot be named by a string, pass ScriptedModel([...]); "
+    near = difflib.get_close_matches(provider, MAKERS, n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _server(text: str) -> Model:
     url, _, name = text.partition("#")
     if not name:
-        raise UnknownModelError(f"{text!r} does not say which model to ask for; write {url}#NAME")
+        raise UnknownModelError(f"{text!r} does not say which model to ask for; write '{url}#NAME'")
     from watchkeeper.adapters.openai_chat import OpenAIChatModel
 
-    options: dict[str, Any] = {"base_url": url, "provider": "openai-compatible"}
-    return OpenAIChatModel(name, **options)
+    key = os.environ.get(SERVER_KEY) or NO_KEY
+    return OpenAIChatModel(name, api_key=key, base_url=url, provider=SERVER_PROVIDER)

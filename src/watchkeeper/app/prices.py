@@ -1,62 +1,154 @@
 """What models cost: the user's own prices first, then the list of genai-prices, looked up when first needed.
 
 A local model is free by declaration. A model nobody knows the price of costs None, never 0, and is refused before its
-first request wherever a cost ceiling is in force.
+first request wherever a cost ceiling is in force. A ceiling must hold on the provider's bill, so where the list leaves
+a choice (dearer hours, a rate for reasoning, caches that live longer) the dearest rate that may apply counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.price import FREE, ModelPrice, Rate
 
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model
 
 NANOS: Final = 1_000_000_000
+HALF_HOURS: Final = 48
+"""Prices that change with the hour, or at a date, are looked at over the next day."""
+
+ALIASES: Final[Mapping[str, str]] = {
+    "azure_ai": "azure",
+    "bedrock": "aws",
+    "bedrock_converse": "aws",
+    "cohere_chat": "cohere",
+    "fireworks_ai": "fireworks",
+    "gemini": "google",
+    "moonshot": "moonshotai",
+    "together_ai": "together",
+    "vertex_ai": "google",
+    "voyage": "voyageai",
+    "xai": "x-ai",
+}
+"""LiteLLM's names of providers that the list knows under another."""
 
 Prices = Mapping[str, ModelPrice]
 """The user's own prices, by ``provider:model`` or by the model's name alone."""
 
 
-def price_of(model: Model, prices: Prices | None = None) -> ModelPrice | None:
-    """Return what a model charges: given, declared free, or listed; None if nobody knows."""
+def price_of(
+    model: Model,
+    prices: Prices | None = None,
+    settings: ModelSettings = ModelSettings(),
+    clock: Clock = SYSTEM_CLOCK,
+) -> ModelPrice | None:
+    """Return what a model charges: given, declared free, or listed; None if nobody knows.
+
+    Args:
+        model: Who answers. A model that says ``cache = "1h"`` pays for caches of that life.
+        prices: The caller's own prices; they win.
+        settings: How it is asked; ``extra`` may choose a dearer service tier.
+        clock: Tells which of the listed prices are in force.
+    """
     for key in (f"{model.provider}:{model.name}", model.name):
         if prices is not None and key in prices:
             return prices[key]
     if model.free:
         return FREE
-    return listed_price(model.provider, model.name)
+    wishes = {name: value for name, value in settings.extra.items() if isinstance(value, str)}
+    return listed_price(
+        model.provider, model.name, wishes, long_cache=getattr(model, "cache", None) == "1h", clock=clock
+    )
 
 
-def listed_price(provider: str, name: str, clock: Clock = SYSTEM_CLOCK) -> ModelPrice | None:
-    """Return the price that genai-prices lists, or None if it is not installed or does not know the model."""
+def listed_price(
+    provider: str,
+    name: str,
+    wishes: Mapping[str, str] | None = None,
+    *,
+    long_cache: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> ModelPrice | None:
+    """Return the price that genai-prices lists, or None if it is not installed or does not know the model.
+
+    Args:
+        provider: Provider name, ours or LiteLLM's. One that only resembles a listed name is unknown.
+        name: The model's name, with or without LiteLLM's prefix.
+        wishes: Fields of the request that may choose another price, such as ``service_tier``.
+        long_cache: Whether caches are asked to live for an hour.
+        clock: Tells which of the prices are in force.
+    """
     try:
         from genai_prices import data_snapshot
     except ImportError:
         return None
+    snapshot = data_snapshot.get_snapshot()
+    wanted = ALIASES.get(provider, provider)
+    known = next((each for each in snapshot.providers if each.id == wanted), None)
+    if known is None:
+        return None
     try:
-        _, info = data_snapshot.get_snapshot().find_provider_model(name, None, provider, None)
+        _, info = snapshot.find_provider_model(name.removeprefix(f"{provider}/"), known, None, None)
+        now = clock.now()
+        moments = [now + timedelta(minutes=30) * number for number in range(HALF_HOURS + 1)]
+        listed = [info.get_prices(moment, dict(wishes or {})) for moment in moments]
     except LookupError:
         return None
-    listed = info.get_prices(clock.now())
+    different = {repr(each): each for each in listed}
+    return _dearest(_translated(cast("Any", each), long_cache) for each in different.values())
+
+
+def _translated(listed: Any, long_cache: bool) -> ModelPrice | None:
+    """Translate one list of prices per million tokens; None if the model is not priced by tokens."""
     fresh, output = _rate(listed.input_mtok), _rate(listed.output_mtok)
     if fresh is None or output is None:
         return None
-    per_thousand = getattr(listed, "requests_kcount", None)
+    thinking = _rate(listed.output_reasoning_mtok)
+    kept = _rate(listed.cache_write_mtok)
+    if long_cache:
+        kept = _rate(listed.cache_write_1h_mtok) or kept
+    per_thousand = listed.requests_kcount
     return ModelPrice(
         input=fresh,
-        output=output,
+        output=output if thinking is None else _dearer(output, thinking),
         cached=_rate(listed.cache_read_mtok),
-        cache_write=_rate(listed.cache_write_mtok),
-        request=int(Decimal(per_thousand) * NANOS / 1000) if per_thousand is not None else 0,
+        cache_write=kept,
+        request=0 if per_thousand is None else _nanos(Decimal(per_thousand) / 1000),
         source="genai-prices",
     )
+
+
+def _dearest(candidates: Iterator[ModelPrice | None]) -> ModelPrice | None:
+    """Return the price whose every rate is the dearest of all; None if one of them is not known."""
+    prices = list(candidates)
+    dearest = prices[0]
+    for price in prices[1:]:
+        if dearest is None or price is None:
+            return None
+        dearest = ModelPrice(
+            input=_dearer(dearest.input, price.input),
+            output=_dearer(dearest.output, price.output),
+            cached=_dearer(dearest.cached or dearest.input, price.cached or price.input),
+            cache_write=_dearer(dearest.cache_write or dearest.input, price.cache_write or price.input),
+            request=max(dearest.request, price.request),
+            source=dearest.source,
+        )
+    return dearest
+
+
+def _dearer(one: Rate, other: Rate) -> Rate:
+    """Return the rate that is the dearer of two for every size of input."""
+    starts = sorted({start for rate in (one, other) for start, _ in rate.tiers})
+    tiers = tuple((start, max(one.at(start + 1), other.at(start + 1))) for start in starts)
+    return Rate(max(one.base, other.base), tiers)
 
 
 def _rate(listed: Any) -> Rate | None:
@@ -76,12 +168,13 @@ def check_priced(model: Model, price: ModelPrice | None, limits: Limits) -> None
     """Refuse a cost ceiling over a model without a price.
 
     Raises:
-        UnpricedModelError: With the three ways out.
+        UnpricedModelError: With the ways out.
     """
     if price is None and limits.max_cost_nanos is not None:
         name = f"{model.provider}:{model.name}"
         raise UnpricedModelError(
             f"max_cost_usd is set, but nobody knows what {name} costs, so the ceiling could not be kept. "
-            f"Give its price: prices={{{name!r}: ModelPrice.per_million(input_usd, output_usd)}}; "
+            f"Give its price: prices={{{name!r}: ModelPrice.per_million(input_usd, output_usd)}}, or "
+            f'"{name}" = {{ input = ..., output = ... }} under [tool.watchkeeper.prices] in pyproject.toml; '
             "install the price list: pip install 'watchkeeper[prices]'; or lift max_cost_usd"
         )

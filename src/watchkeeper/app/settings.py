@@ -1,7 +1,8 @@
-"""Limits from the surroundings: command line over environment over ``[tool.watchkeeper]`` over the safe defaults.
+"""Settings from the surroundings: command line over environment over ``[tool.watchkeeper]`` over what the agent says.
 
 Only what is named here is read; an unknown key in the file is an error, because a misspelt limit that silently does
-nothing is how a bill runs away. ``none`` (or ``off``) lifts a limit.
+nothing is how a bill runs away. ``none`` (or ``off``) lifts a limit. Every setting remembers where it was written, so
+that an error can say what to mend.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.price import ModelPrice
 
-FIELDS: Final[dict[str, str]] = {
+FIELDS: Final[Mapping[str, str]] = {
     "timeout": "deadline",
     "max_cost": "max_cost_usd",
     "max_tokens": "max_total_tokens",
@@ -29,8 +31,38 @@ FIELDS: Final[dict[str, str]] = {
 }
 """Setting name (``WATCHKEEPER_`` and upper case in the environment) to the field of Limits."""
 
-OTHERS: Final = ("model", "store")
-LIFTED: Final = ("none", "off")
+TEXTS: Final = ("model", "store")
+PRICES: Final = "prices"
+RATES: Final[Mapping[str, str]] = {
+    "input": "input_usd",
+    "output": "output_usd",
+    "cached": "cached_usd",
+    "cache_write": "cache_write_usd",
+}
+"""What a table under ``[tool.watchkeeper.prices]`` may hold: dollars per million tokens."""
+
+LIFTED: Final = frozenset({"none", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value and where it was written.
+
+    Attributes:
+        value: As it was written.
+        source: For messages: an option, an environment variable, or a key and its file.
+    """
+
+    value: Any
+    source: str
+
+    @property
+    def lifted(self) -> bool:
+        """Whether it says that there shall be none."""
+        return isinstance(self.value, str) and self.value.strip().lower() in LIFTED
+
+
+Settings = Mapping[str, Setting]
 
 
 def find_pyproject(start: Path) -> Path | None:
@@ -42,56 +74,132 @@ def find_pyproject(start: Path) -> Path | None:
     return None
 
 
-def file_settings(start: Path) -> dict[str, Any]:
-    """Read ``[tool.watchkeeper]`` of the nearest pyproject.toml.
+def file_settings(start: Path) -> dict[str, Setting]:
+    """Read ``[tool.watchkeeper]`` of the nearest pyproject.toml; a relative store stands beside that file.
 
     Raises:
-        ConfigurationError: If the file is not TOML, or names a setting that does not exist.
+        ConfigurationError: If the file cannot be read, is not TOML, or names a setting that does not exist.
     """
     path = find_pyproject(start)
     if path is None:
         return {}
-    try:
-        with path.open("rb") as file:
-            table = tomllib.load(file).get("tool", {}).get("watchkeeper", {})
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
-    settings = {key.replace("-", "_"): value for key, value in table.items()}
-    unknown = sorted(set(settings) - set(FIELDS) - set(OTHERS))
-    if unknown:
-        known = ", ".join((*FIELDS, *OTHERS))
-        raise ConfigurationError(f"[tool.watchkeeper] in {path} has no setting {unknown[0]!r}; settings: {known}")
+    settings = {
+        key.replace("-", "_"): Setting(value, f"{key} in [tool.watchkeeper] of {path}")
+        for key, value in _table(path).items()
+    }
+    known = (*FIELDS, *TEXTS, PRICES)
+    for name, setting in settings.items():
+        if name not in known:
+            raise ConfigurationError(f"{setting.source}: there is no such setting; settings: {', '.join(known)}")
+    store = settings.get("store")
+    if store is not None and isinstance(store.value, str) and not store.lifted and store.value != "default":
+        settings["store"] = replace(store, value=str(path.parent / Path(store.value).expanduser()))
     return settings
 
 
-def environment_settings(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read ``WATCHKEEPER_MAX_COST`` and its kin."""
-    names = {f"WATCHKEEPER_{name.upper()}": name for name in (*FIELDS, *OTHERS)}
-    return {name: environ[variable] for variable, name in names.items() if environ.get(variable)}
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        table: object = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read as TOML: {error}") from error
+    for name in ("tool", "watchkeeper"):
+        table = cast("dict[str, object]", table).get(name, {})
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"[tool.watchkeeper] of {path} must be a table, not {table!r}")
+    return cast("dict[str, Any]", table)
 
 
-def settings_here(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
-    """Return the settings in force in a folder: the environment's over the file's."""
+def environment_settings(environ: Mapping[str, str]) -> dict[str, Setting]:
+    """Read ``WATCHKEEPER_MAX_COST`` and its kin; an empty variable counts as not set."""
+    names = {f"WATCHKEEPER_{name.upper()}": name for name in (*FIELDS, *TEXTS)}
+    return {name: Setting(environ[variable], variable) for variable, name in names.items() if environ.get(variable)}
+
+
+def option_settings(given: Mapping[str, str | None]) -> dict[str, Setting]:
+    """Take what the command line names, by setting; None means that an option was not given."""
+    return {name: Setting(value, f"--{name.replace('_', '-')}") for name, value in given.items() if value is not None}
+
+
+def settings_here(
+    given: Mapping[str, str | None] | None = None,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> dict[str, Setting]:
+    """Return the settings in force in a folder: options over the environment over the file.
+
+    Args:
+        given: Options of the command line, by setting.
+        environ: The environment; that of the process if None.
+        folder: Where to look for the file; the working folder if None.
+
+    Raises:
+        ConfigurationError: If the file is wrong.
+    """
     return {
         **file_settings(folder or Path.cwd()),
         **environment_settings(os.environ if environ is None else environ),
+        **option_settings(given or {}),
     }
 
 
-def limits_from(settings: Mapping[str, Any], base: Limits = Limits()) -> Limits:
+def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
     """Return ``base`` with every limit that the settings name.
 
     Raises:
-        LimitsError: If a limit makes no sense; the message names field and value.
+        LimitsError: If a limit makes no sense; the message says where it was written, and the value.
     """
-    changes: dict[str, Any] = {}
+    limits = base
     for name, field in FIELDS.items():
-        value = settings.get(name)
-        if value is not None:
-            changes[field] = None if str(value).lower() in LIFTED else _number(value)
-    return replace(base, **changes)
+        setting = settings.get(name)
+        if setting is None:
+            continue
+        try:
+            limits = replace(limits, **cast("Any", {field: None if setting.lifted else setting.value}))
+        except LimitsError as error:
+            raise LimitsError(f"{setting.source}: {error}; 'none' lifts the limit") from error
+    return limits
 
 
-def _number(value: Any) -> Any:
-    """Environment variables are text; whole numbers are meant as numbers."""
-    return int(value) if isinstance(value, str) and value.isdigit() else value
+def text_from(settings: Settings, name: str) -> str | None:
+    """Return a setting that is text, or None if nobody made it.
+
+    Raises:
+        ConfigurationError: If it is not text.
+    """
+    setting = settings.get(name)
+    if setting is None:
+        return None
+    if not isinstance(setting.value, str):
+        raise ConfigurationError(f"{setting.source}: {setting.value!r} must be text")
+    return setting.value
+
+
+def prices_from(settings: Settings) -> dict[str, ModelPrice]:
+    """Return the prices under ``[tool.watchkeeper.prices]``, by ``provider:model`` or by the model's name alone.
+
+    Raises:
+        ConfigurationError: If a price is not a table of dollars per million tokens.
+    """
+    setting = settings.get(PRICES)
+    if setting is None:
+        return {}
+    table: object = setting.value
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{setting.source}: {table!r} must be a table of models")
+    return {name: _price(name, rates, setting.source) for name, rates in cast("dict[str, Any]", table).items()}
+
+
+def _price(model: str, rates: Any, source: str) -> ModelPrice:
+    wanted = f"{source}: write {model!r} = {{ input = 0.25, output = 2 }}, in dollars per million tokens"
+    if not isinstance(rates, dict):
+        raise ConfigurationError(f"{wanted}, not {rates!r}")
+    given = cast("dict[str, Any]", rates)
+    strange = sorted(given.keys() - RATES.keys())
+    missing = sorted({"input", "output"} - given.keys())
+    if strange or missing:
+        wrong = f"{strange[0]!r} is none of {', '.join(RATES)}" if strange else f"{missing[0]!r} is missing"
+        raise ConfigurationError(f"{wanted}; {wrong}")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigurationError(f"{wanted}; {name} = {value!r} is not a number")
+    return ModelPrice.per_million(**{RATES[name]: value for name, value in given.items()})

@@ -4,10 +4,9 @@ named by a string, the store, the listeners. Everything that can be refused is r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from watchkeeper.core.price import ModelPrice
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.schema import store_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Surroundings:
 
 
 @asynccontextmanager
-async def opened(model: Model | str, limits: Limits, options: RunOptions) -> AsyncIterator[Surroundings]:
+async def opened(model: Model | str, limits: Limits, options: RunOptions) -> AsyncGenerator[Surroundings]:
     """Open what a run needs; close it afterwards.
 
     Raises:
@@ -75,7 +75,7 @@ async def opened(model: Model | str, limits: Limits, options: RunOptions) -> Asy
             stack.push_async_callback(asked.close)
         else:
             asked = model
-        price = price_of(asked, options.prices)
+        price = price_of(asked, options.prices, options.settings, options.clock)
         check_priced(asked, price, limits)
         events = records = None
         store = open_store(options.store)
@@ -94,4 +94,5 @@ def open_store(where: RunStore | StoreLike) -> RunStore | None:
     """Open the store that the caller names; None means none."""
     if where is None or isinstance(where, RunStore):
         return where
-    return RunStore(None if where == "default" else Path(where))
+    path = store_path(where)
+    return None if path is None else RunStore(path)

@@ -1,32 +1,47 @@
 """Runs on disk: every event of every run, written while it happens, readable while it is written.
 
 A writer appends envelopes in batches, one transaction each; what is committed survives a crash of the process. A
-reader gets rows and JSON, never live objects, so that it can show runs of programs it cannot import.
+reader gets rows and JSON, never live objects, so that it can show runs of programs it cannot import. An event that
+cannot be written leaves a note in its place, and the others go on.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self
 from uuid import UUID
 
+from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
+from watchkeeper.core.logs import logger
 from watchkeeper.core.tagging import dump, load
 from watchkeeper.core.usage import Usage
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.registry import event_tag
-from watchkeeper.store.schema import connect, default_path
+from watchkeeper.store.schema import connect, connect_to_read, store_path
 
-_NEWEST: Final = "SELECT * FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC LIMIT ?"
-_CHILDREN: Final = "SELECT * FROM runs WHERE parent_id = ? ORDER BY started_at"
-_BY_PREFIX: Final = "SELECT * FROM runs WHERE substr(run_id, 1, length(?1)) = ?1 LIMIT 3"
+UNWRITABLE: Final = "$unwritable"
+PAGE: Final = 500
+
+# Columns in the order of `StoredRun`, which is that of the table.
+_NEWEST: Final = "SELECT * FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
+_CHILDREN: Final = "SELECT * FROM runs WHERE parent_id = ? ORDER BY started_at, rowid"
+_BY_PREFIX: Final = "SELECT * FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
+_EVENTS: Final = "SELECT seq, at, tag, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+_BEGIN: Final = (
+    "INSERT OR IGNORE INTO runs (run_id, parent_id, prompt, model, item, items, limits, started_at) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_END: Final = (
+    "UPDATE runs SET ended_at=?, stop=?, done=?, tokens=?, cost_nanos=?, steps=?, duration_ms=? WHERE run_id=?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,92 +96,119 @@ class StoredEvent:
         """Return the event as a value; its type must have been imported.
 
         Raises:
-            CodecError: If a type in it is not known here.
+            CodecError: If a type in it is not known here, or the event could not be written.
         """
+        if UNWRITABLE in self.body:
+            raise CodecError(f"event {self.seq} ({self.tag}) could not be written: {self.body[UNWRITABLE]}")
         return load(self.body)
 
 
 class RunStore:
-    """A SQLite file of runs; safe to use from several threads, and from several processes at once."""
+    """A SQLite file of runs; safe to use from several threads, and from several processes at once.
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Open the file at ``path``, or the user's own.
+    Attributes:
+        path: The file.
+        failure: The first write that failed, if one did.
+    """
+
+    def __init__(self, path: Path | str | None = None, *, read_only: bool = False) -> None:
+        """Open the file at ``path``, or the user's own, making it if it is missing.
+
+        Args:
+            path: Where the file is.
+            read_only: Change nothing on disk, and refuse a file that is missing.
 
         Raises:
-            StoreError: If it cannot be written.
+            StoreError: If it cannot be opened or, unless ``read_only``, written.
         """
-        self.path = path or default_path()
+        found = store_path("default" if path is None else Path(path))
+        if found is None:
+            raise StoreError("WATCHKEEPER_STORE says that there is no store; name a file")
+        self.path = found
+        self.failure: StoreError | None = None
         self._lock = threading.Lock()
-        self._connection = connect(self.path)
+        self._connection = connect_to_read(found) if read_only else connect(found)
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
         with self._lock:
             self._connection.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # -- writing --------------------------------------------------------------------------------------------------
 
     def append(self, batch: Sequence[tuple[UUID, Envelope]]) -> None:
         """Write a batch of envelopes, each with the id of its run, in one transaction.
 
+        An envelope that is there already stays as it is.
+
         Raises:
             StoreError: If they cannot be written; none of them is.
         """
-        rows = [
-            (str(run_id), item.seq, item.at.isoformat(), event_tag(type(item.event)), json.dumps(dump(item.event)))
-            for run_id, item in batch
-        ]
-        with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
+        rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
+        try:
+            with self._transaction(f"{len(rows)} events could not be written to"):
                 self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
                 for run_id, item in batch:
                     self._keep_header(str(run_id), item.event)
-                self._connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise StoreError(f"{len(rows)} events could not be written to {self.path}: {error}") from error
+        except StoreError as error:
+            self.failure = self.failure or error
+            raise
 
     def _keep_header(self, run_id: str, event: Any) -> None:
         """Keep the row of a run current with the events that begin and end it."""
         match event:
-            case RunStarted(parent_run_id=parent_run_id):
-                parent = str(parent_run_id) if parent_run_id else None
-                self._begin(run_id, parent, event, item=event.item, items=None)
-            case ManyStarted():
-                self._begin(run_id, None, event, item=None, items=len(event.items))
-            case RunEnded(usage=usage):
-                self._end(run_id, event, usage, done=None)
-            case ManyEnded(usage=usage, done=done):
-                self._end(run_id, event, usage, done=done)
+            case RunStarted(parent_run_id=parent_run_id, item=item):
+                self._begin(run_id, event, str(parent_run_id) if parent_run_id else None, item, None)
+            case ManyStarted(items=items):
+                self._begin(run_id, event, None, None, len(items))
+            case RunEnded():
+                self._end(run_id, event, event.usage, None)
+            case ManyEnded(done=done):
+                self._end(run_id, event, event.usage, done)
             case _:
                 pass
 
     def _begin(
-        self, run_id: str, parent: str | None, event: RunStarted | ManyStarted, item: str | None, items: int | None
+        self, run_id: str, event: RunStarted | ManyStarted, parent: str | None, item: str | None, items: int | None
     ) -> None:
-        self._connection.execute(
-            "INSERT OR IGNORE INTO runs (run_id, parent_id, prompt, model, item, items, limits, started_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (run_id, parent, event.prompt_name, event.model, item, items, event.limits, event.started_at.isoformat()),
-        )
+        label = None if item is None else _writable(item)
+        names = (_writable(event.prompt_name), _writable(event.model))
+        row = (run_id, parent, *names, label, items, event.limits, event.started_at.isoformat())
+        self._connection.execute(_BEGIN, row)
 
     def _end(self, run_id: str, event: RunEnded | ManyEnded, usage: Usage, done: int | None) -> None:
-        stop = json.dumps(dump(event.stop)) if event.stop else None
-        self._connection.execute(
-            "UPDATE runs SET ended_at=?, stop=?, done=?, tokens=?, cost_nanos=?, steps=?, duration_ms=? WHERE run_id=?",
-            (
-                event.ended_at.isoformat(),
-                stop,
-                done,
-                usage.tokens.total,
-                usage.cost_nanos,
-                usage.steps,
-                event.duration_ms,
-                run_id,
-            ),
-        )
+        stop = encode(dump(event.stop)).decode() if event.stop else None
+        figures = (usage.tokens.total, usage.cost_nanos, usage.steps, event.duration_ms)
+        self._connection.execute(_END, (event.ended_at.isoformat(), stop, done, *figures, run_id))
+
+    @contextmanager
+    def _transaction(self, what: str) -> Generator[None]:
+        with self._used(what):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _used(self, what: str) -> Generator[None]:
+        """Keep other threads out, and say what failed."""
+        import sqlite3
+
+        with self._lock:
+            try:
+                yield
+            except (sqlite3.Error, OverflowError) as error:
+                raise StoreError(f"{what} {self.path}: {error}") from error
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -184,34 +226,53 @@ class RunStore:
         Raises:
             StoreError: If there is none, or more than one.
         """
-        found = self._select(_BY_PREFIX, prefix) if prefix else ()
-        if len(found) != 1:
-            what = "no run" if not found else "more than one run"
-            raise StoreError(f"{self.path} has {what} whose id begins with {prefix!r}; 'watchkeeper runs' lists them")
-        return found[0]
+        wanted = prefix.strip().lower()
+        found = self._select(_BY_PREFIX, wanted) if wanted else ()
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise StoreError(f"{self.path} has no run whose id begins with {prefix!r}; 'watchkeeper runs' lists them")
+        several = ", ".join(run.run_id for run in found[:3]) + (" ..." if len(found) > 3 else "")
+        raise StoreError(f"{self.path} has more than one run whose id begins with {prefix!r}: {several}")
 
-    def events(self, run_id: str, after: int = -1) -> Iterator[StoredEvent]:
-        """Yield a run's events in order, those with a sequence number above ``after``."""
+    def events(self, run_id: str, after: int = 0) -> Iterator[StoredEvent]:
+        """Yield a run's events in order, those with a sequence number above ``after``.
+
+        Called again with the last number it yielded, it goes on with what has come since.
+        """
         while True:
-            with self._lock:
-                rows = self._connection.execute(
-                    "SELECT seq, at, tag, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT 500",
-                    (run_id, after),
-                ).fetchall()
+            with self._used("events cannot be read from"):
+                rows = self._connection.execute(_EVENTS, (run_id, after, PAGE)).fetchall()
             for seq, at, tag, body in rows:
                 yield StoredEvent(seq, datetime.fromisoformat(at), tag, json.loads(body))
-            if len(rows) < 500:
+            if len(rows) < PAGE:
                 return
             after = rows[-1][0]
 
     def _select(self, query: str, value: str | int) -> tuple[StoredRun, ...]:
-        with self._lock:
+        with self._used("runs cannot be read from"):
             return tuple(_stored_run(row) for row in self._connection.execute(query, (value,)))
 
 
-def _stored_run(row: tuple[Any, ...]) -> StoredRun:
+def _written(seq: int, event: object) -> tuple[str, str]:
+    """Return an event's tag and JSON, or a note: one value must not cost the record of a night."""
+    tag = event_tag(type(event))
+    try:
+        return tag, encode(dump(event)).decode()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        logger().warning("event.unwritable", seq=seq, event_type=tag, error=said)
+        return tag, json.dumps({UNWRITABLE: said})
+
+
+def _writable(text: str) -> str:
+    """Return text that UTF-8 can hold: names of files may hold what it cannot."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _stored_run(row: Sequence[Any]) -> StoredRun:
     values = list(row)
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    values[9] = cast("dict[str, Any]", json.loads(values[9])) if values[9] else None
+    values[9] = json.loads(values[9]) if values[9] else None
     return StoredRun(*values)
