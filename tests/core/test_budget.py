@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
 from watchkeeper.core.deadline import Deadline
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import BudgetExceededError, LimitsError
 from watchkeeper.core.usage import TokenUsage, Usage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -70,6 +70,37 @@ def test_tracker_is_exact_under_threads() -> None:
     for thread in threads:
         thread.join()
     assert tracker.usage == Usage(TokenUsage(1600, 1600), cost_nanos=1600, steps=1600)
+
+
+def test_tracker_says_what_is_left() -> None:
+    budget = Budget(
+        deadline=NOON,
+        max_total_tokens=100,
+        max_input_tokens=60,
+        max_output_tokens=50,
+        max_tool_calls=3,
+        max_cost_usd=2,
+    )
+    used = Usage(TokenUsage(30, 20), cost_nanos=500_000_000, tool_calls=1)
+    left = BudgetTracker(budget, used).remaining()
+    assert left == Budget(NOON, 50, 30, 30, 2, Decimal("1.5"))
+    assert BudgetTracker(Budget()).remaining() == Budget()
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (Budget(max_total_tokens=50), "max_total_tokens, 50 of 50"),
+        (Budget(max_input_tokens=29), "max_input_tokens, 30 of 29"),
+        (Budget(max_output_tokens=20), "max_output_tokens, 20 of 20"),
+        (Budget(max_tool_calls=1), "max_tool_calls, 1 of 1"),
+        (Budget(max_cost_usd="0.50"), r"max_cost_usd, \$0\.50 of \$0\.50"),
+    ],
+)
+def test_tracker_whose_budget_is_used_up_says_which_ceiling(budget: Budget, message: str) -> None:
+    used = Usage(TokenUsage(30, 20), cost_nanos=500_000_000, tool_calls=1)
+    with pytest.raises(BudgetExceededError, match=f"the shared budget is used up: {message}"):
+        BudgetTracker(budget, used).remaining()
 
 
 def test_status_without_ceilings_leaves_nothing_to_count_down() -> None:

@@ -200,6 +200,12 @@ def test_the_root_stands_at_the_top_and_stays_defined_only_if_it_is_recursive() 
     assert tree["type"] == "object"
 
 
+def test_what_is_said_beside_the_root_goes_before_what_its_class_says() -> None:
+    schema = json_schema(Annotated[Described, msgspec.Meta(description="Said here.")])
+    assert schema["description"] == "Said here."
+    assert schema["type"] == "object"
+
+
 def test_defaults_optionals_and_choices_show() -> None:
     schema = json_schema(Wide)
     properties = schema["properties"]

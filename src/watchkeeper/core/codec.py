@@ -99,7 +99,8 @@ def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     definitions: dict[str, Any] = dict(schema["$defs"])
     name = reference.removeprefix(_DEFINITIONS)
-    root = dict(definitions[name])
+    said_here = {key: value for key, value in schema.items() if key not in ("$ref", "$defs")}
+    root = {**definitions[name], **said_here}
     recursive = f'"{reference}"'.encode() in msgspec.json.encode(definitions)
     if not recursive:
         del definitions[name]

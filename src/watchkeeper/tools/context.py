@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
@@ -19,11 +19,9 @@ from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import FilesystemError, SessionError
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.session.session import Branch, Session
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
 from watchkeeper.tools.resources import Resources
-
-if TYPE_CHECKING:
-    from watchkeeper.tools.filesystem import Filesystem
-    from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
 
 COMMITTED: Final = "committed"
 DISCARDED: Final = "discarded"
@@ -155,8 +153,6 @@ class ToolContext:
             return None
         with self._lock:
             if self._overlay is None:
-                from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
-
                 if self._over:
                     raise FilesystemError(f"tool call {self.call_id!r} is over ({self._over}); its files are closed")
                 self._overlay = OverlayFilesystem(self.scope.filesystem)

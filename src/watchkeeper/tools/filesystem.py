@@ -3,29 +3,21 @@
 Paths are text, relative to a root, with forward slashes; a path that could leave the root is refused before anything
 is opened. Whatever goes wrong is a `FilesystemError` that names the path. Every change is journalled while somebody
 holds a snapshot, so taking one is O(1) and any of them can be restored, in any order. Implementations give eight
-primitives; everything else, locks and journal included, is here once.
+primitives; everything else, locks and journal included, is here once; so is the view that refuses every change.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, Literal
+from typing import NoReturn
 
 from watchkeeper.core.errors import FilesystemError
-
-if TYPE_CHECKING:
-    from watchkeeper.tools.read_only_filesystem import ReadOnlyFilesystem
-
-EntryKind = Literal["file", "directory"]
-ROOT: Final = ""
-ANY_FOLDERS: Final = "**"
+from watchkeeper.tools.paths import ROOT, fits, join, normal_path, parents
+from watchkeeper.tools.undo_journal import Before, EntryKind, FilesystemSnapshot, UndoJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,44 +35,13 @@ class FileStat:
     size: int
 
 
-class FilesystemSnapshot:
-    """A state of one filesystem, to be restored there; it costs nothing until something changes."""
-
-    __slots__ = ("__weakref__", "_filesystem", "_position")
-
-    def __init__(self, filesystem: Filesystem, position: int) -> None:
-        """Remember how far the filesystem's journal had come."""
-        self._filesystem = filesystem
-        self._position = position
-
-    def position_in(self, filesystem: Filesystem) -> int:
-        """Return the place in that filesystem's journal.
-
-        Raises:
-            FilesystemError: If the snapshot was taken of another filesystem.
-        """
-        if filesystem is not self._filesystem:
-            raise FilesystemError("this snapshot was taken of another filesystem; restore it there")
-        return self._position
-
-
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """What stood at a path before it was changed; a folder is no bytes, nothing is no kind."""
-
-    path: str
-    kind: EntryKind | None
-    data: bytes = b""
-
-
 class Filesystem(ABC):
     """Files below one root; safe under threads."""
 
     def __init__(self) -> None:
         """Start with an empty journal."""
         self._lock = threading.RLock()
-        self._journal: list[_Before] = []
-        self._snapshots: weakref.WeakSet[FilesystemSnapshot] = weakref.WeakSet()
+        self.journal = UndoJournal()
 
     # reading
 
@@ -129,7 +90,7 @@ class Filesystem(ABC):
         place = normal_path(path)
         with self._lock:
             self._expect_directory(place)
-            return tuple(sorted(_join(place, name) for name in self._names(place)))
+            return tuple(sorted(join(place, name) for name in self._names(place)))
 
     def glob(self, pattern: str) -> tuple[str, ...]:
         """Return the files whose path fits a pattern, sorted.
@@ -137,11 +98,9 @@ class Filesystem(ABC):
         Args:
             pattern: With ``*``, ``?`` and ``[abc]`` within one name, and ``**`` for any folders, none included.
         """
-        parts = normal_path(pattern).split("/")
-        if parts[-1] == ANY_FOLDERS:
-            parts.append("*")
+        normal = normal_path(pattern)
         with self._lock:
-            return tuple(sorted(path for path in self._files(ROOT) if _fits(path.split("/"), parts)))
+            return tuple(sorted(path for path in self._files(ROOT) if fits(path, normal)))
 
     def stat(self, path: str) -> FileStat:
         """Return kind and size.
@@ -234,9 +193,7 @@ class Filesystem(ABC):
     def snapshot(self) -> FilesystemSnapshot:
         """Return the state as it is now, to be restored with `restore`."""
         with self._lock:
-            snapshot = FilesystemSnapshot(self, len(self._journal))
-            self._snapshots.add(snapshot)
-            return snapshot
+            return self.journal.snapshot()
 
     def restore(self, snapshot: FilesystemSnapshot) -> None:
         """Go back (or forth) to a state; what was changed past this port stays as it is.
@@ -246,7 +203,7 @@ class Filesystem(ABC):
         """
         with self._lock:
             problems: list[str] = []
-            for before in self._journal[snapshot.position_in(self) :][::-1]:
+            for before in self.journal.since(snapshot):
                 try:
                     self._put_back(before)
                 except FilesystemError as error:
@@ -260,8 +217,6 @@ class Filesystem(ABC):
 
     def read_only_view(self) -> ReadOnlyFilesystem:
         """Return the same files, without the right to change them."""
-        from watchkeeper.tools.read_only_filesystem import ReadOnlyFilesystem
-
         return ReadOnlyFilesystem(self)
 
     # primitives: paths are normal, the lock is held, kinds were checked
@@ -325,7 +280,7 @@ class Filesystem(ABC):
 
     def _files(self, folder: str) -> Iterable[str]:
         for name in self._names(folder):
-            path = _join(folder, name)
+            path = join(folder, name)
             if self._kind(path) == "directory":
                 yield from self._files(path)
             else:
@@ -333,13 +288,13 @@ class Filesystem(ABC):
 
     def _note(self, path: str) -> None:
         """Journal what stands at a path that is about to change, if anybody may want it back."""
-        if not self._snapshots:
-            self._journal.clear()
-            return
-        kind = self._kind(path)
-        self._journal.append(_Before(path, kind, self._read(path) if kind == "file" else b""))
+        self.journal.note(lambda: self._stands_at(path))
 
-    def _put_back(self, before: _Before) -> None:
+    def _stands_at(self, path: str) -> Before:
+        kind = self._kind(path)
+        return Before(path, kind, self._read(path) if kind == "file" else b"")
+
+    def _put_back(self, before: Before) -> None:
         kind = self._kind(before.path)
         if kind is not None and kind != before.kind:
             self._note(before.path)
@@ -352,32 +307,44 @@ class Filesystem(ABC):
             self._make_dir(before.path)
 
 
-def normal_path(path: str) -> str:
-    """Return a path in its one normal form: no empty or ``.`` parts; the root is empty.
+class ReadOnlyFilesystem(Filesystem):
+    """Another filesystem's files as they are at the moment of looking: what checkers and judges get."""
 
-    Raises:
-        FilesystemError: If it is absolute, leads upwards, or holds a character that no path may hold.
-    """
-    if "\0" in path:
-        raise FilesystemError(f"{path!r} holds a null byte")
-    if "\\" in path:
-        raise FilesystemError(f"{path!r} holds a backslash; separate folders with '/'")
-    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
-        raise FilesystemError(f"{path!r} is absolute; give a path from the root, such as 'folder/file.txt'")
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise FilesystemError(f"{path!r} leads upwards ('..'); give a path from the root")
-    return "/".join(parts)
+    def __init__(self, base: Filesystem) -> None:
+        """Show the files of ``base``."""
+        super().__init__()
+        self._base = base
 
+    def restore(self, snapshot: FilesystemSnapshot) -> NoReturn:
+        """Refuse: to restore is to change."""
+        raise FilesystemError("a read-only view cannot be restored; restore the filesystem itself")
 
-def parents(path: str) -> list[str]:
-    """Return the folders on the way to a normal path, the outermost first, without the root."""
-    parts = path.split("/")
-    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+    def _kind(self, path: str) -> EntryKind | None:
+        return self._base.kind(path)
 
+    def _read(self, path: str) -> bytes:
+        return self._base.read_bytes(path)
 
-def _join(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
+    def _size(self, path: str) -> int:
+        return self._base.stat(path).size
+
+    def _version(self, path: str) -> object:
+        return self._base.version(path)
+
+    def _names(self, path: str) -> Iterable[str]:
+        return [entry.rsplit("/", 1)[-1] for entry in self._base.list(path)]
+
+    def _write(self, path: str, data: bytes) -> NoReturn:
+        self._refuse(path)
+
+    def _make_dir(self, path: str) -> NoReturn:
+        self._refuse(path)
+
+    def _remove(self, path: str) -> NoReturn:
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise FilesystemError(f"{path!r} cannot be changed: these files are read-only here")
 
 
 def _encoded(path: str, text: str) -> bytes:
@@ -385,21 +352,3 @@ def _encoded(path: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise FilesystemError(f"the text for {path!r} has half a character at {error.start}") from error
-
-
-def _fits(path: list[str], pattern: list[str]) -> bool:
-    """Match name by name; ``places`` are the places in the pattern that the path so far may have come to."""
-    places = _past_any_folders({0}, pattern)
-    for name in path:
-        stay = {place for place in places if place < len(pattern) and pattern[place] == ANY_FOLDERS}
-        step = {place + 1 for place in places - stay if place < len(pattern) and fnmatchcase(name, pattern[place])}
-        places = _past_any_folders(stay | step, pattern)
-    return len(pattern) in places
-
-
-def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
-    reached = set(places)
-    for place, part in enumerate(pattern):
-        if place in reached and part == ANY_FOLDERS:
-            reached.add(place + 1)
-    return reached

@@ -16,7 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import ROOT, EntryKind, Filesystem, parents
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.paths import ROOT, parents
+from watchkeeper.tools.undo_journal import EntryKind
 
 
 class HostFilesystem(Filesystem):
@@ -36,6 +38,7 @@ class HostFilesystem(Filesystem):
         if not self._root.is_dir():
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
         self._writes: dict[str, int] = {}
+        self._rights: dict[str, int] = {}
         self._parts = 0
 
     @property
@@ -44,18 +47,19 @@ class HostFilesystem(Filesystem):
         return self._root
 
     def _kind(self, path: str) -> EntryKind | None:
-        for part in (*parents(path), path):
-            with _named(part):
-                found = self._look(part)
-            if found is None:
+        for folder in parents(path):
+            found = self._unlinked(folder)
+            if found is None or not stat.S_ISDIR(found.st_mode):
                 return None
-            if stat.S_ISLNK(found.st_mode):
-                raise FilesystemError(f"{part!r} is a symbolic link; links are not followed")
-            if part != path and not stat.S_ISDIR(found.st_mode):
-                return None
-            if part == path:
-                return _kind_of(found, path)
-        return None
+        found = self._unlinked(path)
+        return None if found is None else _kind_of(found, path)
+
+    def _unlinked(self, path: str) -> os.stat_result | None:
+        with _named(path):
+            found = self._look(path)
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            raise FilesystemError(f"{path!r} is a symbolic link; links are not followed")
+        return found
 
     def _look(self, path: str) -> os.stat_result | None:
         try:
@@ -91,8 +95,9 @@ class HostFilesystem(Filesystem):
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
-                if before is not None:
-                    os.chmod(beside, stat.S_IMODE(before.st_mode))
+                rights = self._rights.get(path) if before is None else stat.S_IMODE(before.st_mode)
+                if rights is not None:
+                    os.chmod(beside, rights)
                 os.replace(beside, place)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -119,6 +124,8 @@ class HostFilesystem(Filesystem):
             if place.is_dir():
                 place.rmdir()
             else:
+                # A file that is put back, or written anew, keeps the rights it had.
+                self._rights[path] = stat.S_IMODE(os.lstat(place).st_mode)
                 place.unlink()
         self._count(path)
 

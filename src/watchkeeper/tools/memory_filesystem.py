@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from watchkeeper.tools.filesystem import ROOT, EntryKind, Filesystem, parents
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.paths import ROOT, parents
+from watchkeeper.tools.undo_journal import EntryKind
 
 _FOLDER: Final = None
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import EntryKind, Filesystem, parents
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.paths import parents
+from watchkeeper.tools.undo_journal import EntryKind
 
 ChangeKind = Literal["created", "modified", "deleted"]
 

@@ -75,7 +75,7 @@ class Resources:
         """Return resources that exist already, by the type they are asked for by."""
         return cls(instances=instances)
 
-    def get(self, protocol: Callable[..., T]) -> T:
+    def get(self, protocol: type[T] | Callable[..., T]) -> T:
         """Return the resource of a type; it is made if this is the first time.
 
         Args:

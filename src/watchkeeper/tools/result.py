@@ -7,11 +7,12 @@ result like any other: the model sees it and decides what to do. It is never an 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from watchkeeper.core.codec import display
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +29,37 @@ class ToolResult(Generic[T]):
     value: T | None
     message: str
 
-    @classmethod
-    def ok(cls, value: T | None = None, message: str = "") -> ToolResult[T]:
+    @overload
+    @staticmethod
+    def ok(*, message: str = "") -> ToolResult[Any]: ...
+    @overload
+    @staticmethod
+    def ok(value: V, message: str = "") -> ToolResult[V]: ...
+    @staticmethod
+    def ok(value: Any = None, message: str = "") -> ToolResult[Any]:
         """Return a success.
 
         Args:
             value: What the tool produced.
             message: What the model is told; without one it is shown the value.
         """
-        return cls(True, value, message)
+        return ToolResult(True, value, message)
 
-    @classmethod
-    def error(cls, message: str, value: T | None = None) -> ToolResult[T]:
+    @overload
+    @staticmethod
+    def error(message: str) -> ToolResult[Any]: ...
+    @overload
+    @staticmethod
+    def error(message: str, value: V) -> ToolResult[V]: ...
+    @staticmethod
+    def error(message: str, value: Any = None) -> ToolResult[Any]:
         """Return a failure.
 
         Args:
             message: What went wrong and what the model may do about it.
             value: Something to keep beside the message, for programs.
         """
-        return cls(False, value, message)
+        return ToolResult(False, value, message)
 
     def render(self) -> str:
         """Return what the model sees: the message if there is one, else the value as text or JSON."""

@@ -145,7 +145,7 @@ def tool(
 
     def make(function: Handler) -> Tool:
         tool_name = _checked_name(function, name)
-        docstring = parse_docstring(inspect.getdoc(function))
+        docstring = parse_docstring(inspect.getdoc(plain_function(function)))
         signature = read_signature(tool_name, function, scope)
         schema = arguments_schema(tool_name, signature.params_type, docstring.fields, signature.defaults)
         return Tool(
@@ -169,17 +169,18 @@ def tool(
 def _wrapped(returned: Any) -> ToolResult[Any]:
     if isinstance(returned, ToolResult):
         return cast("ToolResult[object]", returned)
-    return ToolResult[Any].ok(returned)
+    return ToolResult.ok(returned)
 
 
-async def _later(returned: Awaitable[Any]) -> ToolResult[Any]:
-    return _wrapped(await returned)
+async def _later(returned: Any) -> ToolResult[Any]:
+    return _wrapped(await returned if inspect.isawaitable(returned) else returned)
 
 
 def _checked_name(function: Handler, name: str | None) -> str:
     if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
         raise ToolDefinitionError(f"a tool is made of a function, not of {function!r}")
-    found = name if name is not None else getattr(plain_function(function), "__name__", "")
+    own = plain_function(function).__name__
+    found = name if name is not None else "" if own == "__call__" else own
     if not _NAME.fullmatch(found):
         raise ToolDefinitionError(
             f"{found!r} cannot be a tool's name: use 1 to 64 letters, digits, '_' and '-', for example "
