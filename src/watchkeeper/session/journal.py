@@ -122,7 +122,10 @@ class Journal:
                 after = self._after(before, event)
             except ReducerError as error:
                 failure, after = error, self._with(before, event, before.slices, before.writes)
-            envelope = self._become(after)[0]
+            envelope = after.log[-1]
+            self._state = after
+            if self._dispatcher is not None:
+                self._queue.append(envelope)
         self.publish()
         if failure is not None:
             raise failure
@@ -182,15 +185,10 @@ class Journal:
             state = self._state
             for event in events:
                 state = self._after(state, event)
-            self._become(state)
-
-    def _become(self, state: State) -> tuple[Envelope, ...]:
-        """Put the next state in the place of the present one; return what is new on its log."""
-        new = state.log[len(self._state.log) :]
-        self._state = state
-        if self._dispatcher is not None:
-            self._queue.extend(new)
-        return new
+            new = state.log[len(self._state.log) :]
+            self._state = state
+            if self._dispatcher is not None:
+                self._queue.extend(new)
 
     def _after(self, state: State, event: Any) -> State:
         if isinstance(event, RolledBack) and event.snapshot is not None:

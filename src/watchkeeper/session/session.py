@@ -7,7 +7,7 @@ safe under threads; its values are not copied, so they must not be changed.
 
 from __future__ import annotations
 
-import itertools
+import threading
 import weakref
 from typing import Any, TypeVar
 from uuid import UUID
@@ -26,13 +26,20 @@ T = TypeVar("T")
 
 
 class Session:
-    """The log and the state of one run (seeds: nested-execution, trajectory-observers)."""
+    """The log and the state of one run (seeds: nested-execution, trajectory-observers).
+
+    Attributes:
+        session_id: Its identity.
+        parent: The session that started it, or None.
+        log: Everything that happened in it, live.
+        dispatcher: Who is told about it.
+        clock: Where the time of its events comes from.
+    """
 
     __slots__ = (
         "__weakref__",
         "_children",
         "_journal",
-        "_numbers",
         "clock",
         "dispatcher",
         "log",
@@ -62,12 +69,11 @@ class Session:
         self.dispatcher: Dispatcher = InProcessDispatcher() if dispatcher is None else dispatcher
         self.session_id = ids.uuid() if session_id is None else session_id
         self.parent: Session | None = None if parent is None else parent.origin
-        self._children: dict[int, weakref.ref[Session]] = {}
-        self._numbers = itertools.count()
+        self._children = _Children()
         self._journal = Journal(clock, self.dispatcher)
         self.log = EventLog(self._journal.read_log)
         if self.parent is not None:
-            self.parent._adopt(self)
+            self.parent._children.add(self)
 
     @property
     def origin(self) -> Session:
@@ -77,8 +83,7 @@ class Session:
     @property
     def children(self) -> tuple[Session, ...]:
         """The sessions that this one started and that somebody still holds, oldest first."""
-        alive = (reference() for reference in tuple(self._children.values()))
-        return tuple(child for child in alive if child is not None)
+        return self._children.alive()
 
     def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
         """Return the slice of a type: ``session[Plan].latest()``.
@@ -141,10 +146,27 @@ class Session:
         """Show the identity and the length of the log."""
         return f"{type(self).__name__}({self.session_id}, {len(self.log)} events)"
 
-    def _adopt(self, child: Session) -> None:
-        number = next(self._numbers)
-        children = self._children
-        children[number] = weakref.ref(child, lambda _: children.pop(number, None))
+
+class _Children:
+    """Sessions that are known, not kept alive; forgetting the dead costs nothing that counts."""
+
+    __slots__ = ("_lock", "_most", "_references")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._references: list[weakref.ref[Session]] = []
+        self._most = 8
+
+    def add(self, session: Session) -> None:
+        with self._lock:
+            self._references.append(weakref.ref(session))
+            if len(self._references) > self._most:
+                self._references = [reference for reference in self._references if reference() is not None]
+                self._most = 2 * len(self._references) + 8
+
+    def alive(self) -> tuple[Session, ...]:
+        sessions = [reference() for reference in self._references[:]]
+        return tuple(session for session in sessions if session is not None)
 
 
 class Branch(Session):

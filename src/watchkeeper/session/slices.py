@@ -87,14 +87,15 @@ class SliceView(Sequence[T_co]):
     def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
     def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
         """Return one item, or a tuple of several."""
+        length = self._length
         if isinstance(index, slice):
-            start, stop, step = index.indices(self._length)
+            start, stop, step = index.indices(length)
             if step == 1:
                 return tuple(islice(self._from(start), max(stop - start, 0)))
             return tuple(self._item(position) for position in range(start, stop, step))
-        position = index + self._length if index < 0 else index
-        if not 0 <= position < self._length:
-            raise IndexError(f"index {index} of a slice of {self._length} items")
+        position = index + length if index < 0 else index
+        if not 0 <= position < length:
+            raise IndexError(f"index {index} of a slice of {length} items")
         return self._item(position)
 
     def __iter__(self) -> Iterator[T_co]:

@@ -108,7 +108,13 @@ def _read(data: dict[str, Any]) -> Snapshot:
             f"the snapshot has version {version!r}, this Watchkeeper reads version {SNAPSHOT_VERSION};"
             " read it with the version that wrote it"
         )
-    slices = {type_of(tag): SliceView(map(load, items)) for tag, items in data["slices"]}
+    slices: dict[type, SliceView[Any]] = {}
+    for tag, items in data["slices"]:
+        slice_type = type_of(tag)
+        slices[slice_type] = SliceView(map(load, items))
+        strange = next((item for item in slices[slice_type] if not isinstance(item, slice_type)), None)
+        if strange is not None:
+            raise SnapshotError(f"the snapshot's slice {tag!r} holds a {type(strange).__name__}: {strange!r}")
     return Snapshot(
         session_id=UUID(data["session_id"]),
         seq=int(data["seq"]),

@@ -1,0 +1,70 @@
+"""Sessions know their children without keeping them alive, and are walked from the bottom up."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from tests.session.samples import in_threads
+from watchkeeper.session.hierarchy import iter_sessions_bottom_up
+from watchkeeper.session.session import Session
+
+
+def test_children_come_before_their_parents_and_the_root_last() -> None:
+    root = Session()
+    left, right = Session(parent=root), Session(parent=root)
+    under = Session(parent=left)
+    assert list(iter_sessions_bottom_up(root)) == [under, left, right, root]
+    assert list(iter_sessions_bottom_up(left)) == [under, left]
+    assert root.children == (left, right)
+    assert (under.parent, left.parent, root.parent) == (left, root, None)
+
+
+def test_a_walk_from_a_branch_is_a_walk_from_its_session() -> None:
+    root = Session()
+    child = Session(parent=root)
+    assert list(iter_sessions_bottom_up(root.branch())) == [child, root]
+
+
+def test_a_child_that_nobody_holds_is_gone() -> None:
+    root = Session()
+    kept = Session(parent=root)
+    Session(parent=root)
+    gc.collect()
+    assert root.children == (kept,)
+
+
+def test_a_child_keeps_its_parent_alive() -> None:
+    child = Session(parent=Session())
+    gc.collect()
+    assert child.parent is not None
+    assert child.parent.children == (child,)
+
+
+def test_thousands_of_children_that_are_gone_leave_nothing_behind() -> None:
+    root = Session()
+    kept: list[Session] = []
+    for _ in range(5):
+        kept.append(Session(parent=root))
+        for _ in range(1_000):
+            Session(parent=root)
+    assert root.children == tuple(kept)
+    inside: list[object] = gc.get_referents(*gc.get_referents(root))
+    assert max(sys.getsizeof(thing) for thing in inside if type(thing) is list) < 1_000
+
+
+def test_children_of_many_threads_are_all_known() -> None:
+    root = Session()
+    made: list[Session] = []
+    in_threads(8, lambda number: made.extend([Session(parent=root) for _ in range(50)]))
+    assert set(root.children) == set(made)
+    assert len(root.children) == 400
+
+
+def test_events_of_a_child_reach_only_its_own_log() -> None:
+    root = Session()
+    child = Session(parent=root)
+    heard: list[object] = []
+    root.dispatcher.subscribe_all(heard.append)
+    child.reset()
+    assert (len(child.log), len(root.log), heard) == (1, 0, [])
