@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.prompt.bindings import ambiguous, field_owners, match_predicate, unknown
@@ -52,14 +52,12 @@ class PromptTemplate(Generic[OutputT]):
     sections: Sequence[MarkdownSection]
     name: str = ""
     params: Sequence[type[Any]] | None = None
-    output_type: type[OutputT] = field(default=cast("Any", str))
+    output_type: type[OutputT] = field(default=cast("type[OutputT]", str))
     task_completion_checker: TaskCompletionChecker | None = None
 
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, item: Any) -> _TypedTemplate:
-            """Fix the output type."""
-            return _TypedTemplate(cls, (item,))
+    def __class_getitem__(cls, item: Any) -> _TypedTemplate:
+        """Fix the output type."""
+        return _TypedTemplate(cls, (item,))
 
     def __post_init__(self) -> None:
         """Check everything that can be checked before values are bound.

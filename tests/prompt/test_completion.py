@@ -1,0 +1,80 @@
+"""Whether the work is done."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.prompt.completion import (
+    FileOutputChecker,
+    PredicateChecker,
+    TaskCompletionChecker,
+    TaskCompletionContext,
+    TaskCompletionResult,
+)
+from watchkeeper.session.session import Session
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+
+
+def context(filesystem: Filesystem | None = None, output: Any = None) -> TaskCompletionContext:
+    return TaskCompletionContext(session=Session(), tentative_output=output, filesystem=filesystem)
+
+
+def done(given: TaskCompletionContext) -> bool:
+    return bool(given.tentative_output == "done")
+
+
+async def done_later(given: TaskCompletionContext) -> bool:
+    return bool(given.tentative_output == "done")
+
+
+def test_verdicts_have_a_status_and_a_reason() -> None:
+    assert TaskCompletionResult.ok() == TaskCompletionResult("complete", "")
+    assert TaskCompletionResult.incomplete("one is missing").status == "incomplete"
+    assert TaskCompletionResult.unverified("no files").explanation == "no files"
+
+
+def test_both_built_in_checkers_fit_the_protocol() -> None:
+    assert isinstance(FileOutputChecker(["a"]), TaskCompletionChecker)
+    assert isinstance(PredicateChecker(done, "it is done"), TaskCompletionChecker)
+
+
+class TestFiles:
+    def test_all_files_there_is_complete(self) -> None:
+        files = MemoryFilesystem({"report.md": "text", "data/out.csv": "a,b"})
+        checker = FileOutputChecker(["report.md", "data/out.csv"])
+        assert checker.check(context(files.read_only_view())) == TaskCompletionResult.ok("all 2 files are there")
+
+    def test_missing_and_empty_files_are_named(self) -> None:
+        files = MemoryFilesystem({"report.md": "", "folder/x": "1"})
+        result = FileOutputChecker(["report.md", "folder", "summary.md"]).check(context(files))
+        assert result == TaskCompletionResult.incomplete(
+            "these files are expected: missing: folder, summary.md; empty: report.md"
+        )
+
+    def test_without_files_to_look_at_nobody_can_tell(self) -> None:
+        assert FileOutputChecker(["a"]).check(context()).status == "unverified"
+
+    @pytest.mark.parametrize("files", [[], (), "report.md"])
+    def test_a_checker_that_checks_nothing_is_refused(self, files: Any) -> None:
+        with pytest.raises(ConfigurationError, match="FileOutputChecker needs a list of paths"):
+            FileOutputChecker(files)
+
+
+class TestPredicate:
+    def test_it_says_what_holds_or_does_not_hold_yet(self) -> None:
+        checker = PredicateChecker(done, "every message has a record")
+        assert checker.check(context(output="done")) == TaskCompletionResult.ok("every message has a record")
+        assert checker.check(context(output="no")) == TaskCompletionResult.incomplete(
+            "this does not hold yet: every message has a record"
+        )
+
+    async def test_an_async_predicate_is_awaited(self) -> None:
+        checker = PredicateChecker(done_later, "it is done")
+        answer = checker.check(context(output="done"))
+        assert inspect.isawaitable(answer)
+        assert await answer == TaskCompletionResult.ok("it is done")

@@ -1,0 +1,54 @@
+"""Prompts by namespace and key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from watchkeeper.core.errors import PromptDefinitionError
+from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.prompt.registry import PromptRegistry
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
+
+
+def template(key: str = "triage") -> PromptTemplate[Any]:
+    section = MarkdownSection(title="Task", key="task", template="${folder}")
+    return PromptTemplate(ns="support", key=key, sections=[section])
+
+
+def test_templates_and_prompts_are_found_by_namespace_and_key() -> None:
+    bound = Prompt(template("other")).with_variables(folder="x")
+    registry = PromptRegistry(template(), bound)
+    assert registry.get("support", "triage").name == "support/triage"
+    assert registry.get("support", "other") is bound
+    assert [prompt.key for prompt in registry] == ["triage", "other"]
+    assert len(registry) == 2
+    assert ("support", "triage") in registry
+    assert ("support", "nothing") not in registry
+
+
+def test_an_unknown_prompt_lists_what_there_is() -> None:
+    registry = PromptRegistry(template(), template("report"))
+    with pytest.raises(PromptDefinitionError) as caught:
+        registry.get("support", "triag")
+    assert str(caught.value) == (
+        "no prompt 'support/triag'; did you mean 'support/triage'? registered: support/triage, support/report"
+    )
+    with pytest.raises(PromptDefinitionError, match="no prompt 'a/b'; registered: none"):
+        PromptRegistry().get("a", "b")
+
+
+def test_another_template_under_the_same_key_is_refused() -> None:
+    registry = PromptRegistry(template())
+    with pytest.raises(PromptDefinitionError, match="prompt 'support/triage' is registered already; use another key"):
+        registry.register(template())
+
+
+def test_the_same_template_bound_anew_takes_the_place_of_the_old() -> None:
+    given = template()
+    registry = PromptRegistry(given)
+    bound = registry.register(Prompt(given).with_variables(folder="x"))
+    assert registry.get("support", "triage") is bound
+    assert len(registry) == 1
