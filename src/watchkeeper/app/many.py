@@ -216,7 +216,7 @@ class _Crew(Generic[OutputT]):
         unwatch = self.around.watch(session, context.run_id)
         try:
             with self.gate.child(self.each, name=self.labels[index]) as gate:
-                params = item if isinstance(item, tuple) else (item,)
+                params: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
                 plan = plan_of(self.prompt.bind(*params), self.around, gate.deadline, options)
                 place = Place(self.context.run_id, self.labels[index])
                 return await execute(plan, home_of(session, gate, context, options, place))

@@ -13,13 +13,15 @@ from typing import Any, cast
 
 from watchkeeper.core.errors import OutputParseError
 from watchkeeper.core.messages import UserMessage
+from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
 from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, Unparsable
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine
-from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
+from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.output import parse_output
+from watchkeeper.runtime.bounded import RunOverError, within
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
 from watchkeeper.runtime.model_calls import ModelCalls, WorkStoppedError
 from watchkeeper.runtime.plan import RunHome, RunPlan
@@ -130,12 +132,18 @@ class _Driver:
             run_context=self.home.run_context,
         )
         try:
-            if inspect.iscoroutinefunction(checker.check):
-                result = await checker.check(context)
-            else:
-                result = await run_in_worker(checker.check, context)
+            result = await within(self.home.gate, _verdict_of(checker, context), self.home.clock)
+        except RunOverError:
+            said = "The run was over before the completion checker had its say."
+            return Stopped(self.home.gate.stop or Stop("timeout", "gate", said, "deadline"))
         except Exception as error:
             result = TaskCompletionResult.unverified(f"the checker failed: {type(error).__name__}: {error}")
-        verdict = cast("TaskCompletionResult", result)
-        self.recorder.record(CompletionChecked(verdict.status, verdict.explanation, self.home.clock.now()))
-        return Checked(verdict.status, verdict.explanation)
+        self.recorder.record(CompletionChecked(result.status, result.explanation, self.home.clock.now()))
+        return Checked(result.status, result.explanation)
+
+
+async def _verdict_of(checker: TaskCompletionChecker, context: TaskCompletionContext) -> TaskCompletionResult:
+    """Ask a checker: an async one here, a sync one on a worker thread (it may return an awaitable all the same)."""
+    is_async = inspect.iscoroutinefunction(checker.check)
+    said = checker.check(context) if is_async else await run_in_worker(checker.check, context)
+    return await said if inspect.isawaitable(said) else cast("TaskCompletionResult", said)

@@ -81,6 +81,8 @@ class RunResult(Generic[OutputT]):
         if self.stop is None:
             checked = {"complete": " and checked", "unverified": ", but not verified", "unchecked": ""}
             return f"Done{checked[self.completion]}: {took}."
+        if self.usage.steps == 0:
+            return self.stop.message
         return f"{self.stop.message.rstrip('.')}; it had {self._had()} ({took})."
 
     def _had(self) -> str:
