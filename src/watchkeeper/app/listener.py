@@ -102,19 +102,19 @@ class Listener(Generic[T]):
             logger().warning("listener.late", listener=self._name, undelivered=len(self._queue))
 
 
-def one_by_one(handler: Callable[[Any], Any]) -> Deliver[Any]:
-    """Turn a handler of single events, sync or async, into a delivery of batches."""
+def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
+    """Turn a handler, sync or async, into a delivery of batches; each item holds the arguments of one call."""
     if _is_async(handler):
 
-        async def deliver_async(batch: Sequence[Any]) -> None:
+        async def deliver_async(batch: Sequence[tuple[Any, ...]]) -> None:
             for item in batch:
-                await handler(item)
+                await handler(*item)
 
         return deliver_async
 
-    def deliver(batch: Sequence[Any]) -> None:
+    def deliver(batch: Sequence[tuple[Any, ...]]) -> None:
         for item in batch:
-            handler(item)
+            handler(*item)
 
     return deliver
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from uuid import UUID
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.runtime.plan import OnContextFull
+from watchkeeper.session.log import Envelope
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
@@ -34,6 +36,7 @@ class RunKeywords(TypedDict, total=False):
     resources: Resources
     filesystem: Filesystem
     on_event: Callable[[Any], Any]
+    on_record: Callable[[UUID, Envelope], Any]
     on_context_full: OnContextFull
     store: RunStore | StoreLike
     raise_on_stop: bool
@@ -53,6 +56,8 @@ class RunOptions:
         filesystem: What tools may read and write.
         on_event: Gets every event of the log as it happens, and `TextDelta` where the provider streams; sync
             callables run on a worker thread.
+        on_record: The same with more: gets the id of the run and the envelope of every event, so that the runs of
+            `run_many` can be told apart; no text deltas.
         on_context_full: ``land`` takes a last turn when the model's context is full, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
@@ -66,6 +71,7 @@ class RunOptions:
     resources: Resources | None = None
     filesystem: Filesystem | None = None
     on_event: Callable[[Any], Any] | None = None
+    on_record: Callable[[UUID, Envelope], Any] | None = None
     on_context_full: OnContextFull = "land"
     store: RunStore | StoreLike = "default"
     raise_on_stop: bool = False

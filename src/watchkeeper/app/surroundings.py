@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.runtime.events import TextDelta
+from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.schema import store_path
@@ -31,28 +33,29 @@ class Surroundings:
         model: Who answers.
         price: What it charges.
         events: Where events go for the caller, or None.
-        records: Where envelopes go for the store, or None.
+        records: Where envelopes go, each with the id of its run: to the store, and to the caller.
     """
 
     model: Model
     price: ModelPrice | None
-    events: Listener[Any] | None
-    records: Listener[Any] | None
+    events: Listener[tuple[Any]] | None
+    records: tuple[Listener[tuple[UUID, Envelope]], ...]
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
         """Where text goes as it arrives, or None if nobody listens."""
         events = self.events
-        return (lambda text: events.put(TextDelta(text))) if events is not None else None
+        return (lambda text: events.put((TextDelta(text),))) if events is not None else None
 
     def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
         """Forward a session's events to the listeners; return a function that ends it."""
         endings: list[Callable[[], None]] = []
-        events, records = self.events, self.records
+        events = self.events
         if events is not None:
-            endings.append(session.dispatcher.subscribe_all(lambda envelope: events.put(envelope.event)))
-        if records is not None:
-            endings.append(session.dispatcher.subscribe_all(lambda envelope: records.put((run_id, envelope))))
+            endings.append(session.dispatcher.subscribe_all(lambda envelope: events.put((envelope.event,))))
+        for records in self.records:
+            put = partial(_put_record, records, run_id)
+            endings.append(session.dispatcher.subscribe_all(put))
 
         def end() -> None:
             for ending in endings:
@@ -77,17 +80,25 @@ async def opened(model: Model | str, limits: Limits, options: RunOptions) -> Asy
             asked = model
         price = price_of(asked, options.prices, options.settings, options.clock)
         check_priced(asked, price, limits)
-        events = records = None
+        events: Listener[tuple[Any]] | None = None
+        records: list[Listener[tuple[UUID, Envelope]]] = []
         store = open_store(options.store)
         if store is not None:
             if store is not options.store:
                 stack.callback(store.close)
-            records = Listener("store", store.append)
-            stack.push_async_callback(records.close)
+            records.append(Listener("store", store.append))
+        if options.on_record is not None:
+            records.append(Listener("on_record", one_by_one(options.on_record)))
         if options.on_event is not None:
             events = Listener("on_event", one_by_one(options.on_event))
             stack.push_async_callback(events.close)
-        yield Surroundings(asked, price, events, records)
+        for listener in records:
+            stack.push_async_callback(listener.close)
+        yield Surroundings(asked, price, events, tuple(records))
+
+
+def _put_record(records: Listener[tuple[UUID, Envelope]], run_id: UUID, envelope: Envelope) -> None:
+    records.put((run_id, envelope))
 
 
 def open_store(where: RunStore | StoreLike) -> RunStore | None:
