@@ -10,24 +10,39 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, assert_type
 
-from watchkeeper.core.deadline import Deadline
-from watchkeeper.core.limits import Limits
-from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
-from watchkeeper.prompt.completion import (
+from watchkeeper import (
+    Adapter,
+    Agent,
+    Deadline,
     FileOutputChecker,
+    Landing,
+    Limits,
+    ManyResult,
+    MarkdownSection,
+    Model,
     PredicateChecker,
-    TaskCompletionContext,
+    Prompt,
+    PromptTemplate,
+    RunResult,
+    Session,
+    Stop,
     TaskCompletionResult,
+    Tool,
+    ToolContext,
+    ToolInvoked,
+    ToolResult,
+    Usage,
+    arun,
+    arun_many,
+    run,
+    run_many,
+    tool,
 )
+from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
+from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.output import parse_output
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.rendered import RenderedPrompt
-from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.result import ToolResult
-from watchkeeper.tools.tool import Tool, tool
 
 
 @dataclass(frozen=True)
@@ -127,4 +142,42 @@ def a_registry_forgets_types(registry: PromptRegistry, template: PromptTemplate[
 
 def limits_take_friendly_forms() -> None:
     Limits(deadline="30m", max_cost_usd="$2", max_total_tokens="500k", max_turns=200)
-    Limits(deadline=datetime.now(UTC), max_cost_usd=Decimal("0.5"), max_steps=None)
+    Limits(deadline=datetime.now(UTC), max_cost_usd=Decimal("0.5"), max_steps=None, landing=Landing(512))
+    Limits(deadline=Deadline.after("1h"), max_total_tokens=None, landing=None)
+
+
+def a_run_answers_in_the_type_of_its_prompt(prompt: Prompt[Report], template: PromptTemplate[Report]) -> None:
+    result = run(prompt, model="openai:gpt-5-mini", limits=Limits(max_cost_usd=2))
+    assert_type(result, RunResult[Report])
+    assert_type(result.output, Report | None)
+    assert_type(result.partial, Report | str | None)
+    assert_type(result.stop, Stop | None)
+    assert_type(result.usage, Usage)
+    assert_type(result.cost, Decimal | None)
+    assert_type(run(template, model="local"), RunResult[Report])
+
+
+async def so_does_an_async_one(prompt: Prompt[Report], model: Model) -> None:
+    assert_type(await arun(prompt, model=model, session=Session()), RunResult[Report])
+    assert_type(await arun_many(prompt, [Inbox("a"), Inbox("b")], model=model), ManyResult[Report])
+
+
+def a_run_over_many_items_has_one_result_for_each(prompt: Prompt[Report]) -> None:
+    many = run_many(prompt, [Inbox("a"), Inbox("b")], model="local", concurrency=2)
+    assert_type(many, ManyResult[Report])
+    assert_type(many.results[0].output, Report | None)
+
+
+def an_agent_answers_in_its_output_type() -> None:
+    agent = Agent(model="local", instructions="Be brief.", output_type=Report, tools=(look,))
+    assert_type(agent, Agent[Report])
+    assert_type(agent.run("Count."), RunResult[Report])
+
+
+def the_runtimes_adapter_fits_the_protocol(model: Model) -> ProviderAdapter:
+    return Adapter(model)
+
+
+def a_session_gives_back_what_went_in(session: Session) -> None:
+    assert_type(session[ToolInvoked].latest(), ToolInvoked | None)
+    assert_type(session[Report].where(lambda report: report.total > 1), tuple[Report, ...])
