@@ -39,6 +39,16 @@ class TestSystemClock:
         await SYSTEM_CLOCK.sleep(0.005)
         assert fired == []
 
+    def test_a_thread_waits_for_an_event_or_for_the_time(self) -> None:
+        began = SYSTEM_CLOCK.monotonic()
+        SYSTEM_CLOCK.wait(threading.Event(), -1)
+        SYSTEM_CLOCK.wait(threading.Event(), 0.01)
+        assert SYSTEM_CLOCK.monotonic() - began >= 0.009
+        happened = threading.Event()
+        happened.set()
+        SYSTEM_CLOCK.wait(happened, 3600)
+        SYSTEM_CLOCK.wait(happened, None)
+
 
 class TestTheTestClock:
     def test_it_stands_still_until_it_is_moved(self) -> None:
@@ -157,6 +167,33 @@ class TestTheTestClock:
         await asyncio.wait_for(fired.wait(), 5)
         thread.join()
         assert threads == [threading.get_ident()]
+
+    def test_a_waiting_thread_goes_on_once_time_has_passed(self) -> None:
+        clock = TestClock()
+        thread = threading.Thread(target=clock.wait, args=(threading.Event(), 10))
+        thread.start()
+        while not clock._timers:  # pyright: ignore[reportPrivateUsage]  # until the thread waits
+            pass
+        clock.advance(9)
+        thread.join(0.02)
+        assert thread.is_alive()
+        clock.advance(1)
+        thread.join(5)
+        assert not thread.is_alive()
+
+    @pytest.mark.parametrize("seconds", [None, 10])
+    def test_a_waiting_thread_goes_on_when_the_event_happens(self, seconds: float | None) -> None:
+        clock = TestClock()
+        happened = threading.Event()
+        thread = threading.Thread(target=clock.wait, args=(happened, seconds))
+        thread.start()
+        happened.set()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert clock.monotonic() == 0
+
+    def test_no_time_left_is_no_wait(self) -> None:
+        TestClock().wait(threading.Event(), 0)
 
     def test_a_timer_of_a_closed_loop_is_forgotten(self) -> None:
         clock = TestClock()
