@@ -96,7 +96,8 @@ class LocalModel:
         try:
             return await self._ask(endpoint, request, address.newlines)
         except ProviderError as error:
-            ending = await self._ending(server, error)
+            broken = error.fault in ("connection", "broken_stream")
+            ending = await asyncio.to_thread(server.describe_end) if broken else None
             if ending is None:
                 raise
             raise ProviderError(
@@ -129,17 +130,10 @@ class LocalModel:
     def _start(self, server: LocalServer) -> EngineAddress:
         if self._bundled:
             try:
-                bundled_model_file()
+                bundled_model_file(BUNDLED_MODEL)
             except ConfigurationError as error:
                 raise ProviderError(str(error), fault="bad_request", provider=PROVIDER) from error
         return server.ensure()
-
-    async def _ending(self, server: LocalServer, error: ProviderError) -> str | None:
-        """Say how the engine ended, if that is why a request failed."""
-        if error.status is not None:
-            return None
-        # The connection of a dying process breaks a moment before the process is gone.
-        return await asyncio.to_thread(server.describe_end)
 
     async def _ask(self, endpoint: Endpoint, request: ModelRequest, newlines: tuple[int, ...]) -> ModelReply:
         from watchkeeper.adapters.endpoint import decode_reply

@@ -101,7 +101,7 @@ def is_verified(path: Path, model: SplitModel) -> bool:
     """Return whether a file is there, was verified, and was not written to since."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return False
     return status.st_size == model.size and int(status.st_mtime) == VERIFIED_MTIME
 

@@ -12,11 +12,11 @@ import atexit
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
-import urllib.request
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -28,8 +28,9 @@ ENGINE_PACKAGES: Final = ("xllamacpp", "openai", "aiohttp")
 ENGINE: Final = Path(__file__).with_name("local_engine.py")
 READY_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 5.0
-HEALTH_SECONDS: Final = 5.0
+END_SECONDS: Final = 1.0
 LOG_TAIL_BYTES: Final = 4096
+ENGINE_ERROR: Final = re.compile(r"^[\d.]+ E +(.+)$", re.MULTILINE)
 MAX_THREADS: Final = 8
 
 
@@ -71,16 +72,6 @@ class EngineAddress:
         """Address of the OpenAI-compatible interface."""
         return f"{self.url}/v1"
 
-    def is_healthy(self, timeout: float = HEALTH_SECONDS) -> bool:
-        """Return whether the engine answers within ``timeout`` seconds."""
-        request = urllib.request.Request(f"{self.url}/health", headers={"Authorization": f"Bearer {self.key}"})
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=timeout) as response:
-                return bool(response.status == 200)
-        except OSError:
-            return False
-
 
 class LocalServer:
     """One engine process, started when it is first needed and again after it died.
@@ -117,10 +108,15 @@ class LocalServer:
             return address
 
     def describe_end(self) -> str | None:
-        """Say how the engine ended, or return None if it runs or was not started here."""
+        """Say how the engine ended, or return None if it runs; waits a moment, for connections break before the end."""
         process = self._process
-        code = process.poll() if process is not None and self._owner == os.getpid() else None
-        return None if code is None else f"the local engine {_ending(code)}{self._log_words(-1)}"
+        if process is None or self._owner != os.getpid():
+            return None
+        try:
+            code = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        return f"the local engine {_ending(code)}{self._log_words(-1)}"
 
     def close(self) -> None:
         """End the engine and wait until it is gone; harmless if it does not run."""
@@ -152,8 +148,8 @@ class LocalServer:
             said = json.loads(line)
             address = EngineAddress(str(said["url"]), str(said["key"]), process.pid, tuple(said["newlines"]))
         except (ValueError, KeyError, TypeError) as error:
-            process.kill()
-            code = process.wait()
+            self._discard()
+            code = process.returncode
             # A signal may be a full memory, and pass; a refusal of the file will not.
             raise self._start_error(_ending(code), "server" if code < 0 else "bad_request") from error
         self._address = address
@@ -218,7 +214,8 @@ def _complaint(log: Path | None, which: int) -> str:
         text = log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") if log is not None else ""
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if "rror" in line or "ailed" in line]
+    # The engine writes its lines from a thread of its own, so the end of the program may come before them.
+    lines = ENGINE_ERROR.findall(text) or [line.strip() for line in text.splitlines() if "rror" in line]
     return lines[which] if lines else ""
 
 

@@ -1,0 +1,187 @@
+"""The real engine with the bundled model: `make verify` only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.adapters.local import LocalModel
+from watchkeeper.adapters.local_files import BUNDLED_MODEL, bundled_model_file
+from watchkeeper.adapters.local_server import SERVERS, EngineOptions, LocalServer, default_threads
+from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.messages import SystemMessage, ToolMessage, UserMessage
+from watchkeeper.core.model import ModelRequest, OutputSchema, ToolSpec
+from watchkeeper.core.transcript import Transcript
+
+pytestmark = pytest.mark.model
+
+LOOKUP = ToolSpec(
+    "lookup_customer",
+    "Find a customer's number by name.",
+    {"type": "object", "properties": {"name": {"type": "string", "description": "Full name"}}, "required": ["name"]},
+)
+WEATHER = ToolSpec(
+    "get_weather",
+    "Tell the weather of a city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+OUTPUT = OutputSchema(
+    "Found",
+    {
+        "type": "object",
+        "properties": {"customer": {"type": "string"}, "number": {"type": "integer"}},
+        "required": ["customer", "number"],
+    },
+)
+STORY = "Tell a very long story about a lighthouse and its keeper."
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LocalModel]:
+    made = LocalModel()
+    yield made
+    asyncio.run(made.close())
+
+
+def ask(text: str, **fields: Any) -> ModelRequest:
+    return ModelRequest(Transcript([SystemMessage("Be brief."), UserMessage.of(text)]), **fields)
+
+
+async def test_a_completion_says_who_answered_and_what_it_used(model: LocalModel) -> None:
+    request = ask("What is the capital of Norway?", max_output_tokens=40)
+    reply = await model.turn(request)
+    assert "Oslo" in reply.message.text
+    assert (reply.finish, reply.model) == ("stop", BUNDLED_MODEL.name)
+    assert 10 < reply.usage.input_tokens < 60
+    assert 0 < reply.usage.output_tokens <= 40
+
+
+async def test_a_growing_transcript_costs_what_is_new(model: LocalModel) -> None:
+    request = ask("Name three rivers of Europe. " + "They should be long. " * 30, max_output_tokens=60)
+    first = await model.turn(request)
+    request.transcript.append(first.message)
+    request.transcript.append(UserMessage.of("And one of Africa."))
+    second = await model.turn(request)
+    known = first.usage.input_tokens + first.usage.output_tokens
+    assert second.usage.cached_tokens >= known - 4
+    assert second.usage.input_tokens - second.usage.cached_tokens < 30
+
+
+async def test_a_tool_is_chosen_and_its_result_becomes_a_typed_answer(model: LocalModel) -> None:
+    request = ask("Find the number of the customer Dorothea Lindqvist.", tools=(LOOKUP, WEATHER), output=OUTPUT)
+    first = await model.turn(request)
+    (call,) = first.message.tool_calls
+    assert call.name == "lookup_customer"
+    assert json.loads(call.arguments) == {"name": "Dorothea Lindqvist"}
+    assert "\n" not in first.message.provider_data["content"]
+    request.transcript.append(first.message)
+    request.transcript.append(ToolMessage(call.call_id, call.name, '{"name": "Dorothea Lindqvist", "number": 4711}'))
+    second = await model.turn(request)
+    assert json.loads(second.message.text) == {"customer": "Dorothea Lindqvist", "number": 4711}
+
+
+async def test_the_text_streams(model: LocalModel) -> None:
+    deltas: list[str] = []
+    reply = await model.turn(ask("Count from one to five in words.", on_delta=deltas.append, max_output_tokens=60))
+    assert "".join(deltas) == reply.message.text
+    assert len(deltas) > 3
+    assert reply.usage.output_tokens > 3
+
+
+@pytest.mark.parametrize("prompt", [STORY, STORY + " It has many steps." * 400], ids=["reply", "prompt"])
+async def test_cancelling_frees_the_engine(model: LocalModel, prompt: str) -> None:
+    """A dropped turn of a minute lets the next one answer at once, whether it was reading or writing."""
+    await model.turn(ask("Hi", max_output_tokens=4))
+    turn = asyncio.create_task(model.turn(ask(prompt, max_output_tokens=1000)))
+    await asyncio.sleep(2)
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    began = SYSTEM_CLOCK.monotonic()
+    await model.turn(ask("Hi", max_output_tokens=4))
+    assert SYSTEM_CLOCK.monotonic() - began < 12
+
+
+async def test_a_killed_engine_is_a_fault_and_the_next_turn_has_a_new_one(model: LocalModel) -> None:
+    await model.turn(ask("Hi", max_output_tokens=4))
+    server = SERVERS.acquire(EngineOptions(str(bundled_model_file()), model.name, 8192, default_threads()))
+    address = server.address()
+    assert address is not None, "the model does not use the engine that is shared"
+    turn = asyncio.create_task(model.turn(ask(STORY, max_output_tokens=1000)))
+    await asyncio.sleep(1)
+    os.kill(address.pid, signal.SIGKILL)
+    with pytest.raises(ProviderError, match="the local engine was killed") as caught:
+        await turn
+    assert caught.value.retryable
+    assert (await model.turn(ask("Hi", max_output_tokens=4))).message.text
+    SERVERS.release(server)
+
+
+async def test_a_full_context_is_told(model: LocalModel) -> None:
+    with pytest.raises(ProviderError) as caught:
+        await model.turn(ask("word " * 9000))
+    assert caught.value.fault == "context_full"
+
+
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "string", "maxLength": 8000},
+    {"type": "string", "pattern": r"^[A-Z]{2}-\d{1,4}$"},
+    {"type": "string", "format": "date-time"},
+    {"type": "string", "format": "uri", "minLength": 3},
+    {"type": "integer", "minimum": 3, "maximum": 7},
+    {"type": "integer", "exclusiveMinimum": 0},
+    {"type": ["number", "null"]},
+    {"enum": ["a", 1, None]},
+    {"type": "array", "items": {"type": "string"}, "maxItems": 500},
+    {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False, "minItems": 2},
+    {"type": "object"},
+    {"type": "object", "additionalProperties": {"type": "integer"}},
+    {"type": "object", "properties": {}, "additionalProperties": False},
+    {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]},
+    {"oneOf": [{"const": "x"}, {"type": "boolean"}], "discriminator": {"propertyName": "x"}},
+    {"allOf": [{"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}]},
+    {"not": {"type": "string"}},
+    {},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+async def test_the_engine_accepts_what_the_schemas_are_mapped_to(model: LocalModel, schema: dict[str, Any]) -> None:
+    node = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}}}
+    parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"], "$defs": {"Node": node}}
+    tool = ToolSpec("keep", "Keep a value.", parameters)
+    reply = await model.turn(ask("Keep some value.", tools=(tool,), tool_choice="required", max_output_tokens=48))
+    if reply.finish == "tool_calls":
+        assert set(json.loads(reply.message.tool_calls[0].arguments)) == {"value"}
+    else:
+        assert reply.finish == "length"
+
+
+async def test_a_broken_file_is_told_with_the_engines_words(tmp_path: Path) -> None:
+    with bundled_model_file().open("rb") as file:
+        (tmp_path / "cut.gguf").write_bytes(file.read(100_000))
+    model = LocalModel(tmp_path / "cut.gguf")
+    with pytest.raises(ProviderError, match=r"ended with code 1 .*failed to read") as caught:
+        await model.turn(ask("Hi"))
+    assert caught.value.fault == "bad_request"
+    await model.close()
+
+
+def test_the_engine_ends_when_its_input_closes(capfd: pytest.CaptureFixture[str]) -> None:
+    options = EngineOptions(str(bundled_model_file()), "m", 512, default_threads())
+    server = LocalServer(options)
+    address = server.ensure()
+    began = SYSTEM_CLOCK.monotonic()
+    server.close()
+    assert SYSTEM_CLOCK.monotonic() - began < 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(address.pid, 0)
+    assert capfd.readouterr() == ("", "")
