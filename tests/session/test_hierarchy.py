@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Any
 
 from tests.session.samples import in_threads
 from watchkeeper.session.hierarchy import iter_sessions_bottom_up
@@ -49,8 +50,8 @@ def test_thousands_of_children_that_are_gone_leave_nothing_behind() -> None:
         for _ in range(1_000):
             Session(parent=root)
     assert root.children == tuple(kept)
-    inside: list[object] = gc.get_referents(*gc.get_referents(root))
-    assert max(sys.getsizeof(thing) for thing in inside if type(thing) is list) < 1_000
+    inside: list[Any] = gc.get_referents(*gc.get_referents(root))
+    assert max(sys.getsizeof(thing) for thing in inside if thing.__class__ is list) < 1_000
 
 
 def test_children_of_many_threads_are_all_known() -> None:

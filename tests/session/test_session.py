@@ -407,6 +407,16 @@ def test_a_rollback_keeps_the_log_and_the_reducers() -> None:
     assert session[Total].latest() == Total(7)
 
 
+def test_an_empty_slice_is_as_if_it_had_never_been() -> None:
+    session = session_with_reducers()
+    session[Step].seed()
+    session.dispatch(Commanded("append", (Plan("a"),)))
+    session.dispatch(Commanded("clear"))
+    session[Plan].append(Plan("b"))
+    session[Plan].clear()
+    assert session.snapshot().slices == {}
+
+
 def test_a_wrong_item_is_refused_and_nothing_is_recorded() -> None:
     session = Session()
     wrong: Any = "a plan"

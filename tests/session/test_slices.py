@@ -138,6 +138,16 @@ def test_appending_to_the_newest_view_of_an_owner_copies_nothing() -> None:
     assert fresh == {id(grown)}
 
 
+def test_an_owner_never_writes_into_what_another_owner_extends() -> None:
+    """Two owners hold different locks; if they shared a tail, they could both find it free."""
+    owner, other = object(), object()
+    view = SliceView[int]().extended(range(WIDTH + 2), owner)
+    foreign = view.appended(-1, other)
+    grown = view.appended(1, owner)
+    assert set(buffers(grown)) - set(buffers(view)) == {id(grown)}
+    assert (foreign[-1], grown[-1]) == (-1, 1)
+
+
 @pytest.mark.parametrize("size", [100, 10_000, 100_000])
 def test_appending_to_any_other_view_copies_one_leaf_however_long_it_is(size: int) -> None:
     owner, other = object(), object()
