@@ -118,7 +118,8 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         """Start with no accounts."""
-        self._lock = threading.Lock()
+        # Reentrant: a finaliser that the collector runs inside a critical section may come back in here.
+        self._lock = threading.RLock()
         self._waiters: list[Waiter] = []
         self._holding: set[Account] = set()
         self._reserving: set[Demand] = set()
@@ -247,7 +248,7 @@ class MemoryLedger:
         """Tell every waiter who need not wait any longer; if all are stuck, give the youngest its last chance."""
         if not self._waiters:
             return
-        for waiter in self._waiters:
+        for waiter in tuple(self._waiters):
             if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
                 waiter.tell()
         if not any(waiter.told for waiter in self._waiters) and not self._can_release():

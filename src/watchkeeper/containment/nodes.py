@@ -197,7 +197,7 @@ class NodeStore:
 
     def __init__(self, clock: Clock, kept: int = KEPT_NODES) -> None:
         """Start empty; at least the newest ``kept`` nodes stay."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._older: list[Node] = []
         self._newer: list[Node] = []
         self.kept = kept

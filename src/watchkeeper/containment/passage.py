@@ -144,7 +144,12 @@ class Passage:
         if type(grant) is Refused:
             return self._refuse(request, grant, outer, now)
         if waiter.last_chance and isinstance(grant, Waits):
-            return self._refuse(request, Refused(exhausted(grant, self.account), latched=False), outer, now)
+            return self._refuse(
+                request,
+                Refused(exhausted(grant, self.account, landing=request.phase == "landing"), latched=False),
+                outer,
+                now,
+            )
         return None
 
     def give_up(self, waiter: Waiter) -> None:
@@ -203,7 +208,9 @@ class Passage:
             error = asyncio.CancelledError()
         charge, broken = measure(flight, value, error, meter)
         if error is not None and not isinstance(error, Exception):
-            self._record(flight, charge, "aborted", None, error, now)
+            overrun = reason in ("deadline", "call_timeout")
+            stop_reason = "timeout" if reason == "deadline" else reason
+            self._record(flight, charge, "timeout" if overrun else "aborted", stop_reason, error, now)
             raise error
         if reason is None and error is None:
             self._record(flight, charge, "ok", None, broken, now)

@@ -20,34 +20,38 @@ from watchkeeper.containment.flight import Flight
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.core.stop import Stop, StopReason
 
-LIMITS: Final[dict[int, tuple[StopReason, str, str]]] = {
-    COST: ("budget_exceeded", "max_cost_usd", ""),
-    TOTAL_TOKENS: ("token_limit_exceeded", "max_total_tokens", "tokens"),
-    INPUT_TOKENS: ("token_limit_exceeded", "max_input_tokens", "input tokens"),
-    OUTPUT_TOKENS: ("token_limit_exceeded", "max_output_tokens", "output tokens"),
-    STEPS: ("step_limit_exceeded", "max_steps", "steps"),
-    TOOL_CALLS: ("tool_call_limit_exceeded", "max_tool_calls", "tool calls"),
-    RETRIES: ("retry_budget_exceeded", "max_retries", "retries"),
+LIMITS: Final[dict[int, tuple[StopReason, str, str, str]]] = {
+    COST: ("budget_exceeded", "max_cost_usd", "", ""),
+    TOTAL_TOKENS: ("token_limit_exceeded", "max_total_tokens", "token", "tokens"),
+    INPUT_TOKENS: ("token_limit_exceeded", "max_input_tokens", "input token", "input tokens"),
+    OUTPUT_TOKENS: ("token_limit_exceeded", "max_output_tokens", "output token", "output tokens"),
+    STEPS: ("step_limit_exceeded", "max_steps", "step", "steps"),
+    TOOL_CALLS: ("tool_call_limit_exceeded", "max_tool_calls", "tool call", "tool calls"),
+    RETRIES: ("retry_budget_exceeded", "max_retries", "retry", "retries"),
 }
-"""For each count: the reason, the field of `Limits`, and the unit."""
+"""For each count: the reason, the field of `Limits`, and the unit, of one and of many."""
 
 
 def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> Stop:
     """Say why a call is refused."""
-    return expired(caller, landing=landing) if isinstance(verdict, Expired) else exhausted(verdict, caller)
+    return (
+        expired(caller, landing=landing)
+        if isinstance(verdict, Expired)
+        else exhausted(verdict, caller, landing=landing)
+    )
 
 
-def exhausted(verdict: Exhausted | Waits, caller: Account) -> Stop:
+def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
     """Say that a ceiling leaves too little for the least call worth sending."""
     count, ceiling, account = verdict
-    reason, field, _ = LIMITS[count]
+    reason, field, *_ = LIMITS[count]
     if count == RETRIES:
         ceiling = account.limits.ceiling("max_retries") or 0
     value = amount(count, ceiling)
     used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
     calls = account.settled[STEPS]
-    kept = account.hold[count] if count != RETRIES else 0
-    said = f"{subject(account, caller)} reached its ceiling of {value}"
+    kept = 0 if landing else account.hold[count]
+    said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
     if used < ceiling:
         said += f" after {amount(count, used)}"
     said += f" in {calls:,} {'call' if calls == 1 else 'calls'}" if count != STEPS else ""
@@ -62,8 +66,8 @@ def amount(count: int, number: int) -> str:
     """Write a number of what is counted, with its unit."""
     if count == COST:
         return format_money(number)
-    unit = LIMITS[count][2]
-    return f"{number:,} {unit.removesuffix('s') if number == 1 and unit != 'retries' else unit}"
+    *_, one, many = LIMITS[count]
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def expired(account: Account, *, landing: bool) -> Stop:
