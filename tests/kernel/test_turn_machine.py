@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -147,9 +147,7 @@ def test_a_limit_is_landed_with_a_last_turn_that_hands_over_what_there_is() -> N
 
 
 def test_a_landing_answer_that_does_not_fit_is_handed_over_as_text() -> None:
-    end = feed(
-        machine(), Started(), reply("", CALL), done("x"), Stopped(LIMIT), reply("half of it"), Unparsable("no")
-    )
+    end = feed(machine(), Started(), reply("", CALL), done("x"), Stopped(LIMIT), reply("half of it"), Unparsable("no"))
     assert end == End(stop=LIMIT, partial="half of it", text="half of it")
 
 
@@ -230,18 +228,17 @@ def test_the_diagram_shows_every_row_of_the_table() -> None:
 
 
 STOPS = st.sampled_from([LIMIT, ABORT, Stop("timeout", "gate", "late"), Stop("context_full", "loop", "full")])
-REPLIES = st.builds(
-    lambda text, calls, finish: Replied(
-        ModelReply(
-            AssistantMessage(text, tuple(ToolCall(f"c{n}", "look", "{}") for n in range(calls))),
-            TokenUsage(1, 1),
-            "tool_calls" if calls and finish == "stop" else finish,
-        )
-    ),
-    st.sampled_from(["", " ", "text"]),
-    st.integers(0, 3),
-    st.sampled_from(["stop", "stop", "length", "refusal"]),
-)
+FINISHES: tuple[FinishReason, ...] = ("stop", "stop", "length", "refusal")
+VERDICTS: tuple[Literal["complete", "incomplete", "unverified"], ...] = ("complete", "incomplete", "unverified")
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Replied:
+    """Draw what a model may answer."""
+    count, finish = draw(st.integers(0, 3)), draw(st.sampled_from(FINISHES))
+    calls = tuple(ToolCall(f"c{number}", "look", "{}") for number in range(count))
+    message = AssistantMessage(draw(st.sampled_from(["", " ", "text"])), calls)
+    return Replied(ModelReply(message, TokenUsage(1, 1), "tool_calls" if calls and finish == "stop" else finish))
 
 
 @given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), checks=st.booleans(), lands=st.booleans())
@@ -271,17 +268,19 @@ def test_whatever_happens_the_loop_keeps_its_rules(
 
 def answers(command: Command) -> st.SearchStrategy[Signal]:
     """Return what a driver may say after a command."""
-    stopped = st.builds(Stopped, STOPS)
     match command:
         case AskModel():
-            return st.one_of(REPLIES, REPLIES, REPLIES, stopped)
+            return st.one_of(replies(), replies(), replies(), STOPS.map(Stopped))
         case RunTools(calls=calls):
             results = tuple(ToolMessage(call.call_id, call.name, "ok") for call in calls)
-            return st.one_of(st.just(ToolsDone(results)), st.builds(lambda stop: ToolsDone(results, stop), STOPS))
+
+            def stopped(stop: Stop) -> Signal:
+                return ToolsDone(results, stop)
+
+            return st.one_of(st.just(ToolsDone(results)), STOPS.map(stopped))
         case ReadAnswer():
-            return st.one_of(st.just(Parsed(1)), st.just(Unparsable("no")))
+            return st.sampled_from([Parsed(1), Unparsable("no")])
         case CheckDone():
-            verdicts = st.sampled_from(["complete", "incomplete", "unverified"])
-            return st.one_of(st.builds(lambda verdict: Checked(verdict, "why"), verdicts), stopped)
+            return st.one_of(st.sampled_from([Checked(status, "why") for status in VERDICTS]), STOPS.map(Stopped))
         case End():
             raise AssertionError("nothing follows the end")

@@ -216,8 +216,7 @@ class _Crew(Generic[OutputT]):
         unwatch = self.around.watch(session, context.run_id)
         try:
             with self.gate.child(self.each, name=self.labels[index]) as gate:
-                params: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
-                plan = plan_of(self.prompt.bind(*params), self.around, gate.deadline, options)
+                plan = plan_of(self.prompt.bind(*_as_params(item)), self.around, gate.deadline, options)
                 place = Place(self.context.run_id, self.labels[index])
                 return await execute(plan, home_of(session, gate, context, options, place))
         except Exception as error:
@@ -264,3 +263,8 @@ class _Crew(Generic[OutputT]):
         self.session.dispatch(
             ItemEnded(index, self.labels[index], run_id, result.sentence(), result.stop, self.clock.now())
         )
+
+
+def _as_params(item: Any) -> tuple[Any, ...]:
+    """Return what one item binds: itself, or each of several values."""
+    return tuple(item) if isinstance(item, tuple) else (item,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

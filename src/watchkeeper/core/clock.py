@@ -169,11 +169,18 @@ class TestClock:
             bisect.insort(self._wake_ups, wake_at)
         try:
             while not await _settles(woken):
-                self._move_to(self._wake_ups[0])
+                self._move_to(self._next_event())
         finally:
             timer.cancel()
             with self._lock:
                 self._wake_ups.remove(wake_at)
+
+    def _next_event(self) -> float:
+        """Return when the next sleeper wakes or, if it is earlier, the next timer fires: what it starts goes first."""
+        with self._lock:
+            while self._timers and self._timers[0][2].callback is None:
+                heapq.heappop(self._timers)
+            return min(self._wake_ups[0], self._timers[0][0]) if self._timers else self._wake_ups[0]
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Remember a callback; it runs on the running loop when time passes ``when`` (soon, if it is past)."""

@@ -118,7 +118,7 @@ class TurnMachine:
     def _replied(self, signal: Replied) -> Command:
         reply, landing = signal.reply, self.state is State.LANDING
         self.turns += 1
-        self._text = reply.message.text or self._text
+        self._text = reply.message.text if reply.message.text.strip() else self._text
         kept = kept_message(reply.message, reply.finish, landing=landing)
         if kept is not None:
             self.transcript.append(kept)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from watchkeeper.core.errors import OutputParseError
 from watchkeeper.core.messages import UserMessage
@@ -146,4 +146,4 @@ async def _verdict_of(checker: TaskCompletionChecker, context: TaskCompletionCon
     """Ask a checker: an async one here, a sync one on a worker thread (it may return an awaitable all the same)."""
     is_async = inspect.iscoroutinefunction(checker.check)
     said = checker.check(context) if is_async else await run_in_worker(checker.check, context)
-    return await said if inspect.isawaitable(said) else cast("TaskCompletionResult", said)
+    return await said if inspect.isawaitable(said) else said

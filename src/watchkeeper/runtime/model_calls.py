@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop, StopReason
 from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.runtime.backoff import Backoff
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.runtime.plan import RunHome, RunPlan
@@ -67,7 +69,7 @@ class ModelCalls:
         self._check_context(landing)
         cap = self._landing_cap if landing else self._cap
         estimate = estimate_call(input_tokens, cap, self._home.gate.limits.min_output_tokens, self._plan.price)
-        after = None if landing else self._landing_estimate(input_tokens)
+        after = None if landing else self._landing_estimate(turn, estimate)
 
         async def attempt(number: int) -> ModelReply:
             return await self._attempt(turn, number, estimate, after, landing)
@@ -143,13 +145,17 @@ class ModelCalls:
         landing = self._home.gate.limits.landing
         return min(landing.max_output_tokens, self._cap) if landing else self._cap
 
-    def _landing_estimate(self, input_tokens: int) -> Estimate | None:
-        """Return what the last turn would need after a reply to this much input."""
-        limits = self._home.gate.limits
-        if limits.landing is None:
+    def _landing_estimate(self, turn: int, call: Estimate) -> Estimate | None:
+        """Return what the last turn would need after this call, or None if there is to be none.
+
+        A budget that cannot pay for both is spent on the first turn of work: handing over nothing is worth nothing.
+        """
+        gate = self._home.gate
+        least = gate.limits.min_output_tokens
+        if gate.limits.landing is None:
             return None
-        grown = input_tokens + limits.min_output_tokens
-        return estimate_call(grown, self._landing_cap, limits.min_output_tokens, self._plan.price)
+        after = estimate_call(call.input_tokens + least, self._landing_cap, least, self._plan.price)
+        return after if turn > 1 or affords(gate.budget_status(), call, after) else None
 
     def _check_context(self, landing: bool) -> None:
         """Stop before a model's context overflows; a landing turn may use the rest of it."""
@@ -164,6 +170,14 @@ class ModelCalls:
     def _seconds_left(self) -> float | None:
         deadline = self._home.gate.work_deadline
         return None if deadline is None else deadline.remaining(self._home.clock).total_seconds()
+
+
+def affords(status: BudgetStatus, *calls: Estimate) -> bool:
+    """Return whether what is left pays for the least version of all these calls."""
+    tokens = sum(call.input_tokens + call.min_output_tokens for call in calls)
+    nanos = sum(call.input_nanos + call.min_output_tokens * call.output_nanos_per_token for call in calls)
+    left_tokens, left_usd = status.remaining_tokens, status.remaining_cost_usd
+    return (left_tokens is None or tokens <= left_tokens) and (left_usd is None or nanos <= left_usd * NANOS_PER_USD)
 
 
 def provider_stop(error: ProviderError) -> Stop:

@@ -8,7 +8,7 @@ so a tool that fails or is late leaves nothing behind. Calls run side by side on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
@@ -127,9 +127,8 @@ class ToolCalls:
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
             context = self._context(call, tool, number, ticket)
-            if tool.is_async:
-                return await cast("Awaitable[ToolResult[Any]]", tool.call(params, context))
-            return cast("ToolResult[Any]", await run_in_worker(tool.call, params, context))
+            made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
+            return made if isinstance(made, ToolResult) else await made
 
         request = CallRequest(kind="tool", operation_name=tool.name, timeout=tool.timeout, retry=number > 1)
         outcome = await self._home.gate.acall(request, work, no_charge)

@@ -1,0 +1,393 @@
+"""Whole runs with a scripted model: what the loop does with replies, tools, answers and checkers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from watchkeeper.core.errors import OutputParseError, ProviderError, RunStoppedError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import AssistantMessage, ToolMessage, UserMessage
+from watchkeeper.core.model import ModelReply
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.completion import (
+    PredicateChecker,
+    TaskCompletionContext,
+    TaskCompletionResult,
+)
+from watchkeeper.prompt.events import PromptExecuted, PromptRendered
+from watchkeeper.runtime.events import CompletionChecked, ModelReplied, NoticeAppended, RunEnded, RunStarted
+from watchkeeper.runtime.replay import transcript_of
+from watchkeeper.session.session import Session
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.tool import tool
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def add_later(a: int, b: int) -> int:
+    """Add two numbers, on the loop."""
+    return a + b
+
+
+@dataclass(frozen=True)
+class Note:
+    """A note that tools take."""
+
+    text: str
+
+
+@tool
+def note(text: str, fails: bool = False, *, context: ToolContext) -> ToolResult[None]:
+    """Take a note, and fail afterwards if asked to."""
+    context.session[Note].append(Note(text))
+    if context.filesystem is not None:
+        context.filesystem.write_text(f"{text}.txt", text)
+    return ToolResult.error("no luck") if fails else ToolResult.ok(None, "noted")
+
+
+async def test_a_run_calls_tools_and_returns_a_typed_answer() -> None:
+    result = await play(agent(add), [Call("add", {"a": 1, "b": 2}), Say(Report(3))])
+    assert result.output == Report(3)
+    assert result.ok
+    assert result.stop is None
+    assert (result.turns, result.usage.tool_calls, result.usage.steps) == (2, 1, 3)
+    assert result.sentence().startswith("Done: 2 turns, 1 tool call, 240 tokens, $0.00")
+
+
+async def test_the_log_tells_the_whole_run_in_order() -> None:
+    result = await play(agent(add), [Call("add", {"a": 1, "b": 2}), Say(Report(3))], Limits(deadline=None))
+    kinds = [type(envelope.event).__name__ for envelope in result.session.log]
+    assert kinds == [
+        "RunStarted",
+        "PromptRendered",
+        "ModelReplied",
+        "ToolInvoked",
+        "ModelReplied",
+        "PromptExecuted",
+        "RunEnded",
+    ]
+    started, ended = events(result, RunStarted)[0], events(result, RunEnded)[0]
+    assert (started.prompt_name, started.model) == ("tests/agent", "scripted:scripted")
+    assert (ended.run_id, ended.output, ended.usage) == (result.run_id, Report(3), result.usage)
+    assert events(result, PromptExecuted)[0].output == Report(3)
+    assert [replied.turn for replied in events(result, ModelReplied)] == [1, 2]
+
+
+async def test_sync_and_async_tools_may_be_mixed_in_one_turn() -> None:
+    two = Calls((Call("add", {"a": 1, "b": 2}), Call("add_later", {"a": 3, "b": 4})))
+    result = await play(agent(add, add_later), [two, Say(Report(10))])
+    assert outcomes(result) == [("add", "ok"), ("add_later", "ok")]
+
+
+async def test_an_unknown_tool_is_answered_with_the_names_of_those_that_exist() -> None:
+    model = ScriptedModel([Call("multiply", {}), Say(Report(0))])
+    result = await play(agent(add), model)
+    assert outcomes(result) == [("multiply", "unknown_tool")]
+    assert "There is no tool 'multiply'. Tools: add." in said(model)
+    assert result.usage.tool_calls == 0
+
+
+@pytest.mark.parametrize("arguments", ["{not json", '{"a": "one", "b": 2}', '{"a": 1}', '{"a": 1, "b": 2, "c": 3}'])
+async def test_arguments_that_do_not_fit_are_sent_back_with_the_reason(arguments: str) -> None:
+    result = await play(agent(add), [Call("add", arguments), Say(Report(0))])
+    assert outcomes(result) == [("add", "invalid")]
+    assert result.ok
+
+
+async def test_a_tool_that_crashes_is_an_event_and_the_run_goes_on() -> None:
+    @tool
+    def crash() -> int:
+        """Divide by nothing."""
+        return 1 // 0
+
+    model = ScriptedModel([Call("crash"), Say(Report(0))])
+    result = await play(agent(crash), model)
+    assert outcomes(result) == [("crash", "crashed")]
+    assert "crash failed: ZeroDivisionError" in said(model)
+    assert result.usage.retries == 0
+
+
+async def test_a_tool_with_retries_is_executed_again_and_every_attempt_is_an_event() -> None:
+    attempts: list[tuple[int, str]] = []
+
+    @tool(retries=2)
+    def flaky(*, context: ToolContext) -> str:
+        """Fail twice."""
+        attempts.append((context.attempt, context.idempotency_key))
+        if len(attempts) < 3:
+            raise OSError("not yet")
+        return "there"
+
+    result = await play(agent(flaky), [Call("flaky"), Say(Report(0))])
+    assert outcomes(result) == [("flaky", "crashed"), ("flaky", "crashed"), ("flaky", "ok")]
+    assert [number for number, _ in attempts] == [1, 2, 3]
+    assert len({key for _, key in attempts}) == 1
+    assert (result.usage.retries, result.usage.tool_calls) == (2, 3)
+
+
+async def test_a_failed_result_is_a_result_and_is_not_retried() -> None:
+    @tool(retries=5)
+    def refuse() -> ToolResult[None]:
+        """Fail politely."""
+        return ToolResult.error("no")
+
+    result = await play(agent(refuse), [Call("refuse"), Say(Report(0))])
+    assert outcomes(result) == [("refuse", "failed")]
+    assert result.usage.retries == 0
+
+
+async def test_a_tool_that_fails_leaves_session_and_files_as_they_were() -> None:
+    files = MemoryFilesystem()
+    script = [Call("note", {"text": "kept"}), Call("note", {"text": "lost", "fails": True}), Say(Report(0))]
+    result = await play(agent(note), script, filesystem=files)
+    assert outcomes(result) == [("note", "ok"), ("note", "failed")]
+    assert [item.text for item in result.session[Note].all()] == ["kept"]
+    assert files.list() == ("kept.txt",)
+
+
+async def test_what_a_tool_changed_is_seen_by_the_next_one() -> None:
+    @tool
+    def count_notes(*, context: ToolContext) -> int:
+        """Count the notes."""
+        return len(context.session[Note].all())
+
+    calls = Calls((Call("note", {"text": "a"}), Call("count_notes"), Call("note", {"text": "b"})))
+    model = ScriptedModel([calls, Say(Report(0))])
+    await play(agent(note, count_notes), model)
+    results = [message.text for message in model.requests[-1].transcript if isinstance(message, ToolMessage)]
+    assert results == ["noted", "1", "noted"]
+
+
+async def test_a_change_that_cannot_be_kept_turns_a_success_into_a_failure() -> None:
+    files = MemoryFilesystem()
+
+    @tool(parallel_safe=True)
+    def claim(*, context: ToolContext) -> str:
+        """Write the same file as somebody else."""
+        assert context.filesystem is not None
+        context.filesystem.write_text("same.txt", context.call_id)
+        return "mine"
+
+    model = ScriptedModel([Calls((Call("claim"), Call("claim"))), Say(Report(0))])
+    result = await play(agent(claim), model, filesystem=files)
+    assert outcomes(result) == [("claim", "ok"), ("claim", "crashed")]
+    assert files.read_text("same.txt") == "call-1"
+    assert "could not be kept" in said(model)
+
+
+async def test_the_answer_is_repaired_once_if_it_does_not_fit() -> None:
+    result = await play(agent(), ["the total is three", Say(Report(3))])
+    assert result.output == Report(3)
+    assert len(events(result, NoticeAppended)) == 1
+
+
+async def test_an_answer_that_never_fits_is_a_typed_error_with_what_the_model_said() -> None:
+    result = await play(agent(), ["three", "still three"])
+    assert result.stop is not None
+    assert result.stop.reason == "output_invalid"
+    assert isinstance(result.error, OutputParseError)
+    assert (result.partial, result.text) == ("still three", "still three")
+    assert "11 characters of text to hand over" in result.sentence()
+
+
+async def test_nothing_twice_ends_the_run_and_says_so() -> None:
+    result = await play(agent(), ["", " "])
+    assert result.stop is not None
+    assert result.stop.reason == "empty_answer"
+    assert result.sentence().startswith("The model answered with nothing, twice in a row; it had nothing to hand over")
+
+
+async def test_a_refusal_is_a_stop_with_the_models_words() -> None:
+    refusal = ModelReply(AssistantMessage(""), TokenUsage(10, 5), "refusal", refusal="I cannot help with that.")
+    result = await play(agent(), [refusal])
+    assert result.stop is not None
+    assert (result.stop.reason, result.stop.source) == ("refused", "provider")
+    assert "I cannot help with that." in result.stop.message
+
+
+async def test_a_model_that_never_stops_calling_is_ended_by_its_turns_and_lands() -> None:
+    model = ScriptedModel([*[Call("add", {"a": 1, "b": 1})] * 4, Say(Report(8))])
+    result = await play(agent(add), model, Limits(max_turns=5))
+    assert result.stop is not None
+    assert (result.stop.reason, result.turns) == ("turn_limit_exceeded", 5)
+    assert result.partial == Report(8)
+    assert "it had a partial Report to hand over" in result.sentence()
+    assert model.requests[-1].tool_choice == "none"
+    assert model.requests[-1].tools is model.requests[0].tools
+
+
+async def test_a_run_that_is_stopped_raises_only_if_asked_and_loses_nothing() -> None:
+    with pytest.raises(RunStoppedError, match="answered with nothing") as caught:
+        await play(agent(), ["", ""], raise_on_stop=True)
+    assert caught.value.result.usage.model_calls == 2
+    with pytest.raises(RunStoppedError):
+        caught.value.result.unwrap()
+    done = await play(agent(), [Say(Report(1))])
+    assert done.unwrap() == Report(1)
+
+
+async def test_a_long_tool_result_is_cut_for_the_model_and_kept_whole_on_the_log() -> None:
+    @tool
+    def flood() -> str:
+        """Say a lot."""
+        return "ä" * 40_000
+
+    model = ScriptedModel([Call("flood"), Say(Report(0))])
+    result = await play(agent(flood), model)
+    shown = said(model)
+    assert len(shown.encode()) < 33_000
+    assert "[cut: the first 32,768 of 80,000 bytes are shown]" in shown
+    assert transcript_of(result.session.log)[2] == model.requests[-1].transcript[2]
+
+
+async def test_text_that_is_no_unicode_does_not_end_a_run() -> None:
+    @tool
+    def odd() -> str:
+        """Return half a character."""
+        return "half \ud83d"
+
+    result = await play(agent(odd), [Call("odd"), Say(Report(0))])
+    assert result.ok
+
+
+async def test_complete_work_is_checked_and_says_so() -> None:
+    checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
+    result = await play(agent(checker=checker), [Say(Report(3))])
+    assert result.completion == "complete"
+    assert result.sentence().startswith("Done and checked:")
+
+
+async def test_incomplete_work_is_sent_back_until_it_is_complete() -> None:
+    checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
+    model = ScriptedModel([Say(Report(2)), Say(Report(3))])
+    result = await play(agent(checker=checker), model)
+    assert result.output == Report(3)
+    assert [checked.status for checked in events(result, CompletionChecked)] == ["incomplete", "complete"]
+    assert "the total must be 3" in said(model)
+
+
+async def test_work_that_stays_incomplete_ends_as_stopped_with_its_answer_as_partial_result() -> None:
+    checker = PredicateChecker(lambda _: False, "never good enough")
+    result = await play(agent(checker=checker), [Say(Report(1))] * 4)
+    assert result.stop is not None
+    assert (result.stop.reason, result.partial) == ("incomplete", Report(1))
+
+
+async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
+    seen: list[TaskCompletionContext] = []
+
+    class Checker:
+        async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            seen.append(context)
+            return TaskCompletionResult.ok("looks fine")
+
+    files = MemoryFilesystem({"a.txt": "a"})
+    result = await play(agent(checker=Checker()), [Say(Report(1))], filesystem=files)
+    assert (result.completion, result.completion_note) == ("complete", "looks fine")
+    assert seen[0].tentative_output == Report(1)
+    assert seen[0].filesystem is not None
+    with pytest.raises(Exception, match="read-only"):
+        seen[0].filesystem.write_text("a.txt", "b")
+
+
+async def test_a_checker_that_fails_leaves_the_work_unverified_never_complete() -> None:
+    class Broken:
+        def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            raise ValueError("oops")
+
+    result = await play(agent(checker=Broken()), [Say(Report(1))])
+    assert result.output == Report(1)
+    assert result.completion == "unverified"
+    assert "ValueError: oops" in result.completion_note
+    assert "not verified" in result.sentence()
+
+
+async def test_a_run_continues_an_earlier_session_with_its_conversation_and_its_slices() -> None:
+    session = Session()
+    session[Note].append(Note("from before"))
+    await play(agent(add), [Call("add", {"a": 1, "b": 2}), Say(Report(3))], session=session)
+    model = ScriptedModel([Say(Report(4))])
+    await play(agent(add), model, session=session)
+    roles = [message.role for message in model.requests[0].transcript][:-1]  # its own answer came after
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    assert session[Note].latest() == Note("from before")
+    assert len(events_in(session, PromptRendered)) == 2
+
+
+async def test_a_failing_reducer_is_recorded_and_costs_nothing_else() -> None:
+    session = Session()
+
+    def broken(state: object, event: object) -> object:
+        raise RuntimeError("reducer bug")
+
+    session[Note].register(ModelReplied, broken)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    result = await play(agent(), [Say(Report(1))], session=session)
+    assert result.output == Report(1)
+    kinds = [type(envelope.event).__name__ for envelope in session.log]
+    assert "ReducerFailed" in kinds
+
+
+async def test_an_error_that_is_no_providers_passes_through_and_is_settled() -> None:
+    class Bug:
+        name = provider = "bug"
+        native_output = True
+        context_window = max_output_tokens = None
+        free = True
+
+        async def turn(self, request: object) -> ModelReply:
+            raise KeyError("a bug in an adapter")
+
+        async def close(self) -> None:
+            pass
+
+    with pytest.raises(KeyError):
+        await play(agent(), Bug())
+
+
+async def test_the_transcript_of_the_log_is_the_transcript_that_the_model_saw() -> None:
+    checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
+    calls = Calls((Call("add", {"a": 1, "b": 2}), Call("nope"), Call("note", {"text": "x", "fails": True})))
+    model = ScriptedModel([calls, "", Say(Report(2)), "broken", Say(Report(3))])
+    result = await play(agent(add, note, checker=checker), model)
+    assert result.ok
+    assert list(transcript_of(result.session.log))[:-1] == list(model.requests[-1].transcript)[:-1]
+    assert list(transcript_of(result.session.log)) == list(model.requests[-1].transcript)
+
+
+async def test_a_model_that_cannot_be_held_to_a_schema_gets_it_in_the_prompt() -> None:
+    model = ScriptedModel([Say(Report(1))], native_output=False)
+    result = await play(agent(), model)
+    assert result.output == Report(1)
+    first = model.requests[0]
+    assert first.output is None
+    opening = first.transcript[0]
+    assert isinstance(opening, UserMessage)
+    assert "total" in opening.text
+
+
+async def test_a_provider_error_that_cannot_pass_ends_the_run_at_once() -> None:
+    result = await play(agent(), [ProviderError("wrong key", fault="auth", provider="openai", status=401)])
+    assert result.stop is not None
+    assert (result.stop.reason, result.stop.source) == ("provider_error", "provider")
+    assert "wrong key" in result.sentence()
+    assert result.usage.model_calls == 1
+
+
+def said(model: ScriptedModel) -> str:
+    """Return all that the model was told by tools and the runtime."""
+    told = [message for message in model.requests[-1].transcript if isinstance(message, ToolMessage | UserMessage)]
+    return "\n".join(message.text for message in told)
+
+
+def events_in(session: Session, type_: type) -> list[object]:
+    return [envelope.event for envelope in session.log if isinstance(envelope.event, type_)]
