@@ -131,7 +131,7 @@ async def compare(openai_url: str, anthropic_url: str, sizes: list[int], samples
     models: dict[str, Model] = {
         "openai chat": OpenAIChatModel("gpt-5-mini", api_key="test", base_url=openai_url),
         "openai responses": OpenAIResponsesModel("gpt-5-mini", api_key="test", base_url=openai_url),
-        "anthropic": AnthropicModel("claude-sonnet-4-5", api_key="test", base_url=anthropic_url),
+        "anthropic": AnthropicModel("claude-sonnet-5", api_key="test", base_url=anthropic_url),
     }
     async with aiohttp.ClientSession() as session:
         loops = {"aiohttp": aiohttp_loop(session, openai_url)}

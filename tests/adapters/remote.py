@@ -49,7 +49,7 @@ def responses(base_url: str, **details: Any) -> Model:
 
 
 def anthropic(base_url: str, **details: Any) -> Model:
-    return AnthropicModel("claude-sonnet-4-5", api_key="test", base_url=base_url, **details)
+    return AnthropicModel("claude-sonnet-5", api_key="test", base_url=base_url, **details)
 
 
 CHAT = Remote("openai_chat", FakeOpenAI, chat)

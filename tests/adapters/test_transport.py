@@ -105,7 +105,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
         async with WireServer(redirect) as server:
             model = CHAT.model(f"{server.url}/v1")
-            with pytest.raises(ProviderError, match="a redirect to .* give the final address as base_url") as caught:
+            with pytest.raises(ProviderError, match=r"a redirect to .* give the final address as base_url") as caught:
                 await model.turn(request())
             await model.close()
         assert target.requests == []

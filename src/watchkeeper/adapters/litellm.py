@@ -96,6 +96,8 @@ class LiteLLMModel:
             "num_retries": 0,
             "max_retries": 0,
             "drop_params": True,
+            # Its gateway to MCP servers needs one more package as soon as there are tools; ours are none of its own.
+            "_skip_mcp_handler": True,
         }
         try:
             if request.on_delta is None:

@@ -80,7 +80,8 @@ def provider_error(
     status = cast("int | None", getattr(error, "status_code", None))
     if status is None and body is None:
         return connection_error(error, provider=provider, url=url)
-    headers: Mapping[str, str] = response.headers if response is not None else {}
+    # LiteLLM makes a response of its own and keeps the provider's headers beside it.
+    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or getattr(response, "headers", {})
     said, text = describe(body)
     code = code or said
     if status is not None and 300 <= status < 400:
@@ -88,8 +89,8 @@ def provider_error(
     text = text or shorten(str(error))
     fault = classify(code, text, status)
     # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
-    begun = status is None or status < 300
-    mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=begun)
+    billed = fault == "timeout" or status is None or status < 300
+    mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=billed)
     mapped.retry_after = retry_after(headers, clock)
     request_id = headers.get("x-request-id") or headers.get("request-id")
     mapped.provider_payload.update({key: value for key, value in (("code", code), ("request_id", request_id)) if value})

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from watchkeeper.adapters.encoding import encode
 from watchkeeper.core.model import OutputSchema
 
 # https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
@@ -51,8 +52,6 @@ def strict_schema(schema: Mapping[str, Any], keywords: frozenset[str] = OPENAI_K
 
 def describe_schema(output: OutputSchema) -> str:
     """Return an instruction for models that cannot be held to a schema."""
-    from watchkeeper.adapters.encoding import encode
-
     return (
         "When the work is done, answer with one JSON object that fits this JSON Schema, and with nothing else: "
         f"{encode(output.schema).decode()}"

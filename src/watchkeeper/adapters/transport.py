@@ -19,7 +19,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 import yarl
@@ -179,7 +179,7 @@ async def body_of(response: Any) -> bytes:
     """Return the bytes of a response."""
     whole: bytes | None = response.extensions.get(BODY)
     if whole is None or "content-encoding" in response.headers:
-        whole = await response.aread()
+        return cast("bytes", await response.aread())
     return whole
 
 
@@ -231,7 +231,9 @@ class Exchange:
         Raises:
             httpx.TransportError: Whatever went wrong on the way, as the SDKs expect it.
         """
-        body: bytes = request.extensions[BODY] if BODY in request.extensions else request.content
+        body: bytes | None = request.extensions.get(BODY)
+        if body is None:
+            body = cast("bytes", request.content)
         session = await self.sessions.get()
         try:
             response = await session.request(

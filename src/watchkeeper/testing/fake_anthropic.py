@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.provider_checks import check_messages
+from watchkeeper.testing.provider_checks import blocks_of, check_messages
 from watchkeeper.testing.script import Reply, Script, Scripted
 from watchkeeper.testing.wire import WireReply, WireRequest, WireServer, json_reply
 from watchkeeper.testing.wording import Wording, pieces
 
-MODEL: Final = "claude-sonnet-4-5-20250929"
+MODEL: Final = "claude-sonnet-5"
 
 # https://platform.claude.com/docs/en/api/errors#http-errors: status, type, message
 ERRORS: Final[Mapping[str, tuple[int, str, str]]] = {
@@ -89,7 +89,7 @@ class FakeAnthropic(WireServer):
     def _check_thinking(self, body: Mapping[str, Any]) -> str | None:
         messages: list[dict[str, Any]] = body["messages"]
         for index, message in enumerate(messages):
-            for place, block in enumerate(message["content"]):
+            for place, block in enumerate(blocks_of(message)):
                 if block["type"] == "thinking" and self._signed.get(block["signature"]) != block["thinking"]:
                     return f"messages.{index}.content.{place}: Invalid `signature` in `thinking` block"
         return None

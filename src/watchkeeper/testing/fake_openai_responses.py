@@ -135,11 +135,16 @@ def _events(reply: Reply, body: Mapping[str, Any], number: int) -> Iterator[dict
         elif item["type"] == "function_call":
             for piece in pieces(item["arguments"]):
                 yield {"type": "response.function_call_arguments.delta", **place, "delta": piece}
-            yield {"type": "response.function_call_arguments.done", **place, "arguments": item["arguments"]}
+            named = {"name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **place, **named}
         else:
             text = item["summary"][0]["text"]
-            yield {"type": "response.reasoning_summary_text.delta", **place, "summary_index": 0, "delta": text}
-            yield {"type": "response.reasoning_summary_text.done", **place, "summary_index": 0, "text": text}
+            place["summary_index"] = 0
+            part = item["summary"][0]
+            yield {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}}
+            yield {"type": "response.reasoning_summary_text.delta", **place, "delta": text}
+            yield {"type": "response.reasoning_summary_text.done", **place, "text": text}
+            yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     kind = "response.incomplete" if whole["status"] == "incomplete" else "response.completed"
     yield {"type": kind, "response": whole}
@@ -147,9 +152,10 @@ def _events(reply: Reply, body: Mapping[str, Any], number: int) -> Iterator[dict
 
 def _part_events(place: dict[str, Any], part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     key = "text" if part["type"] == "output_text" else "refusal"
+    chances: dict[str, Any] = {"logprobs": []} if key == "text" else {}
     name = f"response.{part['type']}"
     yield {"type": "response.content_part.added", **place, "part": {**part, key: ""}}
     for piece in pieces(part[key]):
-        yield {"type": f"{name}.delta", **place, "delta": piece}
-    yield {"type": f"{name}.done", **place, key: part[key]}
+        yield {"type": f"{name}.delta", **place, **chances, "delta": piece}
+    yield {"type": f"{name}.done", **place, **chances, key: part[key]}
     yield {"type": "response.content_part.done", **place, "part": part}

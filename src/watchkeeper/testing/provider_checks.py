@@ -62,8 +62,8 @@ def check_chat(body: Mapping[str, Any]) -> Problem:
 
 def check_responses(body: Mapping[str, Any]) -> Problem:
     """Check a request of Responses (https://platform.openai.com/docs/api-reference/responses/create)."""
-    items: list[dict[str, Any]] = body.get("input") or []
-    if not body.get("model") or not items:
+    items: list[dict[str, Any]] = [] if isinstance(body.get("input"), str) else body.get("input") or []
+    if not body.get("model") or not body.get("input"):
         return "Missing required parameter: 'input'." if body.get("model") else "Missing required parameter: 'model'."
     called = {item["call_id"] for item in items if item.get("type") == "function_call"}
     answered = {item["call_id"] for item in items if item.get("type") == "function_call_output"}
@@ -125,7 +125,7 @@ def check_messages(body: Mapping[str, Any]) -> Problem:
         problem = _check_turn(message, index, waiting)
         if problem:
             return problem
-        waiting = {block["id"] for block in message["content"] if block["type"] == "tool_use"}
+        waiting = {block["id"] for block in blocks_of(message) if block["type"] == "tool_use"}
     if waiting:
         return _unanswered(len(messages) - 1, waiting)
     output_config: dict[str, Any] = body.get("output_config") or {}
@@ -133,8 +133,14 @@ def check_messages(body: Mapping[str, Any]) -> Problem:
     return check_anthropic_schema(output_format["schema"]) if output_format else None
 
 
+def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the content blocks of a turn; a text alone stands for one block."""
+    content: str | list[dict[str, Any]] = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 def _check_turn(message: Mapping[str, Any], index: int, waiting: set[str]) -> Problem:
-    blocks: list[dict[str, Any]] = message["content"]
+    blocks = blocks_of(message)
     if not blocks:
         return f"messages.{index}: all messages must have non-empty content"
     answered = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}

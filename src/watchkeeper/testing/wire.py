@@ -1,8 +1,9 @@
 """A loopback HTTP server that answers by script, for tests and benchmarks of anything that calls a provider.
 
 It speaks HTTP/1.1 over asyncio with no framework in between, so that it costs less than what is measured against it.
-Every request is recorded. An answer is bytes, or parts that are sent one by one; a fault is scripted, never random:
-a connection that breaks where the script says, or an answer that never comes. It listens on 127.0.0.1 only.
+Every request is recorded, and every error of the script. An answer is bytes, or parts that are sent one by one; a fault
+is scripted, never random: a connection that breaks where the script says, or an answer that never comes. It listens on
+127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class WireServer:
 
     def __init__(self, answer: Answer, *, record: bool = True) -> None:
         self.requests: list[WireRequest] = []
+        self.errors: list[Exception] = []
         self.connections = 0
         self._answer = answer
         self._record = record
@@ -257,7 +259,11 @@ class _Connection(asyncio.Protocol):
         body = bytes(memoryview(self._buffer)[start : start + length])
         del self._buffer[: start + length]
         self._head = None
-        reply = self._server.handle(WireRequest(method, path, headers, body))
+        try:
+            reply = self._server.handle(WireRequest(method, path, headers, body))
+        except Exception as error:
+            self._server.errors.append(error)
+            reply = json_reply({"error": {"message": f"the fake server failed: {error!r}"}}, 500)
         if reply.hangs:
             self._busy = True
         elif reply.delay or reply.parts:
