@@ -73,6 +73,10 @@ class TestPredicate:
             "this does not hold yet: every message has a record"
         )
 
+    def test_a_predicate_may_give_a_verdict_of_its_own(self) -> None:
+        verdict = TaskCompletionResult.incomplete("two records are missing")
+        assert PredicateChecker(lambda _: verdict, "all filed").check(context()) is verdict
+
     async def test_an_async_predicate_is_awaited(self) -> None:
         checker = PredicateChecker(done_later, "it is done")
         answer = checker.check(context(output="done"))

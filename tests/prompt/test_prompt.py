@@ -121,12 +121,20 @@ class TestBinding:
         with pytest.raises(PromptDefinitionError, match=f"^prompt 'support/triage': {problem}"):
             prompt().bind(*given)
 
+    def test_only_a_template_makes_a_prompt(self) -> None:
+        wrong: Any = section()
+        with pytest.raises(PromptDefinitionError, match=r"is no template; write Prompt\(PromptTemplate\("):
+            Prompt(wrong)
+
     def test_an_undeclared_type_is_refused_where_params_are_declared(self) -> None:
         with pytest.raises(PromptDefinitionError, match="Style is none of its params: Inbox"):
             prompt(params=[Inbox]).bind(Style())
 
 
 class TestVariables:
+    def test_every_name_is_free_for_a_variable(self) -> None:
+        assert prompt(section(template="${self}")).with_variables(self="me").render().text.endswith("me")
+
     def test_variables_fill_placeholders_and_win_over_bound_fields(self) -> None:
         assert prompt().with_variables(folder="a").render().text.endswith("Triage a.")
         bound = prompt().bind(Inbox("a")).with_variables(folder="b")
@@ -148,8 +156,8 @@ class TestVariables:
         with pytest.raises(PromptDefinitionError) as caught:
             prompt().with_variables(foldr="x").render()
         assert str(caught.value) == (
-            "prompt 'support/triage': section 'task': unknown placeholder ${folder}; did you mean ${foldr}? "
-            "(known: ${foldr}); bind(...) or with_variables(folder=...)"
+            "prompt 'support/triage': section 'task': nothing fills ${folder}; did you mean ${foldr}? "
+            "(given: ${foldr}); use bind(...) with a dataclass that has this field, or with_variables(folder=...)"
         )
 
     def test_two_bound_values_with_the_name_are_refused_where_it_is_used(self) -> None:

@@ -137,6 +137,8 @@ def test_it_knows_its_sections_placeholders_and_tools() -> None:
             {"sections": [section(enabled=late_or_urgent)], "params": [Inbox]},
             "section 'task': its enabled predicate asks for 'late', and there is Inbox, folder, urgent",
         ),
+        ({"task_completion_checker": "check"}, "task_completion_checker='check' is no checker; give for example"),
+        ({"task_completion_checker": FileOutputChecker}, "is no checker"),
         ({"output_type": Any}, "output type Any says nothing; use a dataclass, or str"),
         ({"output_type": None}, "output type None says nothing"),
         ({"output_type": Exception}, "output type Exception cannot be asked for: .* use dataclasses and plain types"),

@@ -142,11 +142,23 @@ def ambiguous(name: str, owners: Iterable[type[Any]]) -> str:
     )
 
 
+def unfilled(name: str, given: Collection[str]) -> str:
+    """Word the error for a placeholder that has no value."""
+    return (
+        f"nothing fills ${{{name}}}{_choices(name, given, 'given')}; "
+        f"use bind(...) with a dataclass that has this field, or with_variables({name}=...)"
+    )
+
+
 def unknown(name: str, known: Collection[str]) -> str:
-    """Word the error for a placeholder that nothing can fill."""
+    """Word the error for a name that the declared params do not have."""
+    return f"unknown placeholder ${{{name}}}{_choices(name, known, 'known')}"
+
+
+def _choices(name: str, known: Collection[str], what: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean ${{{near[0]}}}?" if near else ""
     there = ", ".join(f"${{{item}}}" for item in sorted(known)) or "none"
-    return f"unknown placeholder ${{{name}}}{meant} (known: {there})"
+    return f"{meant} ({what}: {there})"

@@ -108,16 +108,19 @@ class FileOutputChecker:
         return TaskCompletionResult.ok(f"all {len(self.files)} files are there")
 
 
+Said = bool | TaskCompletionResult
+
+
 @dataclass(frozen=True, slots=True)
 class PredicateChecker:
     """The work is complete when a function of the context says so.
 
     Attributes:
-        predicate: Returns (or, async, comes to) true when the work is done.
+        predicate: Returns true when the work is done, or a verdict of its own; may be a coroutine function.
         description: What must hold, worded for the agent: "every message has a record".
     """
 
-    predicate: Callable[[TaskCompletionContext], bool | Awaitable[bool]]
+    predicate: Callable[[TaskCompletionContext], Said | Awaitable[Said]]
     description: str
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult | Awaitable[TaskCompletionResult]:
@@ -127,10 +130,12 @@ class PredicateChecker:
             return self._verdict_of(answer)
         return self._verdict(answer)
 
-    async def _verdict_of(self, answer: Awaitable[bool]) -> TaskCompletionResult:
+    async def _verdict_of(self, answer: Awaitable[Said]) -> TaskCompletionResult:
         return self._verdict(await answer)
 
-    def _verdict(self, holds: bool) -> TaskCompletionResult:
-        if holds:
+    def _verdict(self, said: Said) -> TaskCompletionResult:
+        if isinstance(said, TaskCompletionResult):
+            return said
+        if said:
             return TaskCompletionResult.ok(self.description)
         return TaskCompletionResult.incomplete(f"this does not hold yet: {self.description}")

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
-from watchkeeper.prompt.bindings import Bindings, listing, unknown
+from watchkeeper.prompt.bindings import Bindings, listing, unfilled, unknown
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
 from watchkeeper.prompt.placeholders import fill
 from watchkeeper.prompt.rendered import RenderedPrompt
@@ -40,6 +40,14 @@ class Prompt(Generic[OutputT]):
     template: PromptTemplate[OutputT]
     params: Mapping[type[Any], Any] = field(default_factory=dict[type[Any], Any])
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Refuse what is no template.
+
+        Raises:
+            PromptDefinitionError: If it is something else.
+        """
+        _check_template(self.template)
 
     @property
     def ns(self) -> str:
@@ -76,7 +84,7 @@ class Prompt(Generic[OutputT]):
             given[type_] = value
         return dataclasses.replace(self, params=MappingProxyType({**self.params, **given}))
 
-    def with_variables(self, **values: Any) -> Prompt[OutputT]:
+    def with_variables(self, /, **values: Any) -> Prompt[OutputT]:
         """Return this prompt with values for placeholders by name; they take precedence over bound fields.
 
         Raises:
@@ -151,6 +159,11 @@ class Prompt(Generic[OutputT]):
         return PromptDefinitionError(f"prompt {f'{self.ns}/{self.key}'!r}: {message}")
 
 
+def _check_template(given: object) -> None:
+    if not isinstance(given, PromptTemplate):
+        raise PromptDefinitionError(f"{given!r} is no template; write Prompt(PromptTemplate(ns=, key=, sections=))")
+
+
 def _needs_nothing(type_: type[Any]) -> bool:
     absent = dataclasses.MISSING
     return all(
@@ -216,9 +229,7 @@ def _put(section: MarkdownSection, page: _Page, level: int, bindings: Bindings, 
         try:
             values[name] = bindings.value(name)
         except KeyError:
-            raise PromptDefinitionError(
-                f"section {section.key!r}: {unknown(name, bindings.names())}; bind(...) or with_variables({name}=...)"
-            ) from None
+            raise PromptDefinitionError(f"section {section.key!r}: {unfilled(name, bindings.names())}") from None
         except PromptDefinitionError as error:
             raise PromptDefinitionError(f"section {section.key!r}: {error}") from None
     heading = f"{'#' * min(level, _DEEPEST_HEADING)} {section.title}" if section.title else ""

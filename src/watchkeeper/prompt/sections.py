@@ -60,12 +60,16 @@ class MarkdownSection:
         """
         if not KEY.fullmatch(self.key):
             raise PromptDefinitionError(f"section key {self.key!r} must be letters, digits, '.', '-' or '_'")
+        if "\n" in self.title or "${" in self.title:
+            raise PromptDefinitionError(
+                f"section {self.key!r}: title {self.title!r} must be one line without placeholders; they go in the text"
+            )
         put = object.__setattr__
         put(self, "tools", self._items("tools", self.tools, Tool, "decorate the function with @tool"))
         put(self, "children", self._items("children", self.children, MarkdownSection, "nest sections in sections"))
         put(self, "images", self._items("images", self.images, ImagePart, "use ImagePart.from_bytes(...)"))
         try:
-            put(self, "pieces", parse_text(self.template))
+            put(self, "pieces", parse_text(_text(self.template)))
         except PromptDefinitionError as error:
             raise PromptDefinitionError(f"section {self.key!r}: {error}") from None
         self._check_role()
@@ -105,6 +109,12 @@ class MarkdownSection:
                 )
         if self.role == "system" and any(section.images for section in self.walk()):
             raise PromptDefinitionError(f"section {self.key!r}: a system section cannot hold images")
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise PromptDefinitionError(f"template must be text, not {given!r}")
+    return given
 
 
 def _is_role(role: object) -> bool:

@@ -73,6 +73,7 @@ class PromptTemplate(Generic[OutputT]):
             _check_section_keys(self.walk())
             _distinct_tools(self.walk())
             output_schema(self.output_type)
+            _check_checker(self.task_completion_checker)
             if self.params is not None:
                 put(self, "params", _as_params(self.params))
                 self._check_names(cast("tuple[type[Any], ...]", self.params))
@@ -110,6 +111,13 @@ class PromptTemplate(Generic[OutputT]):
                     raise PromptDefinitionError(f"section {section.key!r}: {ambiguous(name, owners[name])}")
             if section.enabled is not None:
                 match_predicate(section.enabled, section.key, params, owners)
+
+
+def _check_checker(given: object) -> None:
+    if given is not None and (isinstance(given, type) or not isinstance(given, TaskCompletionChecker)):
+        raise PromptDefinitionError(
+            f"task_completion_checker={given!r} is no checker; give for example FileOutputChecker(['report.md'])"
+        )
 
 
 def _as_sections(given: object) -> tuple[MarkdownSection, ...]:
