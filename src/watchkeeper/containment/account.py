@@ -91,11 +91,6 @@ class Account:
         self.work_until = math.inf
         self.opened_at = 0.0
 
-    @property
-    def parent(self) -> Account | None:
-        """The account above, or None at the root."""
-        return self.chain[1] if len(self.chain) > 1 else None
-
     def has_ceiling(self, count: int) -> bool:
         """Return whether this account or one above it limits ``count``."""
         return any(row[0] == count for row in self.ceilings)

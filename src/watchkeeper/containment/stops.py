@@ -89,7 +89,7 @@ def subject(account: Account, caller: Account) -> str:
     """Name whose limit it is."""
     if account.name:
         return f"The run {account.name!r}"
-    return "The run" if account is caller or account.parent is None else "The run around it"
+    return "The run" if account is caller else "The whole run"
 
 
 CLOSED_UNDER_WAY: Final = Stop("aborted", "gate", "The context was closed while the call was under way.")
