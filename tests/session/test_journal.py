@@ -228,6 +228,56 @@ def test_dispatching_from_a_subscriber_on_another_thread_does_not_deadlock() -> 
     assert told == [0, 1]
 
 
+def test_flush_waits_for_what_another_thread_is_telling() -> None:
+    session = Session()
+    told: list[int] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def handler(event: Step) -> None:
+        if event.number == 0:
+            inside.set()
+            go_on.wait()
+        told.append(event.number)
+
+    session.dispatcher.subscribe(Step, handler)
+    other = threading.Thread(target=session.dispatch, args=(Step(0),))
+    other.start()
+    inside.wait()
+    session.dispatch(Step(1))
+    assert (told, len(session.log)) == ([], 2)
+    assert not session.flush(0)
+    threading.Timer(0.01, go_on.set).start()
+    assert session.branch().flush()
+    assert told == [0, 1]
+    other.join()
+    assert session.flush()
+
+
+def test_flush_inside_a_subscriber_does_not_wait_for_itself() -> None:
+    session = Session()
+    flushed: list[bool] = []
+    session.dispatcher.subscribe(Step, lambda _: flushed.append(session.flush()))
+    session.dispatch(Step(1))
+    assert flushed == [False]
+
+
+def test_after_a_flush_the_caller_knows_that_its_own_events_were_told() -> None:
+    session = Session()
+    told: set[int] = set()
+    missing: list[int] = []
+    session.dispatcher.subscribe(Step, lambda step: told.add(step.number))
+
+    def work(number: int) -> None:
+        for index in range(EACH):
+            session.dispatch(Step(number * EACH + index))
+            assert session.flush()
+            if number * EACH + index not in told:
+                missing.append(index)
+
+    in_threads(4, work)
+    assert missing == []
+
+
 def test_an_interrupt_in_a_reducer_records_nothing() -> None:
     session = Session()
 

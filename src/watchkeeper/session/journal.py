@@ -46,7 +46,18 @@ EMPTY_STATE: Final = State(EMPTY, {}, EMPTY)
 class Journal:
     """Records events one at a time; a branch has one of its own until it is merged."""
 
-    __slots__ = ("_clock", "_dispatcher", "_ended", "_lock", "_owner", "_publishing", "_queue", "_reducers", "_state")
+    __slots__ = (
+        "_clock",
+        "_dispatcher",
+        "_ended",
+        "_lock",
+        "_owner",
+        "_publisher",
+        "_publishing",
+        "_queue",
+        "_reducers",
+        "_state",
+    )
 
     def __init__(self, clock: Clock, dispatcher: Dispatcher) -> None:
         """Start empty and tell ``dispatcher`` about every event."""
@@ -58,7 +69,8 @@ class Journal:
     def _begin(self, state: State) -> None:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
-        self._queue: deque[Envelope] = deque()
+        self._publisher: int | None = None
+        self._queue: deque[tuple[Dispatcher, Envelope]] = deque()
         self._owner = object()
         self._ended: str | None = None
         self._state = state
@@ -125,7 +137,7 @@ class Journal:
             envelope = after.log[-1]
             self._state = after
             if self._dispatcher is not None:
-                self._queue.append(envelope)
+                self._queue.append((self._dispatcher, envelope))
         self.publish()
         if failure is not None:
             raise failure
@@ -161,23 +173,37 @@ class Journal:
         """Tell the subscribers what is recorded and not yet told, unless another thread is doing so."""
         interrupt: BaseException | None = None
         while self._queue and self._publishing.acquire(blocking=False):
-            try:
-                self._publish_waiting()
-            except BaseException as error:  # raised once everything is told
-                interrupt = interrupt or error
-            finally:
-                self._publishing.release()
-        if interrupt is not None:
-            raise interrupt
+            interrupt = self._publish_waiting() or interrupt
+        _raise(interrupt)
 
-    def _publish_waiting(self) -> None:
-        dispatcher = self._dispatcher
-        while dispatcher is not None and self._queue:
-            envelope = self._queue.popleft()
-            try:
-                dispatcher.publish(envelope)
-            except Exception as error:
-                report("dispatcher.failed", dispatcher.publish, envelope, error)
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything recorded before is told; False if that took too long or a subscriber asks."""
+        if self._publisher == threading.get_ident() or not self._publishing.acquire(timeout=timeout_s):
+            return False
+        _raise(self._publish_waiting())
+        return True
+
+    def _publish_waiting(self) -> BaseException | None:
+        """Empty the queue and give the publishing lock back; return an interrupt that a subscriber raised."""
+        interrupt: BaseException | None = None
+        self._publisher = threading.get_ident()
+        try:
+            while self._queue:
+                try:
+                    self._publish_next()
+                except BaseException as error:  # the caller raises it, once everything is told
+                    interrupt = interrupt or error
+        finally:
+            self._publisher = None
+            self._publishing.release()
+        return interrupt
+
+    def _publish_next(self) -> None:
+        dispatcher, envelope = self._queue.popleft()
+        try:
+            dispatcher.publish(envelope)
+        except Exception as error:
+            report("dispatcher.failed", dispatcher.publish, envelope, error)
 
     def _repeat(self, events: SliceView[Any]) -> None:
         with self._lock:
@@ -188,7 +214,7 @@ class Journal:
             new = state.log[len(self._state.log) :]
             self._state = state
             if self._dispatcher is not None:
-                self._queue.extend(new)
+                self._queue.extend((self._dispatcher, envelope) for envelope in new)
 
     def _after(self, state: State, event: Any) -> State:
         if isinstance(event, RolledBack) and event.snapshot is not None:
@@ -218,3 +244,8 @@ class Journal:
     def _refuse_if_ended(self) -> None:
         if self._ended is not None:
             raise SessionError(f"this branch was {self._ended}; nothing written to it could reach its session any more")
+
+
+def _raise(interrupt: BaseException | None) -> None:
+    if interrupt is not None:
+        raise interrupt

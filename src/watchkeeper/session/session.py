@@ -135,6 +135,20 @@ class Session:
         """
         self._journal.record(SessionReset())
 
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until subscribers were told of everything recorded so far; call it before unsubscribing one for good.
+
+        Telling is usually done when `dispatch` returns; not if another thread dispatched at the same moment and is
+        telling for both.
+
+        Args:
+            timeout_s: Seconds to wait at most for a subscriber that another thread is in.
+
+        Returns:
+            Whether everything is told; False also inside a subscriber, which would wait for itself.
+        """
+        return self._journal.flush(timeout_s)
+
     def branch(self) -> Branch:
         """Return a transaction: it sees this moment's state and its own writes; nobody else sees them until it merges.
 
@@ -198,6 +212,10 @@ class Branch(Session):
     def children(self) -> tuple[Session, ...]:
         """The children of its session."""
         return self._base.children
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the subscribers of its session were told of everything recorded there."""
+        return self._base.flush(timeout_s)
 
     def merge(self) -> None:
         """Repeat the writes on the session, in one critical section, as if they were dispatched there now.
