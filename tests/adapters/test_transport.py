@@ -6,9 +6,11 @@ import asyncio
 import gzip
 import threading
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import httpx
 import httpx2
 import openai
@@ -197,3 +199,74 @@ def test_a_loop_that_died_without_cleaning_up_is_forgotten() -> None:
         asyncio.run(use())
         assert sessions.count == 0
         assert fake.connections == 0
+
+
+async def test_a_stream_whose_end_is_still_on_its_way_keeps_its_connection() -> None:
+    """A new connection would cost a handshake in every streamed turn."""
+    inner = FakeOpenAI(yes)
+
+    def slowly(incoming: WireRequest) -> WireReply:
+        return replace(inner.handle(incoming), pause=0.002)
+
+    async with WireServer(slowly) as server:
+        model = CHAT.model(f"{server.url}/v1")
+        for _ in range(3):
+            assert (await model.turn(request(stream=True))).message.text == "Yes."
+        await model.close()
+        assert server.connections == 1
+
+
+async def test_a_stream_that_goes_on_after_its_last_event_is_dropped() -> None:
+    inner = FakeOpenAI(yes)
+
+    def endless(incoming: WireRequest) -> WireReply:
+        reply = inner.handle(incoming)
+        return replace(reply, parts=[b"".join(reply.parts), *[b": keep-alive\n\n"] * 50], pause=0.02)
+
+    async with WireServer(endless) as server:
+        model = CHAT.model(f"{server.url}/v1")
+        assert (await model.turn(request(stream=True))).message.text == "Yes."
+        await server.until(lambda: not server.open_connections)
+        await model.close()
+
+
+def test_a_loop_that_rests_keeps_its_session_until_it_is_used_again() -> None:
+    """Nothing can be awaited on it from elsewhere, and its own shutdown will close the session."""
+    with CHAT.fake(yes) as fake:
+        model = CHAT.model(fake.base_url)
+        resting = asyncio.new_event_loop()
+        resting.run_until_complete(model.turn(request()))
+        asyncio.run(model.close())
+        assert fake.open_connections == 1
+        resting.run_until_complete(model.turn(request()))
+        assert fake.connections == 1
+        resting.run_until_complete(resting.shutdown_asyncgens())
+        resting.close()
+
+
+async def test_other_bodies_are_read_from_the_request() -> None:
+    async with CHAT.fake(yes) as fake:
+        client = transport.aio_client(openai)
+        body = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hello"}]}
+        sent = client.build_request(
+            "POST", f"{fake.base_url}/chat/completions", json=body, headers={"authorization": "Bearer t"}
+        )
+        assert b"Yes." in await transport.body_of(await client.send(sent))
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (aiohttp.ConnectionTimeoutError(), "ConnectTimeout"),
+        (aiohttp.SocketTimeoutError(), "ReadTimeout"),
+        (aiohttp.InvalidURL("x"), "UnsupportedProtocol"),
+        (aiohttp.ServerDisconnectedError(), "ReadError"),
+        (OSError("gone"), "ReadError"),
+    ],
+)
+def test_errors_are_what_the_sdks_expect(error: Exception, kind: str) -> None:
+    translated = transport.as_httpx_error(httpx, error)
+    assert isinstance(translated, httpx.TransportError)
+    assert type(translated).__name__ == kind
+    assert str(translated)

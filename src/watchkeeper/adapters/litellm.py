@@ -86,7 +86,7 @@ class LiteLLMModel:
         from watchkeeper.adapters.transport import check_remote
 
         check_extra(request.settings.extra, RESERVED)
-        check_remote(self._base_url or f"https://{self.provider}.invalid")
+        check_remote(self._base_url or f"https://{self.provider}")
         fields = {
             **request_head(self.name, request, "max_tokens"),
             **fixed_fields(request, self.native_output),

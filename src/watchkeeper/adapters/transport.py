@@ -28,8 +28,11 @@ from watchkeeper.core.errors import ConfigurationError
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
+LEAST_SECONDS: Final = 0.001
 LARGE_BODY_BYTES: Final = 1 << 20
 IDLE_SECONDS: Final = 15.0
+LAST_EVENT: Final = b"data: [DONE]\n\n"
+LAST_BYTES_SECONDS: Final = 0.2
 # Where the bytes of a body ride along, so that nothing has to be read out of a stream that is one piece anyway.
 BODY: Final = "watchkeeper_body"
 
@@ -194,16 +197,25 @@ class SocketStream:
         """Take over an open response."""
         self._response = response
         self._httpx = httpx
+        self._tail = b""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._response.content.iter_any():
+                self._tail = chunk[-len(LAST_EVENT) :]
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise as_httpx_error(self._httpx, error) from error
 
     async def aclose(self) -> None:
-        """Drop the connection, unless the whole body has arrived and it can be used again."""
+        """Drop the connection, unless the whole body has arrived and it can be used again.
+
+        An SDK stops reading at the event that says it is the last; the end of the body may still be on its way.
+        """
+        if self._tail == LAST_EVENT:
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+                async with asyncio.timeout(LAST_BYTES_SECONDS):
+                    await self._response.content.wait_eof()
         self._response.close()
 
 
@@ -269,6 +281,8 @@ class Exchange:
 
 def _timeout(seconds: Any) -> aiohttp.ClientTimeout:
     if isinstance(seconds, int | float):
+        # To aiohttp 0 would mean for ever.
+        seconds = max(seconds, LEAST_SECONDS)
         return aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_SECONDS, seconds))
     return aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
 

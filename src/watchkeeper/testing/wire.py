@@ -55,6 +55,7 @@ class WireReply:
         parts: Pieces of a chunked body, each sent on its own.
         content_type: Content type of the body.
         delay: Seconds before anything is sent, on the event loop's own clock.
+        pause: Seconds between the parts, and before the end.
         breaks: Close the connection when everything given was sent, without ending the body.
         hangs: Send nothing at all and keep the connection open.
     """
@@ -65,6 +66,7 @@ class WireReply:
     parts: Sequence[bytes] = ()
     content_type: str = JSON
     delay: float = 0.0
+    pause: float = 0.0
     breaks: bool = False
     hangs: bool = False
 
@@ -290,8 +292,8 @@ class _Connection(asyncio.Protocol):
         if index < len(reply.parts):
             part = reply.parts[index]
             self._transport.write(b"%x\r\n%s\r\n" % (len(part), part))
-            # The next part goes out in the next turn of the loop, so that a client sees them one by one.
-            asyncio.get_running_loop().call_soon(self._send_part, reply, index + 1)
+            # At the earliest in the next turn of the loop, so that a client sees the parts one by one.
+            asyncio.get_running_loop().call_later(reply.pause, self._send_part, reply, index + 1)
             return
         if not reply.breaks:
             self._transport.write(b"0\r\n\r\n")
