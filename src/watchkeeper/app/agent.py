@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, Unpack, cast
+from typing import Generic, TypeVar, Unpack
 
 from watchkeeper.app.many import run_many
 from watchkeeper.app.options import RunKeywords
@@ -57,9 +57,12 @@ class Agent(Generic[OutputT]):
             MarkdownSection(title="Instructions", key="instructions", template="${instructions}", role="system"),
             MarkdownSection(title="Task", key="task", template="${task}", tools=self.tools),
         )
-        generic = cast("Any", PromptTemplate)[self.output_type]
-        template = generic(
-            ns="agents", key=self.name, sections=sections, task_completion_checker=self.task_completion_checker
+        template = PromptTemplate(
+            ns="agents",
+            key=self.name,
+            sections=sections,
+            output_type=self.output_type,
+            task_completion_checker=self.task_completion_checker,
         )
         object.__setattr__(self, "template", template)
 

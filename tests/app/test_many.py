@@ -1,0 +1,254 @@
+"""Runs over many items: one result each, in order, under one ceiling; nobody's failure costs the others anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
+from watchkeeper.app.many import arun_many, run_many
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import LimitsError, ProviderError, RunStoppedError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunStarted
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.tool import tool
+
+PRICES = {"scripted": ModelPrice.per_million(1, 10)}
+
+
+@dataclass(frozen=True)
+class Item:
+    """What one run is about."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """What it answers."""
+
+    name: str
+
+
+@tool
+async def step(*, context: ToolContext) -> str:
+    """Take a step and leave a trace."""
+    context.session[Item].append(Item("trace"))
+    return "ok"
+
+
+TEMPLATE = PromptTemplate[Done](
+    ns="tests",
+    key="many",
+    params=(Item,),
+    sections=[MarkdownSection(title="Task", key="task", template="Do ${name}.", tools=(step,))],
+)
+ITEMS = [Item(f"item {number}") for number in range(8)]
+
+
+def name_in(request: ModelRequest) -> str:
+    opening: Any = request.transcript[0]
+    return str(opening.text).split("Do ")[1].rstrip(".")
+
+
+def obedient(request: ModelRequest) -> Any:
+    """Take two steps, then answer with the item's name; when landing, answer at once."""
+    steps = sum(1 for message in request.transcript if message.role == "tool")
+    if steps < 2 and request.tool_choice != "none":
+        return Call("step")
+    return Say(Done(name_in(request)))
+
+
+def name_of(item: Item) -> str:
+    return item.name
+
+
+def over(items: list[Item] = ITEMS, script: Callable[[ModelRequest], Any] = obedient, **options: Any) -> Any:
+    given: dict[str, Any] = {"store": None, "clock": TestClock(), "label": name_of, **options}
+    model = given.pop("model", None) or ScriptedModel(script)
+    return run_many(TEMPLATE, items, model=model, **given)
+
+
+def test_every_item_has_its_result_in_order() -> None:
+    many = over(concurrency=3)
+    assert [result.output for result in many.results] == [Done(item.name) for item in ITEMS]
+    assert [result.item for result in many.results] == [item.name for item in ITEMS]
+    assert many.stop is None
+    assert many.not_done == ()
+    assert many.usage.tool_calls == 16
+    assert many.sentence().startswith("8 of 8 items done: 16 tool calls")
+    assert many.cost == 0
+
+
+def test_items_run_in_sessions_of_their_own() -> None:
+    many = over()
+    sessions = {result.session.session_id for result in many.results}
+    assert len(sessions) == 8
+    assert all(len(result.session[Item].all()) == 2 for result in many.results)
+    assert all(result.usage.tool_calls == 2 for result in many.results)
+
+
+async def test_no_more_items_run_at_once_than_asked_for() -> None:
+    running: list[int] = [0, 0]
+
+    class Counting(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            running[0] += 1
+            running[1] = max(running)
+            await asyncio.sleep(0)
+            running[0] -= 1
+            return await super().turn(request)
+
+    await arun_many(TEMPLATE, ITEMS, model=Counting(obedient), store=None, concurrency=3)
+    assert running[1] == 3
+
+
+def test_an_item_that_fails_never_loses_the_others() -> None:
+    def script(request: ModelRequest) -> Any:
+        if name_in(request) == "item 3":
+            return ProviderError("bad item", fault="bad_request", status=400)
+        return obedient(request)
+
+    many = over(script=script)
+    assert [result.ok for result in many.results] == [True, True, True, False, True, True, True, True]
+    failed = many.results[3]
+    assert failed.stop is not None
+    assert failed.stop.reason == "provider_error"
+    assert many.stop is None
+    assert "7 of 8 items done" in many.sentence()
+
+
+def test_a_bug_in_one_item_is_its_result_and_nobody_elses() -> None:
+    def script(request: ModelRequest) -> Any:
+        if name_in(request) == "item 0":
+            raise KeyError("bug")
+        return obedient(request)
+
+    many = over(script=script)
+    assert many.results[0].stop is not None
+    assert "KeyError: 'bug'" in many.results[0].stop.message
+    assert isinstance(many.results[0].error, KeyError)
+    assert len(many.done) == 7
+
+
+def test_an_item_that_cannot_be_bound_is_marked_and_the_rest_runs() -> None:
+    many = over([*ITEMS[:2], "no dataclass", *ITEMS[2:]], label=str)  # type: ignore[list-item]
+    assert [result.ok for result in many.results].count(False) == 1
+    assert "bind takes dataclass instances" in many.results[2].sentence()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 8])
+def test_one_ceiling_holds_over_all_items_together(concurrency: int) -> None:
+    settings = ModelSettings(max_output_tokens=100)
+    model = ScriptedModel(obedient, free=False)
+    limits = Limits(max_cost_usd="0.02")
+    items = [Item(f"item {number}") for number in range(60)]
+    many = over(items, model=model, limits=limits, prices=PRICES, settings=settings, concurrency=concurrency)
+    assert many.stop is not None
+    assert many.stop.reason == "budget_exceeded"
+    assert many.cost is not None
+    assert many.cost <= Decimal("0.02")
+    assert many.usage.cost_nanos == sum(result.usage.cost_nanos for result in many.results)
+    assert len(many.results) == 60
+    assert 0 < len(many.done) < 60
+    assert many.results[-1].stop is not None
+    assert many.results[-1].sentence().startswith("Not started: ")
+
+
+def test_items_under_way_land_when_the_whole_reaches_its_ceiling() -> None:
+    many = over(limits=Limits(max_steps=13), concurrency=2)
+    assert many.stop is not None
+    assert many.usage.steps <= 13
+    landed = [result for result in many.results if result.stop and result.turns > 0]
+    assert landed
+    assert all(isinstance(result.partial, Done) for result in landed)
+
+
+def test_the_deadline_of_the_whole_marks_the_rest_as_not_done() -> None:
+    clock = TestClock()
+
+    class Slow(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await clock.sleep(600)
+            return await super().turn(request)
+
+    many = over(model=Slow(obedient), clock=clock, limits=Limits(deadline="1h"), concurrency=1)
+    assert len(many.done) == 1
+    assert clock.monotonic() <= 3600
+    assert many.stop is not None
+    assert many.stop.reason == "timeout"
+    assert all(result.sentence().startswith("Not started") for result in many.results[2:])
+
+
+def test_limits_for_each_item_end_that_item_alone() -> None:
+    many = over(each=Limits(max_tool_calls=1, landing=None, deadline=None))
+    assert all(result.stop and result.stop.reason == "tool_call_limit_exceeded" for result in many.results)
+    assert many.stop is None
+    assert len({result.run_id for result in many.results}) == 8
+
+
+def test_turns_are_counted_for_each_item() -> None:
+    many = over(limits=Limits(max_turns=3))
+    assert all(result.turns <= 3 for result in many.results)
+
+
+def test_several_values_may_be_bound_for_one_item() -> None:
+    @dataclass(frozen=True)
+    class Colour:
+        colour: str
+
+    section = MarkdownSection(title="T", key="t", template="Do ${name} in ${colour}.")
+    template = PromptTemplate[Done](ns="tests", key="pair", params=(Item, Colour), sections=[section])
+    model = ScriptedModel(lambda request: Say(Done(name_in(request))))
+    many = run_many(template, [(Item("a"), Colour("red"))], model=model, store=None, clock=TestClock())
+    assert many.results[0].output == Done("a in red")
+
+
+def test_a_prompt_with_values_bound_for_all_is_taken_too() -> None:
+    model = ScriptedModel([Say(Done("x"))])
+    many = run_many(Prompt(TEMPLATE), [Item("x")], model=model, store=None, clock=TestClock())
+    assert many.done[0].output == Done("x")
+
+
+def test_no_items_are_no_work() -> None:
+    many = over([])
+    assert many.results == ()
+    assert many.stop is None
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_a_concurrency_that_makes_no_sense_is_refused(concurrency: int) -> None:
+    with pytest.raises(LimitsError, match="concurrency"):
+        over(concurrency=concurrency)
+
+
+def test_a_stopped_whole_raises_only_if_asked_and_carries_all_results() -> None:
+    with pytest.raises(RunStoppedError) as caught:
+        over(limits=Limits(max_steps=5), raise_on_stop=True)
+    assert len(caught.value.result.results) == 8
+
+
+def test_events_of_all_items_reach_the_listener_and_the_store(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    store = RunStore(tmp_path / "runs.sqlite3")
+    many = over(on_event=heard.append, store=store)
+    kinds: list[type] = [type(event) for event in heard]
+    assert [kinds.count(kind) for kind in (ManyStarted, RunStarted, ItemEnded, ManyEnded)] == [1, 8, 8, 1]
+    (stored,) = store.runs()
+    assert (stored.run_id, stored.items, stored.done) == (str(many.run_id), 8, 8)
+    children = store.children(stored.run_id)
+    assert {child.run_id for child in children} == {str(result.run_id) for result in many.results}
+    store.close()

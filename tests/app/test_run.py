@@ -1,0 +1,199 @@
+"""The front door: strings for models, stores, listeners, and what is refused before anything is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
+from watchkeeper.app.agent import Agent
+from watchkeeper.app.options import RunKeywords, RunOptions
+from watchkeeper.app.run import arun, run
+from watchkeeper.core.budget import Budget
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import SystemMessage
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextDelta
+from watchkeeper.session.session import Session
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.resources import ResourceBinding, Resources
+from watchkeeper.tools.tool import tool
+
+HELLO = PromptTemplate(ns="tests", key="hello", sections=[MarkdownSection(title="T", key="t", template="Say hello.")])
+
+
+def test_run_blocks_and_arun_awaits_and_both_end_alike() -> None:
+    result = run(HELLO, model=ScriptedModel(["hello"]), store=None)
+    assert result.output == "hello"
+
+
+async def test_run_works_inside_a_running_loop() -> None:
+    assert run(HELLO, model=ScriptedModel(["hello"]), store=None).output == "hello"
+    assert (await arun(HELLO, model=ScriptedModel(["hello"]), store=None)).output == "hello"
+
+
+def test_keywords_and_options_name_the_same_things() -> None:
+    assert set(RunKeywords.__annotations__) == {field.name for field in dataclasses.fields(RunOptions)}
+
+
+def test_an_unknown_keyword_is_an_error() -> None:
+    with pytest.raises(TypeError, match="max_cost"):
+        run(HELLO, model=ScriptedModel(["hello"]), max_cost=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_an_unknown_model_lists_the_forms_that_exist() -> None:
+    with pytest.raises(UnknownModelError, match="'openai:NAME'"):
+        run(HELLO, model="gpt-5", store=None)
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    model = ScriptedModel(["hello"])
+    with pytest.raises(StoreError, match="store=None"):
+        run(HELLO, model=model, store=tmp_path / "file" / "runs.sqlite3")
+    assert model.requests == []
+
+
+def test_runs_are_stored_where_asked_and_in_the_users_folder_by_default(tmp_path: Path) -> None:
+    result = run(HELLO, model=ScriptedModel(["hello"]), store=tmp_path / "runs.sqlite3")
+    store = RunStore(tmp_path / "runs.sqlite3")
+    assert store.find(str(result.run_id)).prompt == "tests/hello"
+    tags = [event.tag for event in store.events(str(result.run_id))]
+    assert tags[0] == "run_started"
+    assert tags[-1] == "run_ended"
+    store.close()
+    other = run(HELLO, model=ScriptedModel(["hello"]))
+    default = RunStore()
+    assert default.find(str(other.run_id)).ended_at is not None
+    default.close()
+
+
+def test_an_open_store_may_be_handed_in_and_stays_open(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs.sqlite3")
+    for _ in range(2):
+        run(HELLO, model=ScriptedModel(["hello"]), store=store)
+    assert len(store.runs()) == 2
+    store.close()
+
+
+def test_every_event_and_the_text_as_it_arrives_reach_the_listener_in_order() -> None:
+    heard: list[Any] = []
+    threads: set[str] = set()
+
+    def hear(event: Any) -> None:
+        heard.append(event)
+        threads.add(threading.current_thread().name)
+
+    run(HELLO, model=ScriptedModel(["hello"]), store=None, on_event=hear)
+    kinds: list[type] = [type(event) for event in heard]
+    assert kinds[0] is RunStarted
+    assert kinds[-1] is RunEnded
+    assert heard[kinds.index(TextDelta)].text == "hello"
+    assert kinds.index(TextDelta) < kinds.index(ModelReplied)
+    assert "watchkeeper-loop" not in threads
+
+
+async def test_an_async_listener_is_awaited() -> None:
+    heard: list[Any] = []
+
+    async def hear(event: Any) -> None:
+        heard.append(type(event))
+
+    await arun(HELLO, model=ScriptedModel(["hello"]), store=None, on_event=hear)
+    assert RunEnded in heard
+
+
+def test_a_listener_that_raises_does_not_end_the_run() -> None:
+    def hear(event: Any) -> None:
+        raise RuntimeError("listener bug")
+
+    assert run(HELLO, model=ScriptedModel(["hello"]), store=None, on_event=hear).ok
+
+
+def test_a_budget_seeded_in_the_session_tightens_the_limits() -> None:
+    session = Session()
+    session[Budget].seed(Budget(max_tool_calls=1))
+    result = run(HELLO, model=ScriptedModel(["hello"]), store=None, session=session, limits=Limits(max_tool_calls=9))
+    assert result.limits.max_tool_calls == 1
+
+
+def test_resources_are_given_to_tools_and_closed_at_the_end() -> None:
+    class Connection:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    made: list[Connection] = []
+
+    @tool
+    def use(*, context: ToolContext) -> str:
+        """Use the connection."""
+        made.append(context.resources.get(Connection))
+        return "used"
+
+    section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
+    template = PromptTemplate(ns="tests", key="resources", sections=[section])
+    resources = Resources([ResourceBinding(Connection, lambda _: Connection())])
+    result = run(template, model=ScriptedModel([Call("use"), "done"]), store=None, resources=resources)
+    assert result.ok
+    assert made[0].closed
+
+
+def test_a_prompt_with_a_placeholder_that_nothing_fills_is_refused() -> None:
+    template = PromptTemplate(ns="t", key="k", sections=[MarkdownSection(title="T", key="t", template="Do ${what}.")])
+    with pytest.raises(PromptDefinitionError, match="what"):
+        run(template, model=ScriptedModel([]), store=None)
+
+
+# --- Agent ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What an agent answers."""
+
+    number: int
+
+
+@tool
+def double(number: int) -> int:
+    """Double a number."""
+    return number * 2
+
+
+def agent(model: ScriptedModel, **options: Any) -> Agent[Answer]:
+    return Agent(model, "You double numbers.", Answer, tools=(double,), **options)
+
+
+def test_an_agent_is_a_template_and_a_run() -> None:
+    model = ScriptedModel([Call("double", {"number": 2}), Say(Answer(4))])
+    result = agent(model).run("Double 2.", store=None, clock=TestClock())
+    assert result.output == Answer(4)
+    system, task = model.requests[0].transcript[0], model.requests[0].transcript[1]
+    assert isinstance(system, SystemMessage)
+    assert "You double numbers." in system.text
+    assert "Double 2." in getattr(task, "text", "")
+
+
+async def test_an_agent_can_be_awaited_and_keeps_its_limits() -> None:
+    result = await agent(ScriptedModel([Say(Answer(4))]), limits=Limits(max_turns=3)).arun("Double 2.", store=None)
+    assert result.limits.max_turns == 3
+
+
+def test_an_agent_runs_over_many_tasks() -> None:
+    many = agent(ScriptedModel(lambda _: Say(Answer(1)))).run_many(["a", "b"], store=None)
+    assert [result.item for result in many.results] == ["a", "b"]
+
+
+def test_an_agent_whose_output_has_no_schema_is_refused_when_it_is_made() -> None:
+    with pytest.raises(ConfigurationError):
+        Agent(ScriptedModel([]), "x", threading.Lock)  # pyright: ignore[reportArgumentType]
