@@ -1,158 +1,170 @@
-"""Finds what the command line names: an agent in a file, its parameters, its items. Every miss is a clear error."""
+"""Finds what the command line names: an agent in a file, a function beside it, files to go through.
+
+Every miss is a clear error. What the user's own file raises while it is imported is the user's to see: it is kept, with
+the part of its traceback that lies in that file and below.
+"""
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from watchkeeper.app.agent import Agent
-from watchkeeper.core.codec import CodecError, convert
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
+from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.template import PromptTemplate
 
+AgentLike = PromptTemplate[Any] | Prompt[Any] | Agent[Any]
+AGENTS: Final = (PromptTemplate, Prompt, Agent)
 
-def load_module(path: Path) -> ModuleType:
-    """Import a file as a module of its own name.
+
+class AgentFileError(ConfigurationError):
+    """The agent's file raised while it was imported; its exception is the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An agent from a file.
+
+    Attributes:
+        module: The file, imported.
+        target: What ``FILE:NAME`` names.
+        prompt: Its prompt.
+    """
+
+    module: ModuleType
+    target: AgentLike
+    prompt: Prompt[Any]
+
+    @property
+    def limits(self) -> Limits:
+        """The limits it brings along, or the safe defaults."""
+        return self.target.limits if isinstance(self.target, Agent) else Limits()
+
+    def function(self, name: str, option: str) -> Callable[..., Any]:
+        """Return a function of the agent's file.
+
+        Raises:
+            ConfigurationError: If there is none of that name.
+        """
+        found = getattr(self.module, name, None)
+        if not callable(found):
+            raise ConfigurationError(f"{option} {name!r}: {self.module.__file__} has no function of that name")
+        return cast("Callable[..., Any]", found)
+
+
+def load(target: str) -> Loaded:
+    """Return the agent that ``FILE:NAME`` names.
 
     Raises:
-        ConfigurationError: If it is not there or is not Python; errors that the file itself raises pass through.
+        ConfigurationError: If the form is wrong, the file or the name is not there (the message lists what is), or
+            it names no agent.
+        AgentFileError: If the file raised while it was imported.
     """
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}")
-    name = path.stem if path.stem.isidentifier() else "agent"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def load_target(target: str) -> tuple[ModuleType, Any]:
-    """Return the module and the object that ``FILE:NAME`` names.
-
-    Raises:
-        ConfigurationError: If the form is wrong or the name is not in the file; the message lists what is.
-    """
-    file, separator, name = target.rpartition(":")
-    if not separator or not name:
+    file, _, name = target.rpartition(":")
+    if not file and Path(target).is_file():
+        raise ConfigurationError(f"{target!r} does not say which agent: {_listing(target, load_module(Path(target)))}")
+    if not file or not name:
         raise ConfigurationError(f"{target!r} must be FILE:NAME, for example triage.py:triage")
     module = load_module(Path(file))
     if not hasattr(module, name):
-        found = [key for key, value in vars(module).items() if isinstance(value, PromptTemplate | Prompt | Agent)]
-        raise ConfigurationError(f"{file} has no {name!r}; agents in it: {', '.join(found) or 'none'}")
-    return module, getattr(module, name)
+        raise ConfigurationError(f"{file} has no {name!r}: {_listing(file, module)}")
+    found: object = getattr(module, name)
+    if isinstance(found, AGENTS):
+        agent: AgentLike = cast("Any", found)
+        return Loaded(module, agent, _prompt(agent))
+    kind = type(found).__name__
+    raise ConfigurationError(f"{target} is a {kind}, not a PromptTemplate, Prompt or Agent: {_listing(file, module)}")
 
 
-def prompt_of(target: Any, name: str) -> Prompt[Any]:
-    """Return the prompt of a loaded object.
-
-    Raises:
-        ConfigurationError: If it is not an agent.
-    """
-    match target:
-        case Prompt():
-            return cast("Prompt[Any]", target)
-        case PromptTemplate():
-            return Prompt(cast("PromptTemplate[Any]", target))
-        case Agent():
-            return Prompt(cast("Agent[Any]", target).template).with_variables(instructions=target.instructions)
-        case _:
-            raise ConfigurationError(f"{name} is a {type(target).__name__}, not a PromptTemplate, Prompt or Agent")
+def _listing(file: str, module: ModuleType) -> str:
+    found = [f"{file}:{name}" for name, value in vars(module).items() if isinstance(value, AGENTS)]
+    return f"it has {', '.join(found)}" if found else "it has no PromptTemplate, Prompt or Agent"
 
 
-def parse_params(pairs: Sequence[str]) -> dict[str, str]:
-    """Read ``--param key=value`` options.
-
-    Raises:
-        ConfigurationError: If one has no ``=`` or repeats a key.
-    """
-    values: dict[str, str] = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise ConfigurationError(f"--param {pair!r} must be KEY=VALUE")
-        if key in values:
-            raise ConfigurationError(f"--param {key} is given twice")
-        values[key] = value
-    return values
+def _prompt(agent: AgentLike) -> Prompt[Any]:
+    if isinstance(agent, Prompt):
+        return agent
+    if isinstance(agent, Agent):
+        return Prompt(agent.template).with_variables(instructions=agent.instructions)
+    return Prompt(agent)
 
 
-def bind(prompt: Prompt[Any], values: Mapping[str, str]) -> Prompt[Any]:
-    """Bind command-line values: to the template's parameter types where their fields are named, else as variables."""
-    rest = dict(values)
-    for type_ in prompt.template.params or ():
-        made = _instance(type_, rest)
-        if made is not None:
-            prompt = prompt.bind(made)
-            for item in fields(type_):
-                rest.pop(item.name, None)
-    return prompt.with_variables(**rest) if rest else prompt
-
-
-def items_from(prompt: Prompt[Any], paths: Sequence[Path], values: Mapping[str, str]) -> list[Any]:
-    """Return one parameter value per file: the path goes into the one field that no ``--param`` fills.
+def load_module(path: Path) -> ModuleType:
+    """Import a file, with its folder on the path, as ``python FILE`` would; the module bears the file's name.
 
     Raises:
-        ConfigurationError: If the template does not take exactly one such field.
+        ConfigurationError: If it is not there, is not Python, or defines something that cannot work.
+        AgentFileError: If it raised anything else.
     """
-    for type_ in prompt.template.params or ():
-        open_fields = [item for item in fields(type_) if item.name not in values and _required(item)]
-        if len(open_fields) == 1:
-            name = open_fields[0].name
-            given = {key: value for key, value in values.items() if key in {item.name for item in fields(type_)}}
-            return [_convert(type_, {**given, name: str(path)}) for path in paths]
-    raise ConfigurationError(
-        f"--each needs a template with params=(SomeDataclass,) that has one field left for the path; "
-        f"{prompt.template.name} has params={tuple(type_.__name__ for type_ in prompt.template.params or ())}"
-    )
-
-
-def _required(item: Field[Any]) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
-
-
-def _instance(type_: type[Any], values: Mapping[str, str]) -> Any:
-    names = {item.name for item in fields(type_)}
-    given = {key: value for key, value in values.items() if key in names}
-    missing = [item.name for item in fields(type_) if item.name not in given and _required(item)]
-    if not given and missing:
-        return None
-    if missing:
-        raise ConfigurationError(f"--param {missing[0]}=... is missing: {type_.__name__} needs it")
-    return _convert(type_, given)
-
-
-def _convert(type_: type[Any], values: Mapping[str, str]) -> Any:
+    if not path.is_file():
+        raise ConfigurationError(f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}")
+    name = _module_name(path.stem)
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))
     try:
-        return convert(dict(values), type_, lenient=True)
-    except CodecError as error:
-        raise ConfigurationError(f"the parameters do not fit {type_.__name__}: {error}") from error
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        sys.path.remove(str(path.resolve().parent))
+        _strip(error, str(path.resolve()))
+        if isinstance(error, WatchkeeperError):
+            raise ConfigurationError(f"{path}{_line(error)}: {error}") from error
+        raise AgentFileError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _module_name(stem: str) -> str:
+    """Return the file's own name, unless that would put another module out of its place."""
+    taken = stem in sys.modules or stem in sys.stdlib_module_names or stem == "watchkeeper"
+    return f"agent_{stem}" if taken or not stem.isidentifier() else stem
+
+
+def _strip(error: Exception, file: str) -> None:
+    """Leave of a traceback what lies in the file and below it."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename != file:
+        place = place.tb_next
+    error.__traceback__ = place
+
+
+def _line(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f", line {frames[0].lineno}" if frames else ""
 
 
 def matching_files(pattern: str, first: int | None) -> list[Path]:
-    """Return the files that a pattern matches, sorted by name.
+    """Return the files that a pattern matches, sorted by path; only the first few, if so asked.
 
     Raises:
         ConfigurationError: If it matches none; the message says whether the folder is there.
     """
-    import glob
-
     paths = sorted(Path(found) for found in glob.glob(pattern, recursive=True) if Path(found).is_file())
-    if not paths:
-        folder = Path(pattern).parent
-        why = (
-            f"the folder {folder} does not exist"
-            if not folder.is_dir() and "*" not in str(folder)
-            else "no file matches"
-        )
-        raise ConfigurationError(f"--each {pattern!r}: {why}")
-    return paths if first is None else paths[:first]
+    if paths:
+        return paths[:first]
+    if Path(pattern).is_dir():
+        raise ConfigurationError(f"--each {pattern!r} is a folder; name its files, for example {pattern.rstrip('/')}/*")
+    fixed = Path(pattern)
+    while glob.has_magic(str(fixed)):
+        fixed = fixed.parent
+    folder = fixed if fixed != Path(pattern) else fixed.parent
+    why = "no file matches" if folder.is_dir() else f"there is no folder {folder}"
+    raise ConfigurationError(f"--each {pattern!r}: {why}")
+
+
+def labels_of(paths: Sequence[Path]) -> list[str]:
+    """Return a name for each file: its own, or its whole path where two have the same."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]

@@ -1,4 +1,4 @@
-"""``watchkeeper``: run an agent, look at runs. Thin: it reads the command line and calls `app`.
+"""``watchkeeper``: run an agent, look at runs. Thin: it reads the command line and hands over.
 
 Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (nothing was spent), 130 interrupted.
 """
@@ -6,261 +6,165 @@ Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (n
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import subprocess
+import sys
+import traceback
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from watchkeeper.adapters.scripted import ScriptedModel
-from watchkeeper.app.agent import Agent
-from watchkeeper.app.many import run_many
-from watchkeeper.app.run import run
-from watchkeeper.app.settings import limits_from, settings_here
-from watchkeeper.cli import loading, report
-from watchkeeper.cli.progress import Progress
+from watchkeeper.app.settings import settings_here, text_from
+from watchkeeper.cli import report, running
+from watchkeeper.cli.console import complain, error_console, make_console
+from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
-from watchkeeper.core.limits import Limits
-from watchkeeper.core.model import Model
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.run_store import RunStore
-
-STOPPED: Final = 1
-BAD_INPUT: Final = 2
-INTERRUPTED: Final = 130
+from watchkeeper.store.schema import store_path
 
 app = typer.Typer(
     name="watchkeeper",
-    help="Run LLM agents unattended, inside their limits.",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
 )
+
+Store = Annotated[str | None, typer.Option(help="SQLite file of the runs.", metavar="FILE")]
+
+
+def option(text: str, metavar: str | None = None, *names: str, least: int | None = None) -> typer.models.OptionInfo:
+    """Describe an option; its name is that of its parameter unless others are given."""
+    made: typer.models.OptionInfo = typer.Option(*names, help=text, metavar=metavar, min=least)
+    return made
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and end, if so asked."""
+    if wanted:
+        typer.echo(f"watchkeeper {metadata.version('watchkeeper')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Run LLM agents unattended, inside their limits, and look at what they did."""
 
 
 @app.command("run")
 def run_command(
-    target: Annotated[str, typer.Argument(help="The agent: FILE:NAME, for example triage.py:triage.")],
+    target: Annotated[str, typer.Argument(metavar="FILE:NAME", help="The agent, for example triage.py:triage.")],
     param: Annotated[
-        list[str] | None, typer.Option("--param", "-p", help="KEY=VALUE for the prompt; repeatable.")
+        list[str] | None, option("A parameter of the prompt; repeatable.", "KEY=VALUE", "--param", "-p")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="For example openai:gpt-5-mini, local, scripted.")] = None,
-    max_cost: Annotated[str | None, typer.Option(help="Dollars for the whole run; 'none' lifts a limit.")] = None,
-    max_tokens: Annotated[str | None, typer.Option(help="Tokens for the whole run, e.g. 500k.")] = None,
-    max_steps: Annotated[str | None, typer.Option(help="Model and tool calls for the whole run.")] = None,
-    max_turns: Annotated[str | None, typer.Option(help="Model turns of each run.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="Time for the whole run, e.g. 30m.")] = None,
-    each: Annotated[str | None, typer.Option(help="Run once for every file that matches, under one ceiling.")] = None,
-    first: Annotated[int | None, typer.Option(min=1, help="With --each: only the first N files.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="With --each: how many run at once.")] = 4,
-    after: Annotated[
-        str | None, typer.Option(help="A function of the agent's file that gets the result and reports.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
-    store: Annotated[str | None, typer.Option(help="SQLite file for the run's events; 'none' for no store.")] = None,
-    notify: Annotated[
-        str | None, typer.Option(help="Command to run at the end; the result comes as JSON on its stdin.")
-    ] = None,
+    model: Annotated[str | None, option("For example openai:gpt-5-mini, anthropic:..., local, scripted.")] = None,
+    max_cost: Annotated[str | None, option("Most dollars for the whole; 'none' lifts a limit.", "USD")] = None,
+    max_tokens: Annotated[str | None, option("Most tokens for the whole, e.g. 500k.", "N")] = None,
+    max_steps: Annotated[str | None, option("Most model and tool calls for the whole.", "N")] = None,
+    max_turns: Annotated[str | None, option("Most model turns of each run.", "N")] = None,
+    timeout: Annotated[str | None, option("Most time for the whole, e.g. 30m.", "TIME")] = None,
+    each: Annotated[str | None, option("Run once for every file that matches.", "PATTERN")] = None,
+    first: Annotated[int | None, option("With --each: only the first N files.", "N", least=1)] = None,
+    concurrency: Annotated[int | None, option("With --each: how many run at once [4].", "N", least=1)] = None,
+    files: Annotated[Path | None, option("Folder that the agent's tools may read and write.", "FOLDER")] = None,
+    after: Annotated[str | None, option("Function of the agent's file that reports on the result.", "NAME")] = None,
+    as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
+    store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
+    notify: Annotated[str | None, option("Run this at the end, the result as JSON on its stdin.", "COMMAND")] = None,
 ) -> None:
-    """Run an agent to its end, or over many files, and say how it ended."""
-    console = Console(stderr=as_json)
+    """Run an agent to its end, or over many files, and say how it ended.
+
+    Ctrl-C lands it: it hands over what it has. A second one stops it hard.
+    """
     given = {
         "model": model,
-        "store": store,
         "max_cost": max_cost,
         "max_tokens": max_tokens,
         "max_steps": max_steps,
         "max_turns": max_turns,
         "timeout": timeout,
+        "store": store,
     }
-    settings = {**settings_here(), **{name: value for name, value in given.items() if value is not None}}
-    module, loaded = loading.load_target(target)
-    prompt = loading.prompt_of(loaded, target)
-    values = loading.parse_params(param or [])
-    limits = limits_from(settings, loaded.limits if isinstance(loaded, Agent) else Limits())
-    chosen = choose_model(settings.get("model"), loaded, module)
-    options: dict[str, Any] = {"store": store_of(settings.get("store"))}
-    if not as_json:
-        options["on_event"] = Progress(console)
-    result: RunResult[Any] | ManyResult[Any]
-    if each is None:
-        if first is not None:
-            raise ConfigurationError("--first needs --each")
-        result = run(loading.bind(prompt, values), model=chosen, limits=limits, **options)
-    else:
-        result = over_files(prompt, loading.matching_files(each, first), values, chosen, limits, concurrency, options)
-    finish(console, result, report_function(module, after), as_json=as_json, notify=notify, settings=settings)
-
-
-def over_files(
-    prompt: Prompt[Any],
-    paths: list[Path],
-    values: dict[str, str],
-    model: Model | str,
-    limits: Limits,
-    concurrency: int,
-    options: dict[str, Any],
-) -> ManyResult[Any]:
-    """Run the agent once for every file."""
-    items = loading.items_from(prompt, paths, values)
-    names = {id(item): path.name for item, path in zip(items, paths, strict=True)}
-    return run_many(
-        prompt,
-        items,
-        model=model,
-        limits=limits,
+    order = running.Order(
+        target=target,
+        given=given,
+        params=param or (),
+        each=each,
+        first=first,
         concurrency=concurrency,
-        label=lambda item: names[id(item)],
-        **options,
+        files=files,
+        after=after,
+        notify=notify,
+        as_json=as_json,
     )
-
-
-def choose_model(named: str | None, loaded: Any, module: Any) -> Model | str:
-    """Return the model: the one named, the agent's own, or the script of the agent's file.
-
-    Raises:
-        ConfigurationError: If none is named anywhere.
-    """
-    if named == "scripted":
-        script = getattr(module, "SCRIPT", None)
-        if script is None:
-            raise ConfigurationError("the scripted model needs a SCRIPT in the agent's file; name a real model instead")
-        return ScriptedModel(script)
-    if named is not None:
-        return named
-    if isinstance(loaded, Agent):
-        return cast("Agent[Any]", loaded).model
-    raise ConfigurationError("no model is named; give --model, WATCHKEEPER_MODEL, or model in [tool.watchkeeper]")
-
-
-def store_of(named: str | None) -> str | None:
-    """Return where to store: None for ``none``, else the path, or the user's own by default."""
-    return None if named == "none" else named or "default"
-
-
-def report_function(module: Any, name: str | None) -> Any:
-    """Return the function that ``--after`` names.
-
-    Raises:
-        ConfigurationError: If the agent's file has none of that name.
-    """
-    if name is None:
-        return None
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ConfigurationError(f"--after {name!r}: the agent's file has no function of that name")
-    return function
-
-
-def finish(
-    console: Console,
-    result: RunResult[Any] | ManyResult[Any],
-    after: Any,
-    *,
-    as_json: bool,
-    notify: str | None,
-    settings: dict[str, Any],
-) -> None:
-    """Print the result, let the agent's file report on it, tell whoever wants to be told; exit with the right code."""
-    many = isinstance(result, ManyResult)
-    data = report.many_as_data(result) if many else report.as_data(result)
-    if as_json:
-        typer.echo(json.dumps(data, ensure_ascii=False, indent=2))
-    else:
-        where = where_to_look(result, settings)
-        report.print_many(console, result, where) if many else report.print_result(console, result, where)
-    if after is not None:
-        said = after(result)
-        if said is not None:
-            console.print(escape(str(said)), highlight=False)
-    if notify is not None:
-        tell(console, notify, data)
-    failed = bool(result.not_done) if many else not result.ok
-    stop = result.stop
-    if stop is not None and stop.reason == "interrupted":
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(STOPPED if failed else 0)
-
-
-def where_to_look(result: RunResult[Any] | ManyResult[Any], settings: dict[str, Any]) -> str:
-    """Say how to see what happened."""
-    store = store_of(settings.get("store"))
-    if store is None:
-        return "not stored (--store none)"
-    option = "" if store == "default" else f" --store {shlex.quote(str(store))}"
-    return f"look further: watchkeeper show {str(result.run_id)[:8]}{option}"
-
-
-def tell(console: Console, command: str, data: dict[str, Any]) -> None:
-    """Run the ``--notify`` command with the result on its stdin; a failure is said, and changes nothing else."""
-    environment = {**os.environ, "WATCHKEEPER_RUN_ID": data["run_id"], "WATCHKEEPER_OK": str(data["ok"]).lower()}
-    try:
-        done = subprocess.run(
-            shlex.split(command), input=json.dumps(data), text=True, env=environment, timeout=60, check=False
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        console.print(f"[yellow]--notify {escape(command)!r} failed: {escape(str(error))}[/yellow]")
-        return
-    if done.returncode:
-        console.print(f"[yellow]--notify {escape(command)!r} ended with exit code {done.returncode}[/yellow]")
+    raise typer.Exit(running.carry_out(order))
 
 
 @app.command("runs")
 def runs_command(
-    store: Annotated[str | None, typer.Option(help="SQLite file of the runs.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: Store = None,
+    limit: Annotated[int, option("How many, newest first.", "N", least=1)] = 20,
+    as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
 ) -> None:
     """List stored runs, newest first."""
-    with_store = open_for_reading(store)
-    runs = with_store.runs(limit)
+    with open_for_reading(store) as stored:
+        runs = stored.runs(limit)
+    console = make_console(sys.stdout)
     if as_json:
-        typer.echo(json.dumps([report.stored_as_data(item) for item in runs], indent=2))
+        typer.echo(json.dumps([report.stored_as_data(run) for run in runs], indent=2))
     elif runs:
-        report.print_runs(Console(), runs)
+        report.print_runs(console, runs)
     else:
-        Console().print(f"no runs in {with_store.path}")
+        console.print(f"no runs in {stored.path}")
 
 
 @app.command("show")
 def show_command(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
-    store: Annotated[str | None, typer.Option(help="SQLite file of the runs.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as JSON, one per line.")] = False,
+    store: Store = None,
+    as_json: Annotated[bool, option("Print every event as JSON, one per line.", None, "--json")] = False,
 ) -> None:
-    """Show one stored run: what happened, in order."""
-    with_store = open_for_reading(store)
-    found = with_store.find(run_id)
-    if not as_json:
-        report.print_run(Console(), with_store, found)
-        return
-    for event in with_store.events(found.run_id):
-        typer.echo(json.dumps({"seq": event.seq, "at": event.at.isoformat(), "tag": event.tag, "event": event.body}))
+    """Show one stored run: what happened, in order; also while it goes on."""
+    with open_for_reading(store) as stored:
+        found = stored.find(run_id)
+        if not as_json:
+            report.print_run(make_console(sys.stdout), stored, found)
+            return
+        for run in (found, *stored.children(found.run_id)):
+            for event in stored.events(run.run_id):
+                typer.echo(json.dumps(report.event_as_data(run, event)))
 
 
-def open_for_reading(store: str | None) -> RunStore:
-    """Open the store that the options, the environment or the settings name.
+def open_for_reading(named: str | None) -> RunStore:
+    """Open the store that the option, the environment or the settings name.
 
     Raises:
-        ConfigurationError: If there is no such file yet.
+        ConfigurationError: If they say that there is none.
+        StoreError: If there is no such file, or it is not a store.
     """
-    named = store or settings_here().get("store")
-    from watchkeeper.store.schema import default_path
-
-    path = Path(named) if named else default_path()
-    if not path.is_file():
-        raise ConfigurationError(f"there is no store {path} yet; 'watchkeeper run' makes it, or name one with --store")
-    return RunStore(path)
+    settings = settings_here({"store": named})
+    path = store_path(text_from(settings, "store") or "default")
+    if path is None:
+        raise ConfigurationError(f"{settings['store'].source} says that there is no store; name a file with --store")
+    return RunStore(path, read_only=True)
 
 
 def main() -> None:
-    """Run the command line; what the user can mend is one line, not a traceback."""
+    """Run the command line; what the user can mend is one line, not a traceback.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+    """
     try:
         app()
+    except AgentFileError as error:
+        console = error_console()
+        if error.__cause__ is not None:
+            console.print("".join(traceback.format_exception(error.__cause__)).rstrip())
+        complain(console, str(error))
     except WatchkeeperError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(BAD_INPUT) from error
+        complain(error_console(), str(error))
+    raise SystemExit(running.BAD_INPUT)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from watchkeeper.cli.progress import shorten
+from watchkeeper.cli.console import one_line, print_table, printable, styled
+from watchkeeper.cli.progress import parts_of
+from watchkeeper.cli.wording import counted, line_of, plain
 from watchkeeper.core.codec import display, encode, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from watchkeeper.store.run_store import RunStore, StoredEvent, StoredRun
+
+SHORT_ID: Final = 8
+ANSWER_CUT: Final = 160
+"""Where answers of items are cut in a terminal's table; a pipe, --json and ``show`` have the whole."""
 
 
 def as_data(result: RunResult[Any]) -> dict[str, Any]:
@@ -56,113 +61,121 @@ def many_as_data(result: ManyResult[Any]) -> dict[str, Any]:
     }
 
 
-def print_result(console: Console, result: RunResult[Any], where: str) -> None:
-    """Print the typed result, what ended it, what it cost, and where to look further."""
+def print_result(console: Console, result: RunResult[Any]) -> None:
+    """Print the typed result, what ended it and what it cost."""
     console.print()
     shown = result.output if result.ok else result.partial
     if shown is not None:
-        console.print("[bold]Result[/bold]" if result.ok else "[bold]Partial result[/bold]")
-        console.print(pretty(shown), highlight=False)
-    colour = "green" if result.ok else "yellow"
-    console.print(f"[{colour}]{escape(result.sentence())}[/{colour}]")
-    console.print(f"[dim]{escape(where)}[/dim]")
+        console.print(styled(("Result" if result.ok else "Partial result", "bold")))
+        console.print(Text(printable(pretty(shown))))
+    if result.completion_note:
+        console.print(styled((f"Checked: {one_line(result.completion_note)}", "cyan")))
+    console.print(styled((one_line(result.sentence()), "green" if result.ok else "yellow")))
 
 
-def print_many(console: Console, result: ManyResult[Any], where: str) -> None:
+def print_many(console: Console, result: ManyResult[Any]) -> None:
     """Print one row per item, then the whole."""
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("item", "", "result"):
-        table.add_column(column, overflow="fold")
+    cut = ANSWER_CUT if console.is_terminal else None
+    rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
-        mark = "[green]✓[/green]" if item.ok else "[red]✗[/red]"
-        said = display(item.output) if item.ok else item.stop.message if item.stop else ""
-        table.add_row(escape(item.item or ""), mark, escape(shorten(said, 160)))
-    console.print(table)
-    colour = "green" if not result.not_done else "yellow"
-    console.print(f"[{colour}]{escape(result.sentence())}[/{colour}]")
-    console.print(f"[dim]{escape(where)}[/dim]")
+        if item.ok:
+            mark, said = styled(("✓", "green")), one_line(display(item.output), cut)
+        else:
+            mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
+        rows.append((one_line(item.item or ""), mark, said))
+    print_table(console, ("item", "", "result"), rows)
+    console.print(styled((one_line(result.sentence()), "yellow" if result.not_done else "green")))
 
 
 def pretty(value: Any) -> str:
     """Write a value for reading: text as it is, everything else as indented JSON."""
     if isinstance(value, str):
-        return escape(value)
-    return escape(json.dumps(json.loads(encode(value)), indent=2, ensure_ascii=False))
+        return value
+    return json.dumps(json.loads(encode(value)), indent=2, ensure_ascii=False)
 
 
 def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
-    """Print stored runs, one row each."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("run", "started (UTC)", "prompt", "model", "state", "cost", "took"):
-        table.add_column(column)
-    for run in runs:
-        table.add_row(
-            run.run_id[:8],
+    """Print stored runs, one row each; items of a run over many by their labels."""
+    items = any(run.item is not None for run in runs)
+    rows = [
+        (
+            run.run_id[:SHORT_ID],
             run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
-            escape(run.prompt if run.items is None else f"{run.prompt} ×{run.items}"),
-            escape(run.model),
+            one_line(run.item or "" if items else run.prompt + (f" ×{run.items}" if run.items is not None else "")),
+            one_line(run.model),
             state_of(run),
             "" if run.ended_at is None else format_money(run.cost_nanos),
             "" if run.duration_ms is None else format_duration(run.duration_ms / 1000),
         )
-    console.print(table)
+        for run in runs
+    ]
+    what = "item" if items else "prompt"
+    print_table(console, ("run", "started (UTC)", what, "model", "state", "cost", "took"), rows)
 
 
-def state_of(run: StoredRun) -> str:
+def state_of(run: StoredRun) -> Text:
     """Say in a word or two how a stored run stands."""
     if run.ended_at is None:
-        return "[cyan]not ended[/cyan]"
+        return Text("not ended", "cyan")
     if run.items is not None and run.done is not None and run.done < run.items:
-        return f"[yellow]{run.done} of {run.items} done[/yellow]"
-    return "[green]done[/green]" if run.stop is None else f"[yellow]{run.stop['reason']}[/yellow]"
+        return Text(f"{run.done} of {run.items} done", "yellow")
+    return Text("done", "green") if run.stop is None else Text(str(run.stop["reason"]), "yellow")
 
 
 def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
-    """Print one stored run: its head, its items or its events, its end."""
-    console.print(f"[bold]{escape(run.prompt)}[/bold] {run.run_id} with [cyan]{escape(run.model)}[/cyan]")
-    console.print(f"[dim]limits: {escape(run.limits)}[/dim]")
+    """Print one stored run: its head, its items, its events, its end."""
+    what = one_line(run.prompt if run.item is None else f"{run.prompt}, item {run.item}")
+    console.print(styled((what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan")))
+    console.print(styled((f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim")))
+    answer: Any = None
+    for event in store.events(run.run_id):
+        answer = _answer(event) or answer
+        line = line_of(event.tag, event.body)
+        if line is not None:
+            console.print(styled((f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line)))
     children = store.children(run.run_id)
     if children:
+        console.print()
         print_runs(console, children)
-    for event in store.events(run.run_id):
-        line = event_line(event)
-        if line:
-            console.print(f"[dim]{event.at.strftime('%H:%M:%S')}[/dim] {line}", highlight=False)
-    if run.stop is not None:
-        console.print(f"[yellow]{escape(str(run.stop['message']))}[/yellow]")
-    elif run.ended_at is None:
-        console.print("[cyan]not ended: it is still running, or its process died[/cyan]")
+    if answer:
+        console.print()
+        console.print(Text(printable(answer)))
+    _print_end(console, run)
 
 
-def event_line(event: StoredEvent) -> str:
-    """Say one stored event in one line; empty for events that say nothing to a person."""
-    body = event.body
-    match event.tag:
-        case "prompt_rendered":
-            said = f"prompt, {len(body['messages'])} messages, tools: {', '.join(body['tool_names']) or 'none'}"
-        case "model_replied":
-            usage = body["usage"]
-            said = f"model turn {body['turn']}: {usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out"
-        case "tool_invoked":
-            said = f"{body['name']} → {body['outcome']}: {body['rendered_output']}"
-        case "notice_appended":
-            said = f"told the agent: {body['text']}"
-        case "model_failed":
-            said = f"model failed ({body['fault']}): {body['error']}"
-        case "completion_checked":
-            said = f"checked, {body['status']}: {body['explanation']}"
-        case "safety_event":
-            said = f"{body['event_type']}: {body['reason']}"
-        case "run_ended":
-            said = f"ended: {body['text']}" if body["text"] else "ended"
-        case "item_ended":
-            said = f"{body['item']}: {body['sentence']}"
-        case _:
-            return ""
-    return escape(shorten(said, 140))
+def _answer(event: StoredEvent) -> str:
+    """Return what the model said last, if this is the end of a run."""
+    return str(plain(event.body).get("text") or "") if event.tag == "run_ended" else ""
+
+
+def _print_end(console: Console, run: StoredRun) -> None:
+    if run.ended_at is None:
+        console.print(styled(("Not ended: it is still running, or its process died.", "cyan")))
+        return
+    took = (
+        f"{counted(run.steps or 0, 'call')}, {counted(run.tokens or 0, 'token')}, cost {format_money(run.cost_nanos)}"
+    )
+    if run.duration_ms is not None:
+        took += f", {format_duration(run.duration_ms / 1000)}"
+    done = "" if run.items is None else f" ({run.done} of {run.items} items)"
+    if run.stop is None:
+        console.print(styled((f"Done{done}: {took}.", "green")))
+    else:
+        console.print(styled((f"{one_line(str(run.stop['message']))}{done} It used {took}.", "yellow")))
 
 
 def stored_as_data(run: StoredRun) -> dict[str, Any]:
     """Return a stored run as JSON-able data."""
     return cast("dict[str, Any]", to_builtins(run))
+
+
+def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
+    """Return a stored event as JSON-able data."""
+    return {
+        "run_id": run.run_id,
+        "seq": event.seq,
+        "at": event.at.isoformat(),
+        "tag": event.tag,
+        "event": event.body,
+    }

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from watchkeeper.core.errors import WatchkeeperError
 
 T = TypeVar("T")
+
+PASSED_ON: Final = 2
+"""How many Ctrl-Cs the work is told of; one more ends the wait, so that nothing can hold the terminal for ever."""
 
 
 class Portal:
@@ -38,10 +44,12 @@ class Portal:
         Args:
             work: What to run; it sees the caller's context variables.
             twin: Name of the async function to call instead, for the error.
-            on_interrupt: Called on Ctrl-C, each time; waiting then goes on. Without it the work is cancelled.
+            on_interrupt: Called on the loop for the first two Ctrl-C; waiting then goes on. Without it, and for the
+                third, the work is cancelled.
 
         Raises:
             WatchkeeperError: If called on the portal's own thread.
+            KeyboardInterrupt: After a Ctrl-C that cancelled the work.
         """
         if self._thread is threading.current_thread():
             work.close()
@@ -56,16 +64,18 @@ class Portal:
             started.append(task)
             task.add_done_callback(lambda _: done.set())
 
+        def cancel() -> None:
+            started[0].cancel()
+
         loop.call_soon_threadsafe(start)
-        while not done.is_set():
-            try:
+        try:
+            with _passing_on(on_interrupt, loop):
                 done.wait()
-            except KeyboardInterrupt:
-                if on_interrupt is None:
-                    loop.call_soon_threadsafe(started[0].cancel)
-                    done.wait()
-                    raise
-                loop.call_soon_threadsafe(on_interrupt)
+        except KeyboardInterrupt:
+            loop.call_soon_threadsafe(cancel)
+            if on_interrupt is None:
+                done.wait()
+            raise
         return started[0].result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -75,6 +85,33 @@ class Portal:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="watchkeeper-loop", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+@contextmanager
+def _passing_on(on_interrupt: Callable[[], None] | None, loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """Turn the first Ctrl-Cs into calls on the loop while the block waits.
+
+    A handler does it, because an exception could come between any two lines, also those that deal with an earlier
+    one. A program that has a handler of its own keeps it.
+    """
+    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if on_interrupt is None or not plain or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    count = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if count > PASSED_ON:
+            signal.default_int_handler(number, frame)
+        loop.call_soon_threadsafe(on_interrupt)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 PORTAL: Final = Portal()

@@ -1,0 +1,87 @@
+"""Where the command line prints: plain lines that read the same in a terminal, a pipe, a CI log and a file.
+
+Nothing is cut or folded where nobody looks at a terminal. What models and tools say is shown, never obeyed: control
+characters (they could move the cursor, or rewrite what stands there) are written out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Final, TextIO, cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+CUT: Final = 100
+"""Where the words of models and tools are cut in lines about them; the store has the whole."""
+
+PIPE_WIDTH: Final = 100_000
+# C0 but tab and newline, C1, marks that turn the direction of text around, lone surrogates.
+_UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class PlainConsole(Console):
+    """A console that passes a broken pipe on to its caller instead of ending the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise; whoever prints knows what to do."""
+        raise BrokenPipeError
+
+
+def make_console(file: TextIO) -> PlainConsole:
+    """Return a console for a stream; what its encoding cannot write is written as escapes."""
+    if hasattr(file, "reconfigure"):
+        cast("_Reconfigurable", file).reconfigure(errors="backslashreplace")
+    console = PlainConsole(file=file, highlight=False, emoji=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
+
+
+class _Reconfigurable(TextIO):
+    def reconfigure(self, *, errors: str) -> None: ...
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal only shows: control characters become escapes."""
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def one_line(text: str, cut: int | None = None) -> str:
+    """Return text as one printable line, cut with an ellipsis if it is longer than ``cut`` characters."""
+    line = printable(" ".join(text.split()))
+    return line if cut is None or len(line) <= cut else f"{line[: cut - 1]}…"
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Return parts, each with its style or without one, as one text that no markup in them can change."""
+    return Text.assemble(*parts)
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> None:
+    """Print rows under a head; in a terminal cells fold to its width, elsewhere every row is one line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    if console.is_terminal:
+        console.print(table, soft_wrap=False)
+        return
+    with console.capture() as captured:
+        console.print(table, soft_wrap=False)
+    for line in captured.get().splitlines():
+        console.print(line.rstrip())
+
+
+def complain(console: Console, message: str) -> None:
+    """Print one error in one line."""
+    console.print(styled(("error:", "bold red"), " ", printable(message)))
+
+
+def error_console() -> PlainConsole:
+    """Return a console for standard error."""
+    return make_console(sys.stderr)

@@ -1,0 +1,242 @@
+"""What ``watchkeeper run`` does: put an order together, run it, report, and say with which exit code it ended.
+
+Everything that can be refused is refused before the model is asked for anything. With ``--json`` standard output holds
+the result and nothing else, whatever the agent's own code prints.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from watchkeeper.adapters.scripted import ScriptedModel
+from watchkeeper.app.agent import Agent
+from watchkeeper.app.many import run_many
+from watchkeeper.app.options import RunKeywords
+from watchkeeper.app.run import run
+from watchkeeper.app.settings import Settings, limits_from, prices_from, settings_here, text_from
+from watchkeeper.cli import report
+from watchkeeper.cli.console import error_console, make_console, styled
+from watchkeeper.cli.loading import Loaded, labels_of, load, matching_files
+from watchkeeper.cli.notify import Notification
+from watchkeeper.cli.params import bind, items_for, parse_params
+from watchkeeper.cli.progress import Progress
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.model import Model
+from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.schema import store_path
+from watchkeeper.tools.host_filesystem import HostFilesystem
+
+DONE: Final = 0
+STOPPED: Final = 1
+BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
+CONCURRENCY: Final = 4
+
+AnyResult = RunResult[Any] | ManyResult[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the command line asks for.
+
+    Attributes:
+        target: ``FILE:NAME``.
+        given: Settings that were named as options.
+        params: ``KEY=VALUE`` pairs.
+        each: A pattern of files, to run once for each.
+        first: Only the first so many of them.
+        concurrency: How many run at once.
+        files: Folder that tools may read and write.
+        after: Name of a function that reports on the result.
+        notify: Command to run at the end.
+        as_json: Whether to print the result as JSON, and nothing else.
+    """
+
+    target: str
+    given: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    params: Sequence[str] = ()
+    each: str | None = None
+    first: int | None = None
+    concurrency: int | None = None
+    files: Path | None = None
+    after: str | None = None
+    notify: str | None = None
+    as_json: bool = False
+
+    def check(self) -> None:
+        """Refuse options that go only together.
+
+        Raises:
+            ConfigurationError: If one stands alone.
+        """
+        if self.each is None:
+            for name, value in (("--first", self.first), ("--concurrency", self.concurrency)):
+                if value is not None:
+                    raise ConfigurationError(f"{name} goes with --each PATTERN")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Whom to tell about the end.
+
+    Attributes:
+        console: Where to print.
+        after: The agent's own report, or None.
+        notification: The command to run, or None.
+    """
+
+    console: Console
+    after: Callable[..., Any] | None
+    notification: Notification | None
+
+
+def carry_out(order: Order) -> int:
+    """Run what was ordered, to its end, and return the exit code.
+
+    Raises:
+        ConfigurationError: If it cannot work; nothing was spent.
+        StoreError: If the store cannot be written; nothing was spent.
+    """
+    order.check()
+    notification = None if order.notify is None else Notification.parse(order.notify)
+    settings = settings_here(order.given)
+    out = sys.stdout
+    aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.as_json else nullcontext()
+    with aside:
+        loaded = load(order.target)
+        after = None if order.after is None else loaded.function(order.after, "--after")
+        console = error_console() if order.as_json else make_console(out)
+        store = open_store(settings)
+        try:
+            options: RunKeywords = {"store": store, "prices": prices_from(settings)}
+            if order.files is not None:
+                options["filesystem"] = HostFilesystem(order.files)
+            if not order.as_json:
+                options["on_record"] = Progress(console)
+            result = start(order, loaded, settings, options)
+        finally:
+            if store is not None:
+                store.close()
+        data = report.many_as_data(result) if isinstance(result, ManyResult) else report.as_data(result)
+        if order.as_json:
+            out.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+            out.flush()
+        else:
+            print_end(console, result, where_to_look(result, store, settings))
+        failed = tell(Report(console, after, notification), result, data, store, quiet=order.as_json)
+    return exit_code(result) or failed
+
+
+def start(order: Order, loaded: Loaded, settings: Settings, options: RunKeywords) -> AnyResult:
+    """Bind the parameters and run once, or once for every file.
+
+    Raises:
+        ConfigurationError: If something does not fit.
+    """
+    limits = limits_from(settings, loaded.limits)
+    model = choose_model(text_from(settings, "model"), loaded)
+    values = parse_params(order.params)
+    if order.each is None:
+        return run(bind(loaded.prompt, values), model=model, limits=limits, **options)
+    paths = matching_files(order.each, order.first)
+    prompt, items = items_for(loaded.prompt, paths, values)
+    labels = {id(item): label for item, label in zip(items, labels_of(paths), strict=True)}
+    return run_many(
+        prompt,
+        items,
+        model=model,
+        limits=limits,
+        concurrency=CONCURRENCY if order.concurrency is None else order.concurrency,
+        label=lambda item: labels[id(item)],
+        **options,
+    )
+
+
+def choose_model(named: str | None, loaded: Loaded) -> Model | str:
+    """Return the model: the one that is named, the agent's own, or the script of the agent's file.
+
+    Raises:
+        ConfigurationError: If none is named anywhere.
+    """
+    if named == "scripted":
+        script = getattr(loaded.module, "SCRIPT", None)
+        if script is None:
+            raise ConfigurationError(
+                f"the scripted model needs a SCRIPT in {loaded.module.__file__}; name a real model instead"
+            )
+        return ScriptedModel(script)
+    if named is not None:
+        return named
+    if isinstance(loaded.target, Agent):
+        return loaded.target.model
+    raise ConfigurationError(
+        "no model is named; give --model, WATCHKEEPER_MODEL, or model in [tool.watchkeeper] of pyproject.toml"
+    )
+
+
+def open_store(settings: Settings) -> RunStore | None:
+    """Open the store that the settings name, by default the user's own; None for none.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    path = store_path(text_from(settings, "store") or "default")
+    return None if path is None else RunStore(path)
+
+
+def print_end(console: Console, result: AnyResult, where: str) -> None:
+    """Print the result and where to look further."""
+    if isinstance(result, ManyResult):
+        report.print_many(console, result)
+    else:
+        report.print_result(console, result)
+    console.print(styled((where, "dim")))
+
+
+def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings) -> str:
+    """Say how to see what happened; the store is named where the next command would not find it by itself."""
+    if store is None:
+        return "not stored"
+    named = settings.get("store")
+    option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""
+    return f"look further: watchkeeper show {str(result.run_id)[: report.SHORT_ID]}{option}"
+
+
+def tell(whom: Report, result: AnyResult, data: dict[str, Any], store: RunStore | None, *, quiet: bool) -> int:
+    """Let the agent's file report, say what went wrong beside the run, and notify; return the exit code of that."""
+    failed = DONE
+    if whom.after is not None:
+        try:
+            said = whom.after(result)
+        except Exception as error:
+            failed = STOPPED
+            whom.console.print("".join(traceback.format_exception(error)).rstrip())
+            whom.console.print(styled((f"--after failed: {type(error).__name__}: {error}", "red")))
+        else:
+            if said is not None:
+                whom.console.print(styled(str(said)))
+    if store is not None and store.failure is not None:
+        whom.console.print(styled((f"not everything is stored: {store.failure}", "yellow")))
+    complaint = None if whom.notification is None else whom.notification.send(data, quiet=quiet)
+    if complaint is not None:
+        whom.console.print(styled((complaint, "yellow")))
+    return failed
+
+
+def exit_code(result: AnyResult) -> int:
+    """Return 0 for work that was done, 130 for a run that Ctrl-C ended, 1 for every other end."""
+    if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
+        return INTERRUPTED
+    good = not result.not_done if isinstance(result, ManyResult) else result.ok
+    return DONE if good else STOPPED

@@ -1,0 +1,155 @@
+"""One event in one line, for a person: the same words live and from the store.
+
+It works on an event's tag and JSON alone, so that it can word events of programs that are not here. Events nobody has
+worded show as their tag and their fields.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from watchkeeper.cli.console import CUT, one_line
+from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.tagged_values import MARK
+from watchkeeper.store.run_store import UNWRITABLE
+
+Body = Mapping[str, Any]
+UNSEEN: Final = frozenset(
+    {"run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended"}
+)
+"""What the head and the end of a report say already."""
+
+MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
+ARGUMENTS_CUT: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What happened.
+
+    Attributes:
+        mark: One character that tells the kind.
+        style: Colour of the mark.
+        what: A word or two.
+        detail: The rest.
+    """
+
+    mark: str
+    style: str
+    what: str
+    detail: str
+
+
+def line_of(tag: str, body: Body) -> Line | None:
+    """Word an event, given as a store holds it; None for one that says nothing to a person."""
+    if tag in UNSEEN:
+        return None
+    fields = plain(body)
+    worded = WORDINGS.get(tag)
+    if worded is not None and UNWRITABLE not in fields:
+        try:
+            return worded(fields)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            pass  # another version wrote it, with other fields: show them as they are
+    return Line("·", "dim", one_line(tag, CUT), one_line(json.dumps(fields, ensure_ascii=False), CUT))
+
+
+def plain(data: Any) -> Any:
+    """Return typed JSON without its types, as a person would write it."""
+    if isinstance(data, list):
+        items: list[Any] = cast("Any", data)
+        return [plain(item) for item in items]
+    if not isinstance(data, dict):
+        return data
+    fields: dict[str, Any] = cast("Any", data)
+    tag = str(fields.get(MARK, ":"))
+    if tag in MAPPINGS and "items" in fields:
+        return {str(plain(key)): plain(value) for key, value in fields["items"]}
+    if tag == "str":
+        return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
+    # Types of the standard library have tags without a colon and hold one thing; everybody else's have fields.
+    held = next((key for key in ("items", "value") if key in fields), None)
+    if ":" not in tag and held is not None:
+        return plain(fields[held])
+    return {key: plain(value) for key, value in fields.items() if key != MARK}
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _prompt_rendered(body: Body) -> Line:
+    tools = ", ".join(body["tool_names"]) or "none"
+    return Line("○", "dim", "prompt", f"{counted(len(body['messages']), 'message')}, tools: {tools}")
+
+
+def _model_replied(body: Body) -> Line:
+    usage: Body = body["usage"]
+    cached = f" ({usage['cached_tokens']:,} cached)" if usage.get("cached_tokens") else ""
+    tokens = f"{usage['input_tokens']:,} in{cached}, {usage['output_tokens']:,} out"
+    cost = body["cost_nanos"]
+    price = "cost unknown" if cost is None else format_money(cost)
+    took = format_duration(body["duration_ms"] / 1000)
+    landing = ", landing" if body.get("landing") else ""
+    return Line("●", "blue", "model", f"turn {body['turn']}{landing}: {tokens}, {price}, {took}")
+
+
+def _tool_invoked(body: Body) -> Line:
+    good = body["outcome"] == "ok"
+    params = body["params"]
+    given = params if isinstance(params, str) else json.dumps(params, ensure_ascii=False)
+    said = one_line(str(body["rendered_output"]), CUT)
+    outcome = "" if good else f"{body['outcome']}: "
+    detail = f"{one_line(given, ARGUMENTS_CUT)} → {outcome}{said}"
+    return Line("●", "green" if good else "red", one_line(str(body["name"]), ARGUMENTS_CUT), detail)
+
+
+def _model_failed(body: Body) -> Line:
+    retry = body["retry_in"]
+    again = "" if retry is None else f"; again in {format_duration(retry)}"
+    return Line("!", "yellow", "model failed", f"{body['fault']}: {body['error']}{again}")
+
+
+def _notice_appended(body: Body) -> Line:
+    return Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT))
+
+
+def _completion_checked(body: Body) -> Line:
+    return Line("?", "cyan", "checked", f"{body['status']}: {body['explanation']}".rstrip(": "))
+
+
+def _safety_event(body: Body) -> Line:
+    return Line("■", "red", str(body["event_type"]), str(body["reason"]))
+
+
+def _reducer_failed(body: Body) -> Line:
+    return Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}")
+
+
+def _item_ended(body: Body) -> Line:
+    good = body["stop"] is None
+    return Line("✓" if good else "✗", "green" if good else "red", str(body["item"]), str(body["sentence"]))
+
+
+def _slice_edited(body: Body) -> Line:
+    items = one_line(json.dumps(body["items"], ensure_ascii=False), CUT)
+    return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
+
+
+WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
+    "prompt_rendered": _prompt_rendered,
+    "model_replied": _model_replied,
+    "tool_invoked": _tool_invoked,
+    "model_failed": _model_failed,
+    "notice_appended": _notice_appended,
+    "completion_checked": _completion_checked,
+    "safety_event": _safety_event,
+    "reducer_failed": _reducer_failed,
+    "item_ended": _item_ended,
+    "slice_edited": _slice_edited,
+}
