@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 
 import pytest
 
@@ -120,7 +121,18 @@ def test_looking_a_tag_up_imports_nothing() -> None:
     assert name not in sys.modules
 
 
-def test_looking_a_tag_up_runs_no_lazy_attribute_of_a_module() -> None:
-    """`watchkeeper` loads its public names on demand; a stored file must not trigger that."""
-    with pytest.raises(CodecError):
-        type_of("watchkeeper:NoSuchName")
+def test_looking_a_tag_up_runs_no_code_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules may load attributes on demand, as `watchkeeper` does; a stored file must not trigger that."""
+    asked: list[str] = []
+
+    def load_lazily(name: str) -> type:
+        asked.append(name)
+        return Outer
+
+    module = ModuleType("lazy_module")
+    monkeypatch.setattr(module, "__getattr__", load_lazily, raising=False)
+    monkeypatch.setitem(sys.modules, "lazy_module", module)
+    assert module.Thing is Outer
+    with pytest.raises(CodecError, match="'lazy_module' has no such class"):
+        type_of("lazy_module:Anything")
+    assert asked == ["Thing"]

@@ -11,9 +11,10 @@ import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import Any, Final
@@ -63,8 +64,8 @@ def _valued(type_: type, tag: str, to_json: Walk, from_json: Walk) -> Entry:
 
 
 def _scalars() -> Iterator[Entry]:
-    for type_, tag in ((type(None), "none"), (bool, "bool"), (int, "int")):
-        yield type_, tag, Form(_itself, _itself)
+    for plain, tag in ((type(None), "none"), (bool, "bool"), (int, "int")):
+        yield plain, tag, Form(_itself, _itself)
     yield str, "str", Form(_write_text, _read_text)
     yield float, "float", Form(_write_float, lambda data: float(data["value"]))
     yield _valued(complex, "complex", lambda value: [repr(value.real), repr(value.imag)], _read_complex)
@@ -123,8 +124,18 @@ def _read_bytes(text: str) -> bytes:
 
 
 def _times() -> Iterator[Entry]:
-    yield datetime, "datetime", Form(_write_datetime, _read_datetime)
-    yield time, "time", Form(_write_time, _read_time)
+    yield (
+        datetime,
+        "datetime",
+        Form(
+            partial(_write_moment, "datetime"), lambda data: _read_moment(data, datetime.fromisoformat(data["value"]))
+        ),
+    )
+    yield (
+        time,
+        "time",
+        Form(partial(_write_moment, "time"), lambda data: _read_moment(data, time.fromisoformat(data["value"]))),
+    )
     yield _valued(date, "date", date.isoformat, date.fromisoformat)
     yield _valued(
         timedelta,
@@ -134,39 +145,32 @@ def _times() -> Iterator[Entry]:
     )
 
 
-def _write_datetime(value: datetime) -> Any:
-    zone = _zone_key(value.tzinfo)
-    if zone is not None:
-        return {MARK: "datetime", "value": value.replace(tzinfo=None).isoformat(), "fold": value.fold, "zone": zone}
-    data = {MARK: "datetime", "value": value.isoformat()}
-    return {**data, "fold": 1} if value.fold else data
+def _write_moment(tag: str, value: datetime | time) -> Any:
+    zone = _zone_fields(value)
+    text = (value.replace(tzinfo=None) if zone else value).isoformat()
+    return {MARK: tag, "value": text, **zone, **({"fold": 1} if value.fold else {})}
 
 
-def _read_datetime(data: dict[str, Any]) -> datetime:
-    value = datetime.fromisoformat(data["value"]).replace(fold=data.get("fold", 0))
-    return value.replace(tzinfo=_zone(data["zone"])) if "zone" in data else value
+def _read_moment(data: dict[str, Any], value: datetime | time) -> Any:
+    value = value.replace(fold=data.get("fold", 0))
+    if "zone" in data:
+        from zoneinfo import ZoneInfo
+
+        return value.replace(tzinfo=ZoneInfo(data["zone"]))
+    if "offset" in data:
+        return value.replace(tzinfo=timezone(timedelta(*data["offset"])))
+    return value
 
 
-def _write_time(value: time) -> Any:
-    zone = _zone_key(value.tzinfo)
-    text = (value if zone is None else value.replace(tzinfo=None)).isoformat()
-    return {MARK: "time", "value": text, "fold": value.fold, "zone": zone}
-
-
-def _read_time(data: dict[str, Any]) -> time:
-    value = time.fromisoformat(data["value"]).replace(fold=data["fold"])
-    return value if data["zone"] is None else value.replace(tzinfo=_zone(data["zone"]))
-
-
-def _zone_key(zone: tzinfo | None) -> str | None:
-    """Return the name of a ``ZoneInfo``; of other zones only the offset is kept."""
-    return getattr(zone, "key", None) if type(zone).__module__.startswith("zoneinfo") else None
-
-
-def _zone(key: str) -> tzinfo:
-    from zoneinfo import ZoneInfo
-
-    return ZoneInfo(key)
+def _zone_fields(value: datetime | time) -> dict[str, Any]:
+    """Return what ISO text does not keep: the name of a zone, and offsets that have parts of a second."""
+    name = getattr(value.tzinfo, "key", None) if type(value.tzinfo).__module__.startswith("zoneinfo") else None
+    if name is not None:
+        return {"zone": name}
+    offset = value.utcoffset()
+    if offset is not None and offset.microseconds:
+        return {"offset": [offset.days, offset.seconds, offset.microseconds]}
+    return {}
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
