@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -87,3 +88,13 @@ async def settle() -> None:
     """Let everything run that is ready."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def until_other_thread(condition: Callable[[], bool]) -> None:
+    """Wait until another thread has made a condition true, looking again and again."""
+    tick = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        tick.wait(0.005)
+    raise AssertionError("it never happened")

@@ -50,7 +50,7 @@ def nothing_spent(value: Any, error: BaseException | None, ticket: Ticket) -> Ch
     return Charge()
 
 
-# --- one call -----------------------------------------------------------------------------------------------------------
+# --- one call ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_admitted_call_runs_once_and_its_result_and_node_are_in_the_outcome(clock: TestClock) -> None:
@@ -145,7 +145,7 @@ async def test_an_unknown_cost_stays_unknown_and_an_unpriced_call_is_refused_und
     assert priced.get_snapshot().step_count == 0
 
 
-# --- the order of admission -----------------------------------------------------------------------------------------------
+# --- the order of admission -------------------------------------------------------------------------------------------
 
 EVERYTHING_OVER = [
     ("aborted", "aborted"),
@@ -159,7 +159,9 @@ EVERYTHING_OVER = [
 
 
 @pytest.mark.parametrize("first", range(len(EVERYTHING_OVER)))
-async def test_of_several_reasons_to_refuse_the_first_in_the_stated_order_is_given(clock: TestClock, first: int) -> None:
+async def test_of_several_reasons_to_refuse_the_first_in_the_stated_order_is_given(
+    clock: TestClock, first: int
+) -> None:
     over = [name for name, _ in EVERYTHING_OVER[first:]]
     ceilings = {
         "deadline": timedelta(seconds=1),
@@ -240,7 +242,7 @@ async def test_a_spent_ceiling_refuses_calls_that_cost_nothing_too(clock: TestCl
     assert gate.usage.cost_nanos == dollars(1.5)
 
 
-# --- clamping and waiting -------------------------------------------------------------------------------------------------
+# --- clamping and waiting ---------------------------------------------------------------------------------------------
 
 
 async def test_the_output_cap_is_clamped_to_what_is_affordable(clock: TestClock) -> None:
@@ -384,7 +386,7 @@ async def test_two_calls_that_wait_inside_each_others_way_do_not_hang(clock: Tes
     assert decisions == [Decision.ALLOW, Decision.HALT]
 
 
-# --- landing --------------------------------------------------------------------------------------------------------------
+# --- landing ----------------------------------------------------------------------------------------------------------
 
 
 async def test_work_stops_early_enough_for_the_landing_turn_which_then_passes(clock: TestClock) -> None:
@@ -462,7 +464,7 @@ async def test_closing_gives_back_what_was_kept_for_landing(clock: TestClock) ->
     assert root._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
 
 
-# --- children ---------------------------------------------------------------------------------------------------------------
+# --- children ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_childs_spending_counts_in_every_context_above_it(clock: TestClock) -> None:
@@ -549,7 +551,7 @@ async def test_events_of_children_reach_the_listener_once(clock: TestClock) -> N
     assert root.get_snapshot().events == ()
 
 
-# --- what there is to see ---------------------------------------------------------------------------------------------------
+# --- what there is to see ---------------------------------------------------------------------------------------------
 
 
 async def test_calls_under_way_are_visible_and_a_snapshot_never_changes(clock: TestClock) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -53,8 +53,8 @@ class Model:
     lands: bool
     used: Counts = field(default_factory=lambda: dict.fromkeys(range(7), 0))
     hold: Counts = field(default_factory=lambda: dict.fromkeys(range(7), 0))
-    calls: list[Call] = field(default_factory=list)
-    children: list[Model] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list["Call"])
+    children: list[Model] = field(default_factory=list["Model"])
     stop: str | None = None
     work_stop: str | None = None
 
@@ -197,6 +197,9 @@ ceilings = st.fixed_dictionaries(
 )
 
 
+NOTHING: Any = cast("Any", multiple())
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Opens, admits, settles, stops and closes at random, beside the model."""
 
@@ -211,13 +214,13 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(target=contexts, ceilings=ceilings, lands=st.booleans())
     def open_root(self, ceilings: dict[str, Any], lands: bool) -> Any:
         if self.roots:
-            return multiple()
+            return NOTHING
         return self._open(None, unlimited(**ceilings, landing=Landing() if lands else None))
 
     @rule(target=contexts, parent=contexts, ceilings=ceilings, lands=st.booleans())
     def open_child(self, parent: Model, ceilings: dict[str, Any], lands: bool) -> Any:
         if len(self.roots[0].below()) >= 6:
-            return multiple()
+            return NOTHING
         return self._open(parent, unlimited(**ceilings, landing=Landing() if lands else None))
 
     def _open(self, parent: Model | None, limits: Limits) -> Model:
@@ -250,7 +253,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return self._begin(model, request, demand, expected[1])
         if expected[0] == "waits":
             assert isinstance(grant, Waits)
-            return multiple()
+            return NOTHING
         assert isinstance(grant, Refused)
         assert grant.stop.reason == expected[1]
         work_only = model.lands and request.phase == "work"
@@ -262,7 +265,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 model.stop = expected[1]
         else:
             assert not grant.latched
-        return multiple()
+        return NOTHING
 
     def _begin(self, model: Model, request: CallRequest, demand: Demand, output: int) -> Call:
         worst = needs(request, output)
@@ -322,4 +325,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=150, stateful_step_count=40)
+TestLedger.settings = settings(deadline=None, max_examples=150, stateful_step_count=40)

@@ -20,6 +20,7 @@ from tests.containment.gates import (
     settle,
     started,
     unlimited,
+    until_other_thread,
 )
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
@@ -37,7 +38,7 @@ def clock() -> TestClock:
     return TestClock()
 
 
-# --- async work ---------------------------------------------------------------------------------------------------------
+# --- async work -------------------------------------------------------------------------------------------------------
 
 
 async def test_async_work_is_cancelled_at_the_deadline_and_the_stop_latches(clock: TestClock) -> None:
@@ -62,7 +63,8 @@ async def test_async_work_is_cancelled_at_the_deadline_and_the_stop_latches(cloc
 async def test_the_snapshot_is_taken_at_the_stop(clock: TestClock) -> None:
     gate = gate_with(clock, deadline="10s")
     await gate.acall(TOOL, answer)
-    assert gate.snapshot_at_stop is None
+    before = gate.snapshot_at_stop
+    assert before is None
     task = await started(gate.acall(TOOL, Held()))
     clock.advance(10)
     await task
@@ -384,7 +386,7 @@ async def test_an_outer_time_out_ends_an_inner_call_that_is_left_behind(clock: T
     assert {node.status for node in gate.get_snapshot().nodes} == {"timeout"}
 
 
-# --- abort and close ------------------------------------------------------------------------------------------------------
+# --- abort and close --------------------------------------------------------------------------------------------------
 
 
 async def test_abort_cancels_what_is_under_way_and_refuses_the_rest(clock: TestClock) -> None:
@@ -493,7 +495,7 @@ async def test_closing_with_work_under_way_cancels_and_settles_it(clock: TestClo
     assert child.get_snapshot().aborted
 
 
-# --- sync work --------------------------------------------------------------------------------------------------------------
+# --- sync work --------------------------------------------------------------------------------------------------------
 
 
 def test_sync_work_without_a_time_bound_runs_on_the_callers_thread(clock: TestClock) -> None:
@@ -525,19 +527,9 @@ def test_sync_work_that_overruns_is_left_behind_at_the_deadline_and_its_late_res
     assert gate.usage.cost_nanos == dollars(1.0)
     go_on.set()
     assert arrived.wait(30)
-    until(lambda: gate.get_snapshot().nodes[0].late_result == "side effect")
+    until_other_thread(lambda: gate.get_snapshot().nodes[0].late_result == "side effect")
     assert gate.usage.cost_nanos == dollars(0.5)
     assert gate.get_snapshot().nodes[0].status == "timeout"
-
-
-def until(condition: Any) -> None:
-    """Wait for another thread without sleeping for any set time."""
-    tick = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        tick.wait(0.01)
-    raise AssertionError("it never happened")
 
 
 def test_abort_returns_from_sync_work_on_a_worker_at_once(clock: TestClock) -> None:
@@ -551,7 +543,7 @@ def test_abort_returns_from_sync_work_on_a_worker_at_once(clock: TestClock) -> N
     outcome = gate.call_llm(slow)
     go_on.set()
     assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
-    until(lambda: not gate._passage._flights)  # pyright: ignore[reportPrivateUsage]
+    until_other_thread(lambda: not gate._passage._flights)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_sync_work_in_time_returns_its_value_from_the_worker(clock: TestClock) -> None:
@@ -614,11 +606,11 @@ def test_an_interrupt_while_waiting_for_a_worker_leaves_the_work_behind_and_is_r
     with pytest.raises(KeyboardInterrupt):
         gate.call_llm(slow, cost_of=lambda value: 0.5)
     go_on.set()
-    until(lambda: gate.get_snapshot().nodes[0].late_result == "late")
+    until_other_thread(lambda: gate.get_snapshot().nodes[0].late_result == "late")
     assert gate.usage.cost_nanos == dollars(0.5)
 
 
-# --- deadlines of work, of landing, of children -----------------------------------------------------------------------------
+# --- deadlines of work, of landing, of children -----------------------------------------------------------------------
 
 
 async def test_work_ends_before_the_deadline_so_that_a_landing_turn_fits(clock: TestClock) -> None:

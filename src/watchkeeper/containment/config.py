@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
 from watchkeeper.containment.dollars import nanos
+from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import count, money
+
+LONGEST_MS: Final = 10 * 365 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class ExecutionConfig:
         money(self.max_cost_usd, "max_cost_usd")
         count(self.max_steps, "max_steps")
         count(self.max_retries_total, "max_retries_total", zero=True)
-        count(self.timeout_ms, "timeout_ms", zero=True)
+        milliseconds(self.timeout_ms, "timeout_ms")
 
     def as_limits(self) -> Limits:
         """Return limits with these ceilings and none other, and a hard stop at each."""
@@ -97,6 +101,12 @@ class WrapOptions:
         """Refuse what makes no sense."""
         nanos(self.cost_estimate_hint, "cost_estimate_hint")
         if self.timeout_ms is not None:
-            count(self.timeout_ms, "timeout_ms", zero=True)
+            milliseconds(self.timeout_ms, "timeout_ms")
         if self.retry_policy_override is not None:
             count(self.retry_policy_override, "retry_policy_override", zero=True)
+
+
+def milliseconds(value: int, field: str) -> None:
+    """Refuse what is not a whole number of milliseconds from 0 to ten years."""
+    if count(value, field, zero=True) > LONGEST_MS:
+        raise LimitsError(f"{field}={value!r} must be at most ten years, {LONGEST_MS}")

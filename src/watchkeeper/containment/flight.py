@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from types import CoroutineType, coroutine
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -143,7 +143,7 @@ class Flight(Ticket):
         self._others = task.cancelling()
         self._loop = loop
         if self.expires_at != NEVER:
-            self._timer = clock.call_at(self.expires_at, self._expire)
+            self._timer = set_timer(clock, self.expires_at, self._expire)
         if self.interrupted is not None:
             loop.call_soon(self._strike)
 
@@ -182,6 +182,15 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def set_timer(clock: Clock, when: float, callback: Callable[[], None]) -> Timer:
+    """Call back at an instant; the timer sees none of the caller's context variables.
+
+    asyncio keeps a cancelled timer, with the context in which it was set, until its time would have come. It must not
+    keep the call alive so long.
+    """
+    return Context().run(clock.call_at, when, callback)
 
 
 @coroutine
@@ -234,7 +243,7 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
         over = True
         resume()
 
-    timer = clock.call_at(clock.monotonic() + GRACE_SECONDS, end_grace)
+    timer = set_timer(clock, clock.monotonic() + GRACE_SECONDS, end_grace)
     try:
         while True:
             try:

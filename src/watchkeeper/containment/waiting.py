@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchkeeper.containment.call import CallRequest, Outcome
-from watchkeeper.containment.flight import NEVER, Flight
+from watchkeeper.containment.flight import NEVER, Flight, set_timer
 from watchkeeper.containment.ledger import Waiter
 from watchkeeper.containment.passage import Passage
 from watchkeeper.core.clock import Clock
@@ -29,7 +29,7 @@ async def wait_turn(passage: Passage, request: CallRequest, waiter: Waiter, cloc
 
     waiter.notify = notify
     until = passage.phase_ends(request)
-    timer = clock.call_at(until, woken.set) if until != NEVER else None
+    timer = set_timer(clock, until, woken.set) if until != NEVER else None
     unlink = passage.cancellation.on_cancel(notify)
     try:
         while (entered := passage.ask_again(request, waiter)) is None:
