@@ -1,0 +1,29 @@
+"""Runs every benchmark, one after the other: ``python -m benchmarks``, or ``python -m benchmarks step session``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run the named benchmarks, or all; return 1 if one of them missed a target or failed."""
+    found = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("__"))
+    wanted = sys.argv[1:] or found
+    unknown = sorted(set(wanted) - set(found))
+    if unknown:
+        print(f"there is no benchmark {unknown[0]!r}; benchmarks: {', '.join(found)}", file=sys.stderr)
+        return 2
+    failed: list[str] = []
+    for name in wanted:
+        print(f"\n=== {name} ===", flush=True)
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"\nmissed a target or failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
