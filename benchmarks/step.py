@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from watchkeeper.app.run import arun
@@ -125,9 +126,9 @@ def main() -> None:
     print("CPU per step, µs above a loop by hand (one model turn and one tool call)")
     print(f"{'N':>7} {'by hand':>8} {'async tool':>11} {'sync tool':>10}  target async / sync")
     for turns in SIZES:
-        bare = cpu_per_step(lambda turns=turns: by_hand(turns), turns)
-        ours = cpu_per_step(lambda turns=turns: with_watchkeeper(turns, add), turns) - bare
-        sync = cpu_per_step(lambda turns=turns: with_watchkeeper(turns, add_sync), turns) - bare
+        bare = cpu_per_step(partial(by_hand, turns), turns)
+        ours = cpu_per_step(partial(with_watchkeeper, turns, add), turns) - bare
+        sync = cpu_per_step(partial(with_watchkeeper, turns, add_sync), turns) - bare
         target = TARGETS.get(turns)
         goal = f"{target} / {target + SYNC_EXTRA}" if target else ""
         print(f"{turns:>7} {bare:>8.1f} {ours:>11.1f} {sync:>10.1f}  {goal}")
