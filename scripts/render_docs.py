@@ -1,0 +1,120 @@
+"""Write what the docs take from the code into the docs: the state diagram, the events, the errors, the commands' help.
+
+A region stands between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->`` in a page. Run it after a change of
+the code it shows; a test compares.
+
+Usage: render_docs.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from watchkeeper.app.settings import FIELDS, TEXTS
+from watchkeeper.core import errors
+from watchkeeper.kernel.states import mermaid
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "watchkeeper"
+REGION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
+RUN_COMMAND = "from watchkeeper.cli.main import app; app(prog_name='watchkeeper')"
+WIDTH = "100"
+
+
+def state_diagram() -> str:
+    """Return the turn loop's states as a Mermaid diagram."""
+    return f"```mermaid\n{mermaid()}\n```\n"
+
+
+def error_tree() -> str:
+    """Return the tree of errors, as the module's head draws it."""
+    head = inspect.getdoc(errors) or ""
+    lines = [line.removeprefix("    ") for line in head.splitlines() if line.startswith("    ")]
+    return "```\n" + "\n".join(lines) + "\n```\n"
+
+
+def events() -> str:
+    """Return a table of all event types that are registered under a tag."""
+    rows = [
+        f"| `{tag}` | `{name}` | `{module}` | {sentence} |"
+        for tag, name, module, sentence in sorted(registered_events())
+    ]
+    return "\n".join(["| tag | event | module | what it says |", "|---|---|---|---|", *rows, ""])
+
+
+def registered_events() -> Iterator[tuple[str, str, str, str]]:
+    """Yield tag, class, module and first sentence of each event type in the source."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "event":
+                    said = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
+                    plain = re.sub(r" \(seed[^)]*\)", "", said).replace("``", "`")
+                    yield ast.literal_eval(mark.args[0]), node.name, path.relative_to(SOURCE).as_posix(), plain
+
+
+def settings() -> str:
+    """Return a table of the settings, with their environment variables and fields."""
+    rows = [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | `Limits.{field}` |" for name, field in FIELDS.items()]
+    rows += [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | the {name} |" for name in TEXTS]
+    return "\n".join(["| in the file | in the environment | sets |", "|---|---|---|", *rows, ""])
+
+
+def help_of(*command: str) -> str:
+    """Return what ``--help`` of a command prints in a plain terminal of fixed width."""
+    colours = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TERMINAL_WIDTH")
+    env = {name: value for name, value in os.environ.items() if name not in colours}
+    env |= {"COLUMNS": WIDTH, "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
+    words = [sys.executable, "-c", RUN_COMMAND, *command, "--help"]
+    done = subprocess.run(words, env=env, capture_output=True, encoding="utf-8", check=True)
+    text = "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+    return f"```text\n{text}\n```\n"
+
+
+RENDERERS: Mapping[str, Callable[[], str]] = {
+    "state-diagram": state_diagram,
+    "error-tree": error_tree,
+    "events": events,
+    "settings": settings,
+    "help": help_of,
+    "help-run": lambda: help_of("run"),
+    "help-runs": lambda: help_of("runs"),
+    "help-show": lambda: help_of("show"),
+}
+
+
+def rendered(page: str) -> str:
+    """Return a page with every generated region as it should be now.
+
+    Raises:
+        KeyError: If a region has a name that nothing here renders.
+    """
+    return REGION.sub(lambda region: f"{region[1]}{RENDERERS[region['name']]()}{region[3]}", page)
+
+
+def pages() -> Iterator[Path]:
+    """Yield every page that may have a generated region."""
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def main() -> None:
+    """Renew every page, and say which changed."""
+    for path in pages():
+        before = path.read_text(encoding="utf-8")
+        after = rendered(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"renewed {path.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()
