@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import json
 import threading
 from dataclasses import InitVar, dataclass, field
@@ -18,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +76,27 @@ class Model(pydantic.BaseModel):
 
     def hidden(self) -> int:
         return self._secret
+
+
+class Roots(pydantic.RootModel[list[int]]):
+    pass
+
+
+class Generics(pydantic.BaseModel, Generic[T]):
+    item: T
+
+
+class Computing(pydantic.BaseModel):
+    number: int
+
+    @functools.cached_property
+    def cached(self) -> object:
+        return object()
+
+
+@pydantic.dataclasses.dataclass
+class Validated:
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +304,14 @@ def test_a_pydantic_model_keeps_extra_private_and_set_fields() -> None:
     assert back == value
     assert back.model_fields_set == {"name", "alias", "more"}
     assert (back.more, back.hidden(), back.alias) == (Colour.RED, 9, 4)
+
+
+def test_other_kinds_of_models_come_back_too() -> None:
+    computing = Computing(number=1)
+    assert computing.cached
+    for value in (Roots([1, 2]), Generics[int](item=3), computing, Computing.model_construct(), Validated(4)):
+        check(value)
+        assert again(value) == value
 
 
 def test_plain_json_stands_for_itself() -> None:

@@ -246,7 +246,7 @@ def _pydantic_form(type_: Any) -> Form:
     def state(value: Any) -> dict[str, Any]:
         held = value.__getstate__()
         return {name: part for name, part in held["__dict__"].items() if name in fields} | {
-            f"${extra}": held[extra] for extra in extras
+            f"${extra}": held[extra] for extra in extras if extra in held
         }
 
     def write(value: Any) -> Any:
@@ -255,7 +255,7 @@ def _pydantic_form(type_: Any) -> Form:
     def read(data: dict[str, Any]) -> Any:
         known = _known(data, (*names, *(f"${extra}" for extra in extras)))
         value = type_.__new__(type_)
-        held = {extra: known.pop(f"${extra}") for extra in extras}
+        held = {extra: known.pop(f"${extra}") for extra in extras if f"${extra}" in known}
         value.__setstate__({"__dict__": known, **held})
         return value
 
