@@ -6,11 +6,13 @@ Where several runs go on at once every line says whose it is. Called on a listen
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from watchkeeper.cli.console import one_line, styled
 from watchkeeper.cli.wording import Line, line_of
+from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.tagging import dump
 from watchkeeper.runtime.events import ItemEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.registry import event_tag
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from watchkeeper.session.log import Envelope
 
 LABEL_WIDTH: Final = 28
+HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
 
 
 class Progress:
@@ -47,8 +50,12 @@ class Progress:
                     self._console.print(styled(("▸ ", "bold"), one_line(item)))
             case RunStarted():
                 self._head(event.prompt_name, event.model, event.limits)
+            case ItemEnded(run_id=None):
+                pass  # it was never started: the report at the end says so
             case ItemEnded():
                 self._line(None, event)
+            case SafetyEvent(event_type="interrupted"):
+                self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
             case RunEnded():
                 self._items.pop(run_id, None)
             case _:

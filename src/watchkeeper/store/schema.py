@@ -24,6 +24,9 @@ SCHEMA_VERSION: Final = 1
 BUSY_SECONDS: Final = 30.0
 """How long a write waits for other processes that write to the same file."""
 
+ATTEMPTS: Final = 50
+"""How often a file is tried to be put into WAL mode, while others make it too."""
+
 NO_STORE: Final = frozenset({"none", "off"})
 DEFAULT: Final = "default"
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -142,7 +145,7 @@ def _read_only(address: str, path: Path) -> sqlite3.Connection:
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables, unless they are there; the write shows now, not in the middle of a run, that it is possible."""
     _is_store(connection, path)
-    connection.execute("PRAGMA journal_mode=WAL")
+    _share(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("BEGIN IMMEDIATE")
     if not _is_store(connection, path):
@@ -152,16 +155,40 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
 
 
+def _share(connection: sqlite3.Connection) -> None:
+    """Put the file into WAL mode.
+
+    SQLite does not wait for others when it changes the mode, so several processes that make a file at once would fail
+    each other; it does wait for an exclusive transaction, after which the next attempt has the file to itself.
+    """
+    import sqlite3
+
+    for attempt in range(ATTEMPTS):
+        try:
+            if connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",):
+                return
+        except sqlite3.OperationalError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")
+
+
 def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the tables are there; False for an empty file.
 
     Raises:
         StoreError: If the file is somebody else's.
     """
-    owner, version, tables = (
-        connection.execute(query).fetchone()[0]
-        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    )
+    queries = ("SELECT count(*) FROM sqlite_master", "PRAGMA application_id", "PRAGMA user_version")
+    inside = connection.in_transaction
+    if not inside:
+        connection.execute("BEGIN")  # one look at all three: somebody may be making the file right now
+    try:
+        tables, owner, version = (connection.execute(query).fetchone()[0] for query in queries)
+    finally:
+        if not inside:
+            connection.execute("ROLLBACK")
     if not (owner or version or tables):
         return False
     if owner != APPLICATION_ID:

@@ -1,0 +1,323 @@
+"""The run store: what is written is there at once, for every other connection, and stays there whatever happens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import StoreError
+from watchkeeper.core.ids import SYSTEM_IDS
+from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.runtime.events import ManyEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
+from watchkeeper.session.log import Envelope
+from watchkeeper.store.run_store import PAGE, RunStore
+
+START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+USAGE = Usage(TokenUsage(100, 20), cost_nanos=3, model_calls=1, tool_calls=1, steps=2, retries=0)
+
+
+@dataclass(frozen=True)
+class Note:
+    """An event of a user's."""
+
+    text: Any
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    """Return a store of its own."""
+    with RunStore(tmp_path / "runs.db") as made:
+        yield made
+
+
+def started(item: str | None = None, parent: UUID | None = None, later: int = 0) -> RunStarted:
+    """Return the first event of a run."""
+    context = root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS)
+    at = START + timedelta(seconds=later)
+    return RunStarted(context, "ns/key", "scripted:m", "turns 3", None, at, item, parent)
+
+
+def ended(run_id: UUID, stop: Stop | None = None) -> RunEnded:
+    """Return the last event of a run."""
+    at = START + timedelta(minutes=1)
+    return RunEnded(run_id, stop, "out", None, "said", "unchecked", USAGE, 60_000.0, None, at)
+
+
+def log(run_id: UUID, *events: Any, first: int = 1) -> list[tuple[UUID, Envelope]]:
+    """Return a batch of events on one log."""
+    return [(run_id, Envelope(seq, START, event)) for seq, event in enumerate(events, first)]
+
+
+def test_a_run_is_there_from_its_first_event_to_its_last(store: RunStore) -> None:
+    run_id = uuid4()
+    store.append(log(run_id, started()))
+    (row,) = store.runs()
+    assert (row.run_id, row.prompt, row.model, row.limits) == (str(run_id), "ns/key", "scripted:m", "turns 3")
+    assert (row.started_at, row.ended_at, row.stop, row.tokens) == (START, None, None, None)
+    store.append(log(run_id, ended(run_id), first=2))
+    (row,) = store.runs()
+    assert row.ended_at == START + timedelta(minutes=1)
+    assert (row.tokens, row.cost_nanos, row.steps, row.duration_ms) == (120, 3, 2, 60_000.0)
+    assert row.stop is None
+
+
+def test_why_a_run_stopped_is_kept(store: RunStore) -> None:
+    run_id = uuid4()
+    store.append(log(run_id, started(), ended(run_id, Stop("timeout", "gate", "It is over.", "deadline", "1h"))))
+    stop = store.find(str(run_id)).stop
+    assert stop is not None
+    assert (stop["reason"], stop["message"], stop["limit"]) == ("timeout", "It is over.", "deadline")
+
+
+def test_a_run_over_many_has_its_items_as_children(store: RunStore) -> None:
+    parent, one, two = uuid4(), uuid4(), uuid4()
+    many = ManyStarted(started().run_context, "ns/key", "m", "none", ("a", "b", "c"), 2, START)
+    store.append(log(parent, many))
+    store.append(log(one, started("b", parent, later=1)) + log(two, started("a", parent)))
+    store.append(log(parent, ManyEnded(parent, None, 2, 3, USAGE, 1.0, START), first=2))
+    (row,) = store.runs()
+    assert (row.items, row.done, row.item) == (3, 2, None)
+    assert [(child.item, child.parent_id) for child in store.children(row.run_id)] == [
+        ("a", str(parent)),
+        ("b", str(parent)),
+    ]
+
+
+def test_runs_come_newest_first_and_as_many_as_asked(store: RunStore) -> None:
+    ids = [uuid4() for _ in range(4)]
+    for later, run_id in enumerate(ids):
+        store.append(log(run_id, started(later=later // 2)))
+    assert [row.run_id for row in store.runs(3)] == [str(run_id) for run_id in reversed(ids)][:3]
+
+
+def test_another_connection_reads_while_the_run_goes_on(store: RunStore) -> None:
+    run_id = uuid4()
+    with RunStore(store.path, read_only=True) as reader:
+        assert reader.runs() == ()
+        store.append(log(run_id, started(), Note("one")))
+        assert [event.seq for event in reader.events(str(run_id))] == [1, 2]
+        store.append(log(run_id, Note("two"), first=3))
+        assert [event.body["text"] for event in reader.events(str(run_id), after=2)] == ["two"]
+
+
+@given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=8), after=st.integers(0, 12))
+def test_events_come_back_once_in_order_however_they_were_batched(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], after: int
+) -> None:
+    run_id, other, seq = uuid4(), uuid4(), 1
+    with RunStore(tmp_path_factory.mktemp("runs") / "runs.db") as store:
+        for number in counts:
+            batch = log(run_id, *(Note(seq + index) for index in range(number)), first=seq)
+            store.append(batch + log(other, Note("other"), first=seq))
+            store.append(batch)
+            seq += number
+        found = [(event.seq, event.load()) for event in store.events(str(run_id), after)]
+    assert found == [(number, Note(number)) for number in range(after + 1, seq)]
+
+
+def test_long_logs_are_read_page_by_page(store: RunStore) -> None:
+    run_id, count = uuid4(), 2 * PAGE + 1
+    store.append(log(run_id, *map(Note, range(count))))
+    assert [event.body["text"] for event in store.events(str(run_id))] == list(range(count))
+
+
+def test_a_value_comes_back_as_what_it_was_and_an_unknown_one_as_json(store: RunStore) -> None:
+    run_id = uuid4()
+    notice = NoticeAppended("hear ye", START)
+    store.append(log(run_id, notice, Note(("a", {1: "b"}))))
+    first, second = store.events(str(run_id))
+    assert first.load() == notice
+    assert (first.tag, first.at) == ("notice_appended", START)
+    assert second.tag.endswith(":Note")
+    unknown = type(second)(second.seq, second.at, second.tag, {**second.body, "$type": "nowhere:Note"})
+    with pytest.raises(CodecError, match="nowhere"):
+        unknown.load()
+
+
+def test_an_event_that_cannot_be_written_leaves_a_note_and_the_others_go_on(
+    store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = uuid4()
+    with caplog.at_level(logging.WARNING, "watchkeeper"):
+        store.append(log(run_id, Note("one"), Note(threading.Lock()), Note("three")))
+    one, two, three = store.events(str(run_id))
+    assert (one.load(), three.load()) == (Note("one"), Note("three"))
+    assert "lock" in str(two.body).lower()
+    with pytest.raises(CodecError, match="could not be written"):
+        two.load()
+    assert "event.unwritable" in caplog.text
+
+
+def test_names_that_utf8_cannot_hold_are_written_as_escapes(store: RunStore) -> None:
+    parent, run_id = uuid4(), uuid4()
+    store.append(log(run_id, started("caf\udce9.txt", parent), Note("\ud800")))
+    (child,) = store.children(str(parent))
+    assert child.item == "caf\\udce9.txt"
+    assert [event.load() for event in store.events(str(run_id), after=1)] == [Note("\ud800")]
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(store: RunStore) -> None:
+    ids = [UUID(f"abcd{number}000-0000-4000-8000-000000000000") for number in range(5)]
+    store.append([pair for run_id in ids for pair in log(run_id, started())])
+    assert store.find("abcd3").run_id == str(ids[3])
+    assert store.find(f" {str(ids[0]).upper()} ").run_id == str(ids[0])
+    for prefix in ("", "f", "abcd9", "z", "%"):
+        with pytest.raises(StoreError, match=r"no run whose id begins with .* 'watchkeeper runs' lists them"):
+            store.find(prefix)
+    with pytest.raises(StoreError, match=r"more than one run whose id begins with 'abcd': abcd0.* \.\.\."):
+        store.find("abcd")
+
+
+def test_a_batch_is_written_whole_or_not_at_all(store: RunStore) -> None:
+    """Costs beyond what SQLite can hold come last, after everything else of the batch was written."""
+    run_id = uuid4()
+    huge = Usage(TokenUsage(), cost_nanos=2**70, model_calls=0, tool_calls=0, steps=0, retries=0)
+    batch = log(run_id, started(), Note("x"), replace(ended(run_id), usage=huge))
+    with pytest.raises(StoreError, match=r"3 events could not be written to .*runs\.db"):
+        store.append(batch)
+    assert store.runs() == ()
+    assert list(store.events(str(run_id))) == []
+    failure = store.failure
+    assert failure is not None
+    store.append(log(run_id, started()))
+    with pytest.raises(StoreError):
+        store.append(batch)
+    assert store.failure is failure
+
+
+def test_a_closed_store_refuses_everything(store: RunStore) -> None:
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="could not be written"):
+        store.append(log(uuid4(), Note("x")))
+    with pytest.raises(StoreError, match="runs cannot be read"):
+        store.runs()
+    with pytest.raises(StoreError, match="events cannot be read"):
+        list(store.events("x"))
+
+
+def test_a_store_for_reading_refuses_to_write(store: RunStore) -> None:
+    with RunStore(store.path, read_only=True) as reader, pytest.raises(StoreError, match="readonly"):
+        reader.append(log(uuid4(), Note("x")))
+
+
+def test_the_users_own_store_is_the_default(user_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunStore() as store:
+        assert store.path == user_folders / "data" / "watchkeeper" / "runs.sqlite3"
+    monkeypatch.setenv("WATCHKEEPER_STORE", "none")
+    with pytest.raises(StoreError, match="WATCHKEEPER_STORE"):
+        RunStore()
+
+
+def test_threads_may_write_at_once(store: RunStore) -> None:
+    ids = [uuid4() for _ in range(6)]
+
+    def write(run_id: UUID) -> None:
+        for seq in range(1, 41):
+            store.append(log(run_id, Note(seq), first=seq))
+
+    threads = [threading.Thread(target=write, args=(run_id,)) for run_id in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(list(store.events(str(run_id)))) for run_id in ids] == [40] * len(ids)
+
+
+WRITER = """
+import sys
+from datetime import UTC, datetime
+from uuid import UUID
+from watchkeeper.runtime.events import NoticeAppended
+from watchkeeper.session.log import Envelope
+from watchkeeper.store.run_store import RunStore
+
+store, run_id, count = RunStore(sys.argv[1]), UUID(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+at = datetime(2026, 1, 1, tzinfo=UTC)
+for seq in range(1, count + 1):
+    store.append([(run_id, Envelope(seq, at, NoticeAppended(str(seq), at)))])
+    print(seq, flush=True)
+sys.stdin.readline()
+"""
+
+
+def writer(path: Path, run_id: UUID, count: int) -> subprocess.Popen[str]:
+    """Start a process that is ready to write."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(run_id), str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert said(process) == "ready"
+    return process
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """Return the next line of a process."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    """Give a process its sign."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
+    path, ids, count = tmp_path / "runs.db", [uuid4(), uuid4()], 100
+    processes = [writer(path, run_id, count) for run_id in ids]
+    for process in processes:
+        tell(process)
+    for process in processes:
+        tell(process)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    with RunStore(path, read_only=True) as reader:
+        for run_id in ids:
+            assert [event.body["text"] for event in reader.events(str(run_id))] == [
+                str(seq) for seq in range(1, count + 1)
+            ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+def test_what_was_committed_survives_the_death_of_its_process(tmp_path: Path) -> None:
+    path, run_id = tmp_path / "runs.db", uuid4()
+    process = writer(path, run_id, 1_000_000)
+    tell(process)
+    while int(said(process)) < 50:
+        pass
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    told = 50 + sum(line.endswith("\n") for line in rest.splitlines(keepends=True))
+    with RunStore(path, read_only=True) as reader:
+        found = [event.seq for event in reader.events(str(run_id))]
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) in (told, told + 1)
+    with RunStore(path) as store:
+        store.append(log(uuid4(), started()))
+        assert len(store.runs()) == 1
