@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.adapters.remote import LOOKUP, REPORT, conversation, ignore, request
-from watchkeeper.adapters import transport
 from watchkeeper.adapters.litellm import LiteLLMModel
+from watchkeeper.adapters.remote import allow_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError, ThrottleError
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.model import Model, ModelSettings
@@ -124,12 +124,12 @@ async def test_a_stream_that_breaks() -> None:
 
 async def test_real_providers_can_be_blocked() -> None:
     model = LiteLLMModel(NAME, api_key="test")
-    before = transport.allow_remote(False)
+    before = allow_remote(False)
     try:
         with pytest.raises(ConfigurationError, match="blocked here"):
             await model.turn(request(on_delta=ignore))
     finally:
-        transport.allow_remote(before)
+        allow_remote(before)
 
 
 def test_the_model_says_what_it_is() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.adapters.remote import CHAT, conversation, request
 from watchkeeper.adapters import transport
-from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.script import Reply, say
@@ -27,34 +27,6 @@ from watchkeeper.testing.wire import WireReply, WireRequest, WireServer
 
 def yes(number: int, body: Any) -> Reply:
     return say("Yes.")
-
-
-@pytest.mark.parametrize(
-    ("url", "near"),
-    [
-        ("http://127.0.0.1:80/v1", True),
-        ("http://localhost/v1", True),
-        ("http://api.localhost", True),
-        ("http://[::1]:8080", True),
-        ("https://api.openai.com/v1", False),
-        ("http://10.0.0.1", False),
-        ("http://localhost.example.com", False),
-        ("nonsense", False),
-    ],
-)
-def test_this_machine_is_told_from_others(url: str, near: bool) -> None:
-    assert transport.is_loopback(url) is near
-
-
-def test_blocking_returns_what_held_before() -> None:
-    before = transport.allow_remote(False)
-    assert transport.allow_remote(before) is False
-    transport.allow_remote(False)
-    with pytest.raises(ConfigurationError, match=r"api\.openai\.com"):
-        transport.check_remote("https://api.openai.com/v1")
-    transport.allow_remote(True)
-    transport.check_remote("https://api.openai.com/v1")
-    transport.allow_remote(before)
 
 
 def test_the_environment_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

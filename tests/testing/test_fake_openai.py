@@ -140,8 +140,10 @@ async def test_a_script_can_be_a_function() -> None:
     assert texts == ["0: a", "1: b"]
 
 
-async def test_what_is_no_json_is_refused() -> None:
+async def test_what_is_no_json_and_what_has_no_place_is_refused() -> None:
     async with client_of([]) as client:
+        with pytest.raises(openai.NotFoundError, match=r"Invalid URL \(GET /v1/models\)"):
+            await client.models.list()
         with pytest.raises(openai.BadRequestError, match="could not parse the JSON body"):
             await client.post("/chat/completions", content=b"{", cast_to=object)
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 
 T = TypeVar("T")
@@ -37,7 +38,6 @@ class Endpoint:
 
         httpx = transport.sdk_httpx(sdk)
         self._body_of = transport.body_of
-        self._check_remote = transport.check_remote
         self._provider_error = provider_errors.provider_error
         self._broken_stream = provider_errors.broken_stream
         self.provider = provider
@@ -54,7 +54,7 @@ class Endpoint:
         Raises:
             ProviderError: Whatever went wrong.
         """
-        self._check_remote(self.url)
+        check_remote(self.url)
         try:
             response = await self._client.post(
                 self.url + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
@@ -71,7 +71,7 @@ class Endpoint:
         Raises:
             ProviderError: Whatever went wrong, also in the middle of the answer.
         """
-        self._check_remote(self.url)
+        check_remote(self.url)
         try:
             stream = await self._client.post(
                 self.url + path,

@@ -16,6 +16,7 @@ from watchkeeper.adapters.encoding import check_extra
 from watchkeeper.adapters.endpoint import check_base_url, import_sdk
 from watchkeeper.adapters.openai_chat import fixed_fields, message_fields, request_head
 from watchkeeper.adapters.openai_chat_reply import Chunks, convert_completion, read_reply
+from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 
@@ -83,8 +84,6 @@ class LiteLLMModel:
         Raises:
             ProviderError: With the fault that tells whether a retry may help.
         """
-        from watchkeeper.adapters.transport import check_remote
-
         check_extra(request.settings.extra, RESERVED)
         check_remote(self._base_url or f"https://{self.provider}")
         fields = {

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import importlib
 import io
-import ipaddress
 import socket
 import threading
 import urllib.parse
@@ -24,7 +23,7 @@ from typing import Any, Final, cast
 import aiohttp
 import yarl
 
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.adapters.remote import is_loopback
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
@@ -35,52 +34,6 @@ LAST_EVENT: Final = b"data: [DONE]\n\n"
 LAST_BYTES_SECONDS: Final = 0.2
 # Where the bytes of a body ride along, so that nothing has to be read out of a stream that is one piece anyway.
 BODY: Final = "watchkeeper_body"
-
-
-class RemotePolicy:
-    """Whether adapters may reach other machines; one for the whole process."""
-
-    __slots__ = ("allowed",)
-
-    def __init__(self) -> None:
-        """Allow them."""
-        self.allowed = True
-
-
-REMOTE: Final = RemotePolicy()
-
-
-def allow_remote(allowed: bool) -> bool:
-    """Allow or forbid every host but this machine, for all adapters in the process, and return what held before.
-
-    Tests forbid it, so that a forgotten fake can never reach a paid model.
-    """
-    before, REMOTE.allowed = REMOTE.allowed, allowed
-    return before
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a URL points to this machine."""
-    host = urllib.parse.urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def check_remote(url: str) -> None:
-    """Refuse a URL on another machine while remote hosts are forbidden.
-
-    Raises:
-        ConfigurationError: If `allow_remote` forbids the host.
-    """
-    if not REMOTE.allowed and not is_loopback(url):
-        raise ConfigurationError(
-            f"{url} is not on this machine, and real providers are blocked here: use a fake server or the scripted "
-            "model, or call watchkeeper.adapters.transport.allow_remote(True) first"
-        )
 
 
 def environment_proxy(url: str) -> str | None:
