@@ -246,6 +246,7 @@ async def test_blocking_async_work_that_overruns_is_late_too(clock: TestClock) -
 
     outcome = await gate.acall(TOOL, work)
     assert (outcome.decision, outcome.stop_reason, outcome.value) == (Decision.HALT, "timeout", "late")
+    assert isinstance(outcome.error, TimeoutError)
     await settle()
     assert asyncio.current_task() is not None  # nothing of the time-out reaches the caller afterwards
 
@@ -309,6 +310,60 @@ async def test_cancelling_the_caller_while_stubborn_work_has_its_grace_does_not_
     finish.set()
     await settle()
     assert gate.get_snapshot().nodes[0].late_result == "late"
+
+
+async def test_a_cancellation_from_outside_is_raised_even_if_the_work_turned_it_into_an_error_of_its_own(
+    clock: TestClock,
+) -> None:
+    gate = gate_with(clock, deadline="10s")
+
+    async def work(ticket: Ticket) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("connection lost") from None
+
+    task = await started(gate.acall(TOOL, work))
+    clock.advance(10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    other = gate_with(clock, deadline="10s")
+    task = await started(other.acall(TOOL, work))
+    clock.advance(10)
+    outcome = await task
+    assert outcome.stop_reason == "timeout"
+    assert isinstance(outcome.error, ValueError)
+
+
+async def test_a_coroutine_that_is_closed_under_way_is_settled(clock: TestClock) -> None:
+    gate = gate_with(clock, deadline="1h", max_cost_usd=1)
+    closed: list[bool] = []
+
+    async def work(ticket: Ticket) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    async def stubborn(ticket: Ticket) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await work(ticket)
+
+    for number, doing in enumerate((work, stubborn), start=1):
+        coroutine = gate.acall(costing(0.2, timeout=1), doing, charged(0.1))
+        task = await started(coroutine)
+        if doing is stubborn:
+            clock.advance(1)
+            await settle()
+        coroutine.close()
+        assert closed == [True] * number
+        assert gate.usage.cost_nanos == dollars(0.1 * number)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_asyncio_time_outs_inside_the_work_are_the_works_own(clock: TestClock) -> None:
@@ -493,6 +548,58 @@ async def test_closing_with_work_under_way_cancels_and_settles_it(clock: TestClo
     assert gate.usage.cost_nanos == dollars(0.5)
     assert not gate.get_snapshot().aborted
     assert child.get_snapshot().aborted
+
+
+async def test_a_call_that_is_admitted_while_its_context_is_being_closed_is_interrupted(
+    clock: TestClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = gate_with(clock)
+    passage = gate._passage  # pyright: ignore[reportPrivateUsage]
+    check = passage.check_open
+    closed = False
+
+    def close_after_the_check(_: object) -> None:
+        nonlocal closed
+        check()
+        if not closed:
+            closed = True
+            gate.close()
+
+    monkeypatch.setattr(type(passage), "check_open", close_after_the_check)
+    outcome = await gate.acall(TOOL, Held())
+    assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
+
+
+async def test_a_tools_token_says_why_it_should_stop(clock: TestClock) -> None:
+    gate = gate_with(clock, deadline="10s")
+    held = [Held(), Held()]
+    slow = await started(gate.acall(CallRequest("tool", timeout=1), held[0]))
+    tokens = [held[0].tickets[0].cancellation]
+    clock.advance(1)
+    await slow
+    other = await started(gate.acall(TOOL, held[1]))
+    tokens.append(held[1].tickets[0].cancellation)
+    gate.abort("the user left")
+    await other
+    assert [token.reason for token in tokens] == ["call_timeout", "the user left"]
+    assert held[0].tickets[0].cancellation.reason == "call_timeout"
+
+
+async def test_abort_never_raises_even_if_the_loop_of_a_call_is_gone(clock: TestClock) -> None:
+    gate = gate_with(clock)
+
+    def elsewhere() -> None:
+        loop = asyncio.new_event_loop()
+        held = Held()
+        task = loop.create_task(gate.acall(TOOL, held))
+        loop.run_until_complete(held.begun.wait())
+        loop.close()
+        gate.abort("gone")
+        task.get_coro().close()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be destroyed
+
+    await asyncio.to_thread(elsewhere)
+    assert gate.get_snapshot().nodes[0].status == "aborted"
 
 
 # --- sync work --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.containment.gates import dollars, until_other_thread
+from tests.containment.gates import Held, dollars, started, until_other_thread
 from watchkeeper.containment.call import Ticket
 from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
@@ -309,6 +309,19 @@ def test_a_thread_that_waits_is_released_at_the_deadline() -> None:
 
         root.call_llm(first, hint)
     assert results[0].stop_reason == "timeout"
+
+
+async def test_a_plain_call_never_blocks_a_running_loop_to_wait_for_others() -> None:
+    hint = WrapOptions(cost_estimate_hint=0.8)
+    with ExecutionContext(config()) as ctx:
+        held = Held()
+        task = await started(ctx.acall_llm(held, hint))
+        outcome = ctx.call_llm(lambda: "never", hint)
+        assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "budget_exceeded")
+        assert ctx.stop is None
+        assert ctx.call_llm(lambda: "fits", WrapOptions(cost_estimate_hint=0.1)).value == "fits"
+        held.let_go.set()
+        assert (await task).decision is Decision.ALLOW
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,21 @@ def test_a_callback_for_a_cancelled_token_runs_at_once() -> None:
     forget()
 
 
+def test_a_callback_that_raises_keeps_neither_the_others_nor_the_children_from_hearing() -> None:
+    token = CancellationToken()
+    child = token.child()
+    heard: list[str] = []
+
+    def broken(reason: str) -> None:
+        raise RuntimeError(reason)
+
+    token.on_cancel(broken)
+    token.on_cancel(heard.append)
+    token.cancel("now")
+    assert heard == ["now"]
+    assert child.is_cancelled
+
+
 def test_waiting_threads_are_woken() -> None:
     token = CancellationToken()
     child = token.child()

@@ -103,28 +103,23 @@ async def test_a_late_result_that_nobody_wished_for_is_forgotten() -> None:
     go_on.set()
 
 
-async def test_a_result_that_is_there_but_not_yet_delivered_when_the_wait_is_cancelled_is_late_too() -> None:
-    done = threading.Event()
+async def test_a_result_that_is_there_but_not_yet_delivered_when_the_wait_is_cancelled_is_late_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     late: list[Any] = []
+    on_its_way = threading.Event()
+    loop = asyncio.get_running_loop()
+    deliver = loop.call_soon_threadsafe
 
-    def work() -> str:
-        return "just in time"
+    def call_soon_threadsafe(*args: Any, **kwargs: Any) -> Any:
+        handle = deliver(*args, **kwargs)
+        on_its_way.set()
+        return handle
 
-    async def wait() -> None:
-        await run_in_worker(work, on_late=lambda value, error: late.append(value))
-
-    task = asyncio.create_task(wait())
+    monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon_threadsafe)
+    task = asyncio.create_task(run_in_worker(lambda: "just in time", on_late=lambda value, _: late.append(value)))
     await asyncio.sleep(0)
-    pool_idle_again = threading.Event()
-
-    def watch() -> None:
-        until(lambda: WORKERS.idle > 0)
-        pool_idle_again.set()
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    watcher.join(PATIENCE)  # the loop is held up meanwhile, so the result is not delivered
-    done.set()
+    on_its_way.wait(PATIENCE)  # on the loop's own thread, so that nothing is delivered meanwhile
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -22,7 +22,7 @@ from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Wo
 from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
-from watchkeeper.containment.flight import CURRENT, LeftBehindError, as_coroutine, fly
+from watchkeeper.containment.flight import CURRENT, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.incidents import Incidents
 from watchkeeper.containment.ledger import MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
@@ -176,7 +176,7 @@ class ExecutionContext:
         except BaseException as raised:
             error = raised
         finally:
-            CURRENT.reset(mark)
+            step_out(mark)
         if flight.left is None:
             return passage.finish(flight, value, error, meter)
         foreign = flight.disarm()
@@ -207,7 +207,7 @@ class ExecutionContext:
         except BaseException as raised:
             error = raised
         finally:
-            CURRENT.reset(mark)
+            step_out(mark)
         if flight.thread is None:
             outcome: Outcome[T] = passage.finish(flight, value, error, meter)
             if isinstance(error, UnrunCoroutineError):

@@ -80,12 +80,18 @@ def work_stop_of(account: Account) -> Stop | None:
     return next((stop for stop in stops if stop is not None), None)
 
 
-def charge_at_most(flight: Flight) -> Charge:
-    """Return what a call said it cost, or else all that was reserved for it: what it may have cost."""
+def all_reserved(flight: Flight) -> Charge:
+    """Return all that was reserved for a call, or what it said it cost if that is more: what it may come to."""
     amounts = dict(flight.demand.reserved)
     tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
     tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
-    return Charge(tokens, amounts.get(COST, 0) if flight.charged_nanos is None else flight.charged_nanos)
+    return Charge(tokens, max(amounts.get(COST, 0), flight.charged_nanos or 0))
+
+
+def as_said(flight: Flight) -> Charge:
+    """Return what an ended call said it cost, or else all that was reserved for it."""
+    charge = all_reserved(flight)
+    return charge if flight.charged_nanos is None else Charge(charge.tokens, flight.charged_nanos)
 
 
 def retries_left(account: Account) -> bool:

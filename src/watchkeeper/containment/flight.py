@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, ContextVar
+from contextlib import suppress
+from contextvars import Context, ContextVar, Token
 from types import CoroutineType, coroutine
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -95,7 +96,7 @@ class Flight(Ticket):
         """Cancelled when the call's time is over or its context is aborted or closed."""
         token = super().cancellation
         if self.interrupted is not None:
-            token.cancel(self.interrupted)
+            token.cancel(self._parent_token.reason or self.interrupted)
         return token
 
     def covered(self) -> tuple[Account, ...]:
@@ -126,13 +127,13 @@ class Flight(Ticket):
         if self.wake is not None:
             self.wake()
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            if running_loop() is loop:
-                self._strike()
-            else:
+        if loop is not None and running_loop() is loop:
+            self._strike()
+        elif loop is not None:
+            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be interrupted
                 loop.call_soon_threadsafe(self._strike)
         if self._token is not None:
-            self._token.cancel(self.interrupted)
+            self._token.cancel(self._parent_token.reason or self.interrupted)
 
     def arm(self, clock: Clock) -> None:
         """Make the running task interruptible; called when the work first waits for something."""
@@ -174,6 +175,12 @@ class Flight(Ticket):
 
 CURRENT: Final[ContextVar[Flight | None]] = ContextVar("watchkeeper_call", default=None)
 """The call inside which the running code was called; parent of the calls it makes."""
+
+
+def step_out(mark: Token[Flight | None]) -> None:
+    """Make the call around this one the current one again."""
+    with suppress(ValueError):  # a coroutine closed by the collector: its context is not here to be restored
+        CURRENT.reset(mark)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchkeeper.containment.call import Meter
 from watchkeeper.containment.estimate import Charge
-from watchkeeper.containment.figures import charge_at_most
+from watchkeeper.containment.figures import all_reserved, as_said
 from watchkeeper.containment.flight import Flight
 from watchkeeper.containment.ledger import Ledger
 from watchkeeper.core.clock import Clock
@@ -25,12 +25,12 @@ def measure(
 ) -> tuple[Charge, Exception | None]:
     """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
     if meter is None:
-        return charge_at_most(flight), None
+        return as_said(flight), None
     try:
         return meter(value, error, flight), None
     except Exception as raised:
         logger().error("meter.failed", operation=flight.node.name, error=repr(raised))
-        return charge_at_most(flight), raised
+        return all_reserved(flight), raised
 
 
 class LateResult:

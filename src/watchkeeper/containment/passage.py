@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from watchkeeper.containment.account import COST, RETRIES, STEPS, Account
@@ -16,7 +17,7 @@ from watchkeeper.containment.call import CallRequest, Meter, Outcome
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
-from watchkeeper.containment.figures import charge_at_most, retries_left, retries_of, stop_of, usage_of, work_stop_of
+from watchkeeper.containment.figures import all_reserved, retries_left, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, NEVER, Flight, Interruption
 from watchkeeper.containment.incidents import Incidents
 from watchkeeper.containment.late import LateResult, measure
@@ -175,7 +176,7 @@ class Passage:
             flight.overrun = "call_timeout"
         self._flights[node.number] = flight
         self._store.add(node)
-        if self.cancellation.is_cancelled:  # aborted or closed between admission and the line above
+        if self.closed or self.cancellation.is_cancelled:  # since it was admitted
             flight.interrupt("closed" if self.closed else "aborted")
         return flight
 
@@ -202,16 +203,18 @@ class Passage:
             reason = flight.overrun if now >= flight.expires_at else None
         elif reason in ("aborted", "closed") and not struck:
             reason = None  # it ended by itself before the interruption reached it
-        if struck and isinstance(error, asyncio.CancelledError) and not foreign:
-            error = overran(flight) if reason in ("deadline", "call_timeout") else None
-        elif foreign and error is None:
+        overrun = reason in ("deadline", "call_timeout")
+        if foreign and (error is None or isinstance(error, Exception)):
             error = asyncio.CancelledError()
+        elif struck and not foreign and isinstance(error, asyncio.CancelledError):
+            error = overran(flight) if overrun else None
         charge, broken = measure(flight, value, error, meter)
         if error is not None and not isinstance(error, Exception):
-            overrun = reason in ("deadline", "call_timeout")
             stop_reason = "timeout" if reason == "deadline" else reason
             self._record(flight, charge, "timeout" if overrun else "aborted", stop_reason, error, now)
             raise error
+        if overrun and error is None:
+            error = overran(flight)
         if reason is None and error is None:
             self._record(flight, charge, "ok", None, broken, now)
             return Outcome(Decision.ALLOW, value, broken, None, None, flight.node)
@@ -220,8 +223,8 @@ class Passage:
     def leave_behind(self, flight: Flight, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
         """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
         number, reason = flight.node.number, flight.interrupted
-        charge = charge_at_most(flight)
-        late = LateResult(flight, charge, meter, self._ledger, self._clock, lambda: self._flights.pop(number, None))
+        charge = all_reserved(flight)
+        late = LateResult(flight, charge, meter, self._ledger, self._clock, partial(self._flights.pop, number, None))
         error = overran(flight) if reason in ("deadline", "call_timeout") else None
         outcome = self._conclude(Ended(flight, None, error, charge, reason, self._clock.monotonic()))
         self._flights[number] = flight

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchkeeper.containment.call import CallRequest, Outcome
-from watchkeeper.containment.flight import NEVER, Flight, set_timer
+from watchkeeper.containment.flight import NEVER, Flight, running_loop, set_timer
 from watchkeeper.containment.ledger import Waiter
 from watchkeeper.containment.passage import Passage
 from watchkeeper.core.clock import Clock
@@ -44,7 +44,12 @@ async def wait_turn(passage: Passage, request: CallRequest, waiter: Waiter, cloc
 
 
 def block_for_turn(passage: Passage, request: CallRequest, waiter: Waiter, clock: Clock) -> Flight | Outcome[Any]:
-    """Block this thread until the call is admitted or refused."""
+    """Block this thread until the call is admitted or refused.
+
+    The thread of a running loop is never blocked: whoever holds what is wanted may need that very loop to give it back.
+    There the call is refused if it does not fit now.
+    """
+    waiter.last_chance = running_loop() is not None
     woken = threading.Event()
     waiter.notify = woken.set
     until = passage.phase_ends(request)

@@ -1,7 +1,8 @@
 """A signal that work should stop (contract of the seed execution-context).
 
 Cancelling a parent cancels its children; cancelling twice keeps the first reason; callbacks run once, on the thread
-that cancels. A child that is done lets go of its parent, so a long run does not collect tokens.
+that cancels, and one that raises is reported and keeps no other from running. A child that is done lets go of its
+parent, so a long run does not collect tokens.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+
+from watchkeeper.core.logs import logger
 
 
 class CancellationToken:
@@ -18,7 +21,7 @@ class CancellationToken:
 
     def __init__(self, parent: CancellationToken | None = None) -> None:
         """Make a token, cancelled with its parent if it has one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may cancel a token while its lock is held
         self._event: threading.Event | None = None
         self._reason: str | None = None
         self._callbacks: dict[int, Callable[[str], None]] = {}
@@ -51,7 +54,10 @@ class CancellationToken:
             if self._event is not None:
                 self._event.set()
         for callback in callbacks:
-            callback(reason)
+            try:
+                callback(reason)
+            except Exception as error:
+                logger().error("cancellation.callback_failed", callback=repr(callback), error=repr(error))
         for token in children:
             token.cancel(reason)
 
