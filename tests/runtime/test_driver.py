@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -258,6 +259,20 @@ async def test_text_that_is_no_unicode_does_not_end_a_run() -> None:
 
     result = await play(agent(odd), [Call("odd"), Say(Report(0))])
     assert result.ok
+
+
+async def test_a_result_that_the_log_cannot_keep_fails_that_call_alone() -> None:
+    @tool
+    def lock(*, context: ToolContext) -> object:
+        """Return something that is no data."""
+        context.session[Note].append(Note("lost"))
+        return threading.Lock()
+
+    model = ScriptedModel([Call("lock"), Say(Report(0))])
+    result = await play(agent(lock), model)
+    assert outcomes(result) == [("lock", "crashed")]
+    assert "The result cannot be recorded" in said(model)
+    assert result.session[Note].latest() is None
 
 
 async def test_complete_work_is_checked_and_says_so() -> None:

@@ -58,6 +58,7 @@ class Surroundings:
             endings.append(session.dispatcher.subscribe_all(put))
 
         def end() -> None:
+            session.flush()  # another thread may be telling the last events just now
             for ending in endings:
                 ending()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
@@ -67,16 +68,22 @@ class Portal:
         def cancel() -> None:
             started[0].cancel()
 
-        loop.call_soon_threadsafe(start)
-        try:
-            with _passing_on(on_interrupt, loop):
+        with _passing_on(on_interrupt or cancel, loop) as interrupts:
+            loop.call_soon_threadsafe(start)
+            try:
                 done.wait()
-        except KeyboardInterrupt:
-            loop.call_soon_threadsafe(cancel)
-            if on_interrupt is None:
-                done.wait()
-            raise
+            except KeyboardInterrupt:
+                loop.call_soon_threadsafe(cancel)
+                raise
+        if interrupts and on_interrupt is None:
+            raise KeyboardInterrupt
         return started[0].result()
+
+    def forget(self) -> None:
+        """Start anew at the next call: in a forked process the thread of the loop is not there."""
+        self._lock = threading.Lock()
+        self._loop = None
+        self._thread = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -88,30 +95,32 @@ class Portal:
 
 
 @contextmanager
-def _passing_on(on_interrupt: Callable[[], None] | None, loop: asyncio.AbstractEventLoop) -> Generator[None]:
-    """Turn the first Ctrl-Cs into calls on the loop while the block waits.
+def _passing_on(on_interrupt: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Generator[list[int]]:
+    """Turn the first Ctrl-Cs into calls on the loop while the block runs; yield those that came.
 
     A handler does it, because an exception could come between any two lines, also those that deal with an earlier
     one. A program that has a handler of its own keeps it.
     """
+    came: list[int] = []
     plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if on_interrupt is None or not plain or threading.current_thread() is not threading.main_thread():
-        yield
+    if not plain or threading.current_thread() is not threading.main_thread():
+        yield came
         return
-    count = 0
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        if count > PASSED_ON:
+        came.append(number)
+        if len(came) > PASSED_ON:
             signal.default_int_handler(number, frame)
         loop.call_soon_threadsafe(on_interrupt)
 
     signal.signal(signal.SIGINT, handle)
     try:
-        yield
+        yield came
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 PORTAL: Final = Portal()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PORTAL.forget)

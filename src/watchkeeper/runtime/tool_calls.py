@@ -16,12 +16,14 @@ from typing import Any, cast
 
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.estimate import Charge
+from watchkeeper.core.codec import CodecError
 from watchkeeper.core.deadline import Deadline, earliest
 from watchkeeper.core.errors import FilesystemError, ReducerError, SessionError, ToolValidationError
 from watchkeeper.core.logs import logger
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
+from watchkeeper.core.tagging import check
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import ToolsDone
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
@@ -164,6 +166,7 @@ class ToolCalls:
 
     async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         """Keep or drop what the tool did, record the attempt, and say it to the model."""
+        attempt = recordable(attempt)
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 attempt.context.commit()
@@ -237,6 +240,15 @@ def classify(tool: Tool, outcome: Outcome[ToolResult[Any]]) -> tuple[ToolOutcome
     if isinstance(outcome.error, ToolValidationError):
         return "invalid", ToolResult.error(str(outcome.error))
     return "crashed", ToolResult.error(f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}")
+
+
+def recordable(attempt: Attempt) -> Attempt:
+    """Return the attempt, or a failure in its place if the log could not keep what the tool returned."""
+    try:
+        check(attempt.result)
+    except CodecError as error:
+        return replace(attempt, outcome="crashed", result=ToolResult.error(f"The result cannot be recorded: {error}"))
+    return attempt
 
 
 def cut(text: str) -> str:

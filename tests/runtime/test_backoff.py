@@ -1,0 +1,110 @@
+"""Retries of model calls: what is tried again, how long it waits, and what ends the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ProviderError
+from watchkeeper.runtime.backoff import MAX_ATTEMPTS, Backoff
+
+DOWN = ProviderError("down", fault="server", status=500)
+
+
+def backoff(clock: TestClock, token: CancellationToken | None = None, left: float | None = None) -> Backoff:
+    return Backoff(clock, random.Random(1), token or CancellationToken(), lambda: left)
+
+
+def ignore(error: ProviderError, number: int, retry_in: float | None) -> None:
+    """Take no notice."""
+
+
+async def test_a_success_needs_no_second_attempt() -> None:
+    async def attempt(number: int) -> int:
+        return number
+
+    assert await backoff(TestClock()).run(attempt, ignore) == 1
+
+
+async def test_attempts_are_numbered_and_end_after_the_last() -> None:
+    numbers: list[int] = []
+    failures: list[tuple[int, bool]] = []
+
+    async def attempt(number: int) -> int:
+        numbers.append(number)
+        raise DOWN
+
+    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
+        failures.append((number, retry_in is not None))
+
+    with pytest.raises(ProviderError):
+        await backoff(TestClock()).run(attempt, failed)
+    assert numbers == list(range(1, MAX_ATTEMPTS + 1))
+    assert failures == [(number, number < MAX_ATTEMPTS) for number in numbers]
+
+
+async def test_a_fault_that_cannot_pass_is_not_tried_again() -> None:
+    numbers: list[int] = []
+
+    async def attempt(number: int) -> int:
+        numbers.append(number)
+        raise ProviderError("who", fault="auth")
+
+    with pytest.raises(ProviderError):
+        await backoff(TestClock()).run(attempt, ignore)
+    assert numbers == [1]
+
+
+async def test_an_error_that_is_no_providers_passes_through_on_a_later_attempt_too() -> None:
+    async def attempt(number: int) -> int:
+        if number == 1:
+            raise DOWN
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        await backoff(TestClock()).run(attempt, ignore)
+
+
+async def test_cancelling_the_run_ends_a_wait_at_once_and_for_good() -> None:
+    clock, token = TestClock(), CancellationToken()
+    numbers: list[int] = []
+
+    async def attempt(number: int) -> int:
+        numbers.append(number)
+        raise ProviderError("later", fault="rate_limit", retry_after=3600)
+
+    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
+        if retry_in is not None:
+            asyncio.get_running_loop().call_soon(token.cancel, "aborted")
+
+    with pytest.raises(ProviderError):
+        await backoff(clock, token).run(attempt, failed)
+    assert numbers == [1, 2]  # the second is the gate's to refuse
+    assert clock.monotonic() < 3600
+
+
+async def test_no_wait_is_begun_that_the_time_left_does_not_cover() -> None:
+    clock = TestClock()
+
+    async def attempt(number: int) -> int:
+        raise ProviderError("later", fault="rate_limit", retry_after=10)
+
+    with pytest.raises(ProviderError):
+        await backoff(clock, left=10).run(attempt, ignore)
+    assert clock.monotonic() == 0
+
+
+async def test_a_retry_after_of_nothing_waits_for_nothing() -> None:
+    clock = TestClock()
+
+    async def attempt(number: int) -> int:
+        if number == 1:
+            raise ProviderError("now", fault="rate_limit", retry_after=-1)
+        return number
+
+    assert await backoff(clock).run(attempt, ignore) == 2
+    assert clock.monotonic() == 0

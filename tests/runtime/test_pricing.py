@@ -1,0 +1,137 @@
+"""Worst cases of model calls: never below what a provider can bill."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, UserMessage
+from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
+from watchkeeper.core.price import FREE, ModelPrice, Rate
+from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.runtime.pricing import (
+    UNBOUNDED_IMAGE_TOKENS,
+    InputBound,
+    charge_failure,
+    charge_reply,
+    estimate_call,
+)
+
+TOKENS = st.integers(0, 2_000_000)
+RATES = st.integers(0, 10**12)
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> ModelPrice:
+    """Draw a price with tiers that may be dearer or cheaper."""
+    base, dear, cached, write = (draw(RATES) for _ in range(4))
+    tiered, falling = Rate(base, ((200_000, dear),)), Rate(dear, ((200_000, base),))
+    return ModelPrice(tiered, falling, Rate(cached), Rate(write), draw(st.integers(0, 10**9)))
+
+
+@given(price=prices(), bound=TOKENS, data=st.data())
+def test_no_call_within_its_bounds_costs_more_than_its_worst_case(
+    price: ModelPrice, bound: int, data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(0, bound))
+    cached = data.draw(st.integers(0, size))
+    written = data.draw(st.integers(0, size - cached))
+    cap = data.draw(st.integers(0, 100_000))
+    output = data.draw(st.integers(0, cap))
+    worst = price.worst_input(bound) + cap * price.worst_output_token(bound)
+    assert price.cost(TokenUsage(size, output, cached, written)) <= worst
+
+
+def test_a_price_is_what_providers_print() -> None:
+    price = ModelPrice.per_million("0.25", 2, cached_usd=Decimal("0.025"), cache_write_usd=0.3)
+    assert price.cost(TokenUsage(1_000_000, 1_000_000)) == 2_250_000_000
+    assert price.cost(TokenUsage(1_000_000, 0, cached_tokens=1_000_000)) == 25_000_000
+    assert price.cost(TokenUsage(1_000_000, 0, cache_write_tokens=1_000_000)) == 300_000_000
+    assert price.cost(TokenUsage(1, 0)) == 250
+    assert FREE.cost(TokenUsage(10**9, 10**9)) == 0
+
+
+@pytest.mark.parametrize("usd", [-1, "nan", "inf"])
+def test_a_price_that_makes_no_sense_is_refused(usd: Any) -> None:
+    with pytest.raises(ConfigurationError, match="price"):
+        ModelPrice.per_million(usd, 1)
+
+
+def request(*messages: Any, **given_: Any) -> ModelRequest:
+    return ModelRequest(Transcript(messages), **given_)
+
+
+def test_a_token_is_never_less_than_a_byte() -> None:
+    asked = request(UserMessage.of("größer"))
+    assert InputBound(asked, Limits()).tokens(asked.transcript) >= len("größer".encode())
+
+
+def test_tools_and_schemas_count() -> None:
+    plain = request(UserMessage.of("x"))
+    tools = (ToolSpec("look", "Look around.", {"type": "object"}),)
+    rich = request(UserMessage.of("x"), tools=tools, output=OutputSchema("Out", {"type": "object"}))
+    bound = InputBound(plain, Limits()).tokens(plain.transcript)
+    assert InputBound(rich, Limits()).tokens(rich.transcript) > bound + 40
+
+
+def test_the_providers_count_replaces_the_guess_and_only_what_is_new_is_added() -> None:
+    asked = request(UserMessage.of("x" * 1000))
+    bound = InputBound(asked, Limits())
+    assert bound.likely() is None
+    assert bound.tokens(asked.transcript) >= 1000
+    reply = ModelReply(AssistantMessage("y" * 500), TokenUsage(200, 100))
+    bound.learn(reply)
+    asked.transcript.append(reply.message)
+    first = bound.tokens(asked.transcript)
+    assert 300 <= first <= 350
+    asked.transcript.append(UserMessage.of("z" * 90))
+    assert first + 90 <= bound.tokens(asked.transcript) <= first + 150
+    likely = bound.likely()
+    assert likely is not None
+    assert 300 <= likely < bound.tokens(asked.transcript)
+
+
+def test_a_provider_that_counts_nothing_teaches_nothing() -> None:
+    asked = request(UserMessage.of("x" * 1000))
+    bound = InputBound(asked, Limits())
+    bound.learn(ModelReply(AssistantMessage("y"), TokenUsage()))
+    assert bound.tokens(asked.transcript) >= 1000
+
+
+def test_an_image_counts_as_declared_and_is_refused_undeclared_under_a_ceiling() -> None:
+    def bound(image: ImagePart, limits: Limits) -> int:
+        asked = request(UserMessage((TextPart(""), image)))
+        return InputBound(asked, limits).tokens(asked.transcript)
+
+    free = Limits(max_total_tokens=None)
+    assert bound(ImagePart(data="aGk=", max_tokens=800), Limits()) >= 800
+    assert bound(ImagePart(data="aGk="), free) >= UNBOUNDED_IMAGE_TOKENS
+    with pytest.raises(ConfigurationError, match="max_tokens"):
+        bound(ImagePart(data="aGk="), Limits())
+
+
+PRICE = ModelPrice.per_million(1, 10)
+
+
+def test_a_reply_is_charged_by_its_usage_and_unknown_prices_stay_unknown() -> None:
+    reply = ModelReply(AssistantMessage("x"), TokenUsage(100, 10))
+    assert charge_reply(reply, PRICE).cost_nanos == 200_000
+    assert charge_reply(reply, None).cost_nanos is None
+
+
+def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_worst_case() -> None:
+    worst = estimate_call(1000, 500, 256, PRICE)
+    refused = charge_failure(ProviderError("no", fault="auth"), worst, 500, PRICE)
+    assert (refused.cost_nanos, refused.tokens.total) == (0, 0)
+    for error in (TimeoutError(), None, ProviderError("lost", fault="broken_stream", billed=True)):
+        charged = charge_failure(error, worst, 500, PRICE)
+        assert (charged.cost_nanos, charged.tokens.total) == (1_000_000 + 5_000_000, 1500)
+    unknown = charge_failure(None, estimate_call(1000, 500, 256, None), 500, None)
+    assert unknown.cost_nanos is None
