@@ -311,7 +311,9 @@ def test_what_was_committed_survives_the_death_of_its_process(tmp_path: Path) ->
     while int(said(process)) < 50:
         pass
     process.send_signal(signal.SIGKILL)
-    rest, _ = process.communicate(timeout=60)
+    with process:
+        assert process.stdout is not None
+        rest = process.stdout.read()
     assert process.returncode == -signal.SIGKILL
     told = 50 + sum(line.endswith("\n") for line in rest.splitlines(keepends=True))
     with RunStore(path, read_only=True) as reader:

@@ -1,0 +1,342 @@
+"""``watchkeeper run``: every option does what it says, every refusal is one clear line, every end has its exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.support import AGENT, CommandLine
+from watchkeeper.cli.notify import Notification
+from watchkeeper.store.run_store import RunStore
+
+FOLDER = ("-p", "folder=inbox")
+
+
+def as_json(cli: CommandLine, *arguments: str | Path, target: str = "triage.py:triage", code: int = 0) -> Any:
+    """Run with --json and return the result."""
+    said = cli.run("--json", *arguments, target=target)
+    assert said.code == code, said.err
+    return json.loads(said.out)
+
+
+# --- the end of a run -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_what_happens_and_ends_with_the_result_and_where_to_look(cli: CommandLine) -> None:
+    said = cli.run(*FOLDER)
+    assert said.code == 0
+    assert said.err == ""
+    for part in (
+        "tests/triage with scripted:scripted",
+        "limits: deadline 1h, total tokens 2,000,000, turns 100, retries 20",
+        '● look  {"path": "a"} → looked at a',
+        "● model  turn 2: 100 in, 20 out, $0.00",
+        '"summary": "all [bold]well[/bold]"',
+        "Done: 2 turns, 1 tool call, 240 tokens, $0.00",
+        "look further: watchkeeper show ",
+    ):
+        assert part in said.out
+    assert "\x1b" not in said.out
+
+
+def test_json_is_the_result_and_nothing_else(cli: CommandLine) -> None:
+    """Whatever the agent's own code prints goes elsewhere."""
+    cli.write(AGENT + "\nprint('the file speaks')\n")
+    said = cli.run("--json", "--after", "report", *FOLDER)
+    assert said.code == 0
+    result = json.loads(said.out)
+    assert result["ok"] is True
+    assert result["output"] == {"summary": "all [bold]well[/bold]", "count": 2}
+    assert result["prompt"] == "tests/triage"
+    assert result["usage"]["tool_calls"] == 1
+    assert result["cost_usd"] == "0"
+    assert said.err.splitlines() == ["the file speaks", "the tool speaks", "reported RunResult"]
+
+
+def test_a_run_that_a_limit_ends_says_so_and_exits_with_1(cli: CommandLine) -> None:
+    said = cli.run("--max-turns", "1", *FOLDER)
+    assert said.code == 1
+    assert "turn" in said.out.splitlines()[-2]
+    assert as_json(cli, "--max-turns", "1", *FOLDER, code=1)["stop"]["reason"] == "turn_limit_exceeded"
+
+
+def test_a_partial_result_is_shown_as_such(cli: CommandLine) -> None:
+    cli.write(AGENT.replace("SCRIPT = [", "SCRIPT = [Call('look', {'path': 'b'}), 'half a report']\nOLD = ["))
+    said = cli.run("--max-turns", "2", *FOLDER)
+    assert said.code == 1
+    assert "Partial result\nhalf a report\n" in said.out
+
+
+def test_what_the_checker_said_is_shown(cli: CommandLine) -> None:
+    checker = "PredicateChecker(lambda context: True, 'the report is there')"
+    text = AGENT.replace("params=(Inbox,)", f"params=(Inbox,), task_completion_checker={checker}")
+    cli.write(text.replace("import Agent,", "import PredicateChecker, Agent,"))
+    said = cli.run(*FOLDER)
+    assert said.code == 0
+    assert "Done and checked" in said.out
+
+
+# --- limits and settings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("max_cost", "$0.50", "cost $0.50"),
+        ("max_tokens", "5k", "total tokens 5,000"),
+        ("max_steps", "7", "steps 7"),
+        ("max_turns", "8", "turns 8"),
+        ("timeout", "10m", "deadline 10m"),
+    ],
+)
+def test_a_limit_holds_whether_it_is_an_option_a_variable_or_in_the_file(
+    cli: CommandLine, option: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said in as_json(cli, f"--{option.replace('_', '-')}", value, *FOLDER)["limits"]
+    (cli.folder / "pyproject.toml").write_text(f'[tool.watchkeeper]\n{option} = "{value}"\n', encoding="utf-8")
+    assert said in as_json(cli, *FOLDER)["limits"]
+    (cli.folder / "pyproject.toml").unlink()
+    monkeypatch.setenv(f"WATCHKEEPER_{option.upper()}", value)
+    assert said in as_json(cli, *FOLDER)["limits"]
+
+
+def test_an_agents_own_limits_are_the_base(cli: CommandLine) -> None:
+    said = cli("run", "triage.py:agent", "-p", "task=rest", "--max-turns", "4", "--json")
+    assert json.loads(said.out)["limits"] == "deadline 1h, total tokens 2,000,000, steps 9, turns 4, retries 20"
+
+
+def test_an_agents_own_model_answers_unless_another_is_named(cli: CommandLine) -> None:
+    said = cli("run", "triage.py:agent", "-p", "task=rest", "--json")
+    assert json.loads(said.out)["output"] == "done"
+    assert "--model" not in said.err
+    cli.write(AGENT.replace("SCRIPT = [", "SCRIPT = [Say('other'),"))
+    assert as_json(cli, "-p", "task=rest", target="triage.py:agent")["output"] == "other"
+
+
+def test_the_model_may_come_from_the_settings(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHKEEPER_MODEL", "scripted")
+    assert cli("run", "triage.py:triage", *FOLDER).code == 0
+
+
+def test_a_price_from_the_file_makes_a_ceiling_possible(cli: CommandLine) -> None:
+    price = '[tool.watchkeeper.prices]\n"scripted" = { input = 1000, output = 1000 }\n'
+    (cli.folder / "pyproject.toml").write_text(price, encoding="utf-8")
+    result = as_json(cli, "--max-cost", "2", *FOLDER)
+    assert result["cost_usd"] == "0.24"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--max-cost", "free"], ["--max-cost", "'free'"]),
+        (["--max-tokens", "-3"], ["--max-tokens", "'-3'"]),
+        (["--max-steps", "0"], ["--max-steps", "'0'"]),
+        (["--max-turns", "some"], ["--max-turns", "'some'"]),
+        (["--timeout", "soon"], ["--timeout", "'soon'"]),
+        (["--first", "1"], ["--first goes with --each"]),
+        (["--concurrency", "1"], ["--concurrency goes with --each"]),
+        (["--after", "nothing"], ["--after 'nothing'", "triage.py", "no function"]),
+        (["--after", "number"], ["--after 'number'", "no function"]),
+        (["--notify", "no-such-program x"], ["no-such-program", "sh -c"]),
+        (["--notify", "'open"], ["--notify", "quotation"]),
+        (["--notify", " "], ["names no command"]),
+        (["--files", "nowhere"], ["nowhere"]),
+        (["--store", "."], ["cannot be used", "--store none"]),
+        (["--each", "nowhere/*.txt"], ["there is no folder nowhere"]),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_in_one_line(
+    cli: CommandLine, arguments: list[str], parts: list[str]
+) -> None:
+    line = cli.refused(*arguments, *FOLDER)
+    assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize("arguments", [["--first", "0"], ["--concurrency", "0"], ["--first", "x"], ["--nothing"]])
+def test_what_the_command_line_itself_cannot_read_exits_with_2(cli: CommandLine, arguments: list[str]) -> None:
+    assert cli.run("--each", "*", *arguments).code == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [
+        ("gpt-5", ["'gpt-5'", "openai:NAME"]),
+        ("openai:gpt-5", ["OPENAI_API_KEY"]),
+        ("anthropic:claude", ["ANTHROPIC_API_KEY"]),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_refused_in_one_line(cli: CommandLine, model: str, parts: list[str]) -> None:
+    line = cli.refused(*FOLDER, model=model)
+    assert all(part in line for part in parts)
+
+
+def test_a_model_nobody_knows_the_price_of_is_refused_under_a_ceiling(cli: CommandLine) -> None:
+    line = cli.refused("--max-cost", "1", *FOLDER, model="http://127.0.0.1:9/v1#mine")
+    assert "openai-compatible:mine" in line
+    assert "[tool.watchkeeper.prices]" in line
+
+
+def test_without_a_model_it_says_where_to_name_one(cli: CommandLine) -> None:
+    said = cli("run", "triage.py:triage", *FOLDER)
+    assert said.code == 2
+    assert "--model, WATCHKEEPER_MODEL" in said.err
+
+
+def test_the_scripted_model_needs_a_script(cli: CommandLine) -> None:
+    cli.write(AGENT.replace("SCRIPT =", "OTHER ="))
+    assert "needs a SCRIPT in" in cli.refused(*FOLDER)
+
+
+def test_a_setting_nobody_knows_is_refused(cli: CommandLine) -> None:
+    (cli.folder / "pyproject.toml").write_text("[tool.watchkeeper]\nmax_costs = 1\n", encoding="utf-8")
+    assert "there is no such setting" in cli.refused(*FOLDER)
+
+
+# --- over many files --------------------------------------------------------------------------------------------------
+
+
+def write_messages(folder: Path, count: int = 4) -> None:
+    """Write some files to go through."""
+    (folder / "inbox").mkdir()
+    for number in range(count):
+        (folder / "inbox" / f"{number}.txt").write_text("x", encoding="utf-8")
+
+
+PATIENT = AGENT + "\n\ndef SCRIPT(request):\n    return last_words\n"
+EACH = ("--each", "inbox/*.txt")
+
+
+def test_each_runs_once_for_every_file_in_order(cli: CommandLine) -> None:
+    cli.write(PATIENT)
+    write_messages(cli.folder)
+    said = cli.run(*EACH, "-p", "limit=1")
+    assert said.code == 0
+    assert "tests/triage over 4 items with scripted:scripted" in said.out
+    assert '0.txt  ✓  {"summary":"all [bold]well[/bold]","count":2}' in said.out
+    assert "4 of 4 items done" in said.out
+    results = as_json(cli, *EACH)["results"]
+    assert [result["item"] for result in results] == ["0.txt", "1.txt", "2.txt", "3.txt"]
+    assert len({result["run_id"] for result in results}) == 4
+
+
+def test_first_takes_only_the_first(cli: CommandLine) -> None:
+    cli.write(PATIENT)
+    write_messages(cli.folder)
+    assert [result["item"] for result in as_json(cli, *EACH, "--first", "2")["results"]] == ["0.txt", "1.txt"]
+
+
+@pytest.mark.parametrize("concurrency", ["1", "3"])
+def test_concurrency_says_how_many_run_at_once(cli: CommandLine, concurrency: str) -> None:
+    """With more than one, every line says whose it is."""
+    cli.write(PATIENT)
+    write_messages(cli.folder)
+    out = cli.run(*EACH, "--concurrency", concurrency).out
+    assert ("▸ 0.txt" in out) is (concurrency == "1")
+    assert ("0.txt  ● model  turn 1" in out) is (concurrency == "3")
+
+
+def test_one_ceiling_holds_over_all_and_what_is_left_is_marked(cli: CommandLine) -> None:
+    cli.write(PATIENT)
+    write_messages(cli.folder)
+    result = as_json(cli, *EACH, "--max-steps", "2", "--concurrency", "1", code=1)
+    assert [item["ok"] for item in result["results"]] == [True, True, False, False]
+    out = cli.run(*EACH, "--max-steps", "2", "--concurrency", "1").out
+    assert "3.txt  ✗  Not started: " in out
+    assert "2 of 4 items done" in out
+
+
+def test_an_agent_may_be_run_over_files_too(cli: CommandLine) -> None:
+    cli.write(PATIENT)
+    write_messages(cli.folder, 2)
+    results = as_json(cli, *EACH, target="triage.py:agent")["results"]
+    assert [result["item"] for result in results] == ["0.txt", "1.txt"]
+
+
+# --- beside the run ---------------------------------------------------------------------------------------------------
+
+
+def test_after_reports_on_the_result(cli: CommandLine) -> None:
+    assert cli.run("--after", "report", *FOLDER).out.splitlines()[-1] == "reported RunResult"
+    assert cli.run("--after", "silent", *FOLDER).out.splitlines()[-1] == "silent True"
+
+
+def test_a_report_that_fails_shows_its_traceback_after_the_result(cli: CommandLine) -> None:
+    said = cli.run("--after", "broken", *FOLDER)
+    assert said.code == 1
+    assert "Done: " in said.out
+    assert "Traceback" in said.out
+    assert said.out.splitlines()[-1] == "--after failed: ValueError: cannot report"
+
+
+def test_tools_work_in_the_folder_that_is_named(cli: CommandLine) -> None:
+    (cli.folder / "desk").mkdir()
+    cli.write(AGENT.replace('Call("look", {"path": "a"})', 'Call("keep", {"text": "hello"})'))
+    assert cli.run("--files", "desk", *FOLDER).code == 0
+    assert (cli.folder / "desk" / "kept.txt").read_text() == "hello"
+
+
+NOTED = (
+    "import json, os, sys; open('noted', 'w').write(json.dumps([json.load(sys.stdin), os.environ['WATCHKEEPER_OK']]))"
+)
+
+
+@pytest.mark.parametrize(("arguments", "ok"), [([], True), (["--max-turns", "1"], False)])
+def test_notify_gets_the_result_and_whether_all_is_well(cli: CommandLine, arguments: list[str], ok: bool) -> None:
+    (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
+    said = cli.run("--notify", f"{sys.executable} note.py", *arguments, *FOLDER)
+    assert said.code == (0 if ok else 1)
+    data, environment = json.loads((cli.folder / "noted").read_text(encoding="utf-8"))
+    assert data["ok"] is ok
+    assert environment == str(ok).lower()
+    assert data["run_id"][:8] in said.out
+
+
+def test_a_notification_that_fails_is_said_and_changes_nothing_else(cli: CommandLine) -> None:
+    said = cli.run("--notify", f"{sys.executable} -c 'raise SystemExit(7)'", *FOLDER)
+    assert said.code == 0
+    assert said.out.splitlines()[-1].endswith("exit code 7")
+
+
+def test_a_notification_that_cannot_be_sent_or_takes_too_long_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"run_id": "x", "ok": True}
+    (tmp_path / "text").write_text("x", encoding="utf-8")
+    (tmp_path / "text").chmod(0o755)
+    complaint = Notification((str(tmp_path / "text"),)).send(data, quiet=True)
+    assert complaint is not None
+    assert "text: " in complaint
+    monkeypatch.setattr("watchkeeper.cli.notify.SECONDS", 0.01)
+    slow = Notification((sys.executable, "-c", "import sys; sys.stdin.read(); input()"))
+    assert slow.send(data, quiet=True) is not None
+
+
+def test_without_a_store_it_says_so(cli: CommandLine, user_folders: Path) -> None:
+    assert cli.run("--store", "none", *FOLDER).out.splitlines()[-1] == "not stored"
+    assert list(user_folders.iterdir()) == []
+
+
+def test_where_to_look_names_the_store_only_where_it_must(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = cli.run("--store", "my runs.db", *FOLDER).out.splitlines()[-1]
+    assert last.endswith("--store 'my runs.db'")
+    monkeypatch.setenv("WATCHKEEPER_STORE", "other.db")
+    assert "--store" not in cli.run(*FOLDER).out
+    assert (cli.folder / "other.db").is_file()
+
+
+def test_a_store_that_fails_in_the_middle_is_said_and_the_run_goes_on(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close_first(store: RunStore, batch: object) -> None:
+        store.close()
+        append(store, batch)  # type: ignore[arg-type]
+
+    append = RunStore.append
+    monkeypatch.setattr(RunStore, "append", close_first)
+    said = cli.run(*FOLDER)
+    assert said.code == 0
+    assert "not everything is stored: " in said.out.splitlines()[-1]
