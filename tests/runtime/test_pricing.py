@@ -21,6 +21,7 @@ from watchkeeper.runtime.pricing import (
     InputBound,
     charge_failure,
     charge_reply,
+    counted,
     estimate_call,
 )
 
@@ -121,9 +122,15 @@ PRICE = ModelPrice.per_million(1, 10)
 
 
 def test_a_reply_is_charged_by_its_usage_and_unknown_prices_stay_unknown() -> None:
-    reply = ModelReply(AssistantMessage("x"), TokenUsage(100, 10))
-    assert charge_reply(reply, PRICE).cost_nanos == 200_000
-    assert charge_reply(reply, None).cost_nanos is None
+    assert charge_reply(TokenUsage(100, 10), PRICE).cost_nanos == 200_000
+    assert charge_reply(TokenUsage(100, 10), None).cost_nanos is None
+
+
+def test_a_server_that_reports_no_usage_is_charged_by_the_bounds_never_nothing() -> None:
+    worst = estimate_call(1000, 500, 256, PRICE)
+    assert counted(ModelReply(AssistantMessage("four"), TokenUsage()), worst) == TokenUsage(1000, 4)
+    reported = TokenUsage(7, 3)
+    assert counted(ModelReply(AssistantMessage("four"), reported), worst) is reported
 
 
 def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_worst_case() -> None:

@@ -21,7 +21,7 @@ from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.runtime.backoff import Backoff
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.runtime.plan import RunHome, RunPlan
-from watchkeeper.runtime.pricing import InputBound, charge_failure, charge_reply, estimate_call
+from watchkeeper.runtime.pricing import InputBound, charge_failure, charge_reply, counted, estimate_call
 from watchkeeper.runtime.recorder import Recorder
 
 DEFAULT_OUTPUT_CAP: Final = 16_384
@@ -105,7 +105,7 @@ class ModelCalls:
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             if reply is not None:
-                return charge_reply(reply, price)
+                return charge_reply(counted(reply, estimate), price)
             return charge_failure(error, estimate, ticket.max_output_tokens, price)
 
         request = CallRequest(
@@ -124,13 +124,14 @@ class ModelCalls:
         reply = outcome.value
         if reply is None:
             raise RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        usage = counted(reply, estimate)
         self._recorder.record(
             ModelReplied(
                 turn=turn,
                 message=reply.message,
                 finish=reply.finish,
-                usage=reply.usage,
-                cost_nanos=price.cost(reply.usage) if price else None,
+                usage=usage,
+                cost_nanos=charge_reply(usage, price).cost_nanos,
                 model=reply.model or self._plan.model.name,
                 node_id=outcome.node_id or "",
                 duration_ms=(clock.monotonic() - began) * 1000,

@@ -96,9 +96,16 @@ def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | N
     )
 
 
-def charge_reply(reply: ModelReply, price: ModelPrice | None) -> Charge:
+def counted(reply: ModelReply, worst: Estimate) -> TokenUsage:
+    """Return the reply's usage; where a server reports none, the bounds, because nothing is never what it cost."""
+    if reply.usage.total > 0:
+        return reply.usage
+    return TokenUsage(input_tokens=worst.input_tokens, output_tokens=text_bytes(reply.message))
+
+
+def charge_reply(usage: TokenUsage, price: ModelPrice | None) -> Charge:
     """Return what a reply cost."""
-    return Charge(reply.usage, price.cost(reply.usage) if price else None)
+    return Charge(usage, price.cost(usage) if price else None)
 
 
 def charge_failure(error: BaseException | None, worst: Estimate, granted: int, price: ModelPrice | None) -> Charge:
