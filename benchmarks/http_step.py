@@ -1,4 +1,4 @@
-"""What one step over HTTP costs the client, in ms of CPU: a bare aiohttp loop, and Watchkeeper's remote adapters.
+"""What one step over HTTP costs the client, in ms of CPU: a bare aiohttp loop, Watchkeeper's adapters, and whole runs.
 
 The model is a fake server in a process of its own; it asks for one tool call N times and then answers. A step is one
 turn: the request with the whole conversation so far, the reply, the result of its call. Target: at most 1.3 times the
@@ -22,12 +22,18 @@ import aiohttp
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
+from watchkeeper.app.run import arun
+from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import SystemMessage, ToolMessage, UserMessage
 from watchkeeper.core.model import Model, ModelRequest, ToolSpec
+from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.transcript import Transcript
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.script import Step, call, say
+from watchkeeper.tools.tool import tool
 
 FACTOR, ALLOWANCE = 1.3, 0.3
 SYSTEM = "You are a careful clerk. " * 8
@@ -39,6 +45,8 @@ LOOKUP = ToolSpec(
     {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
 )
 STEPS_PER_SAMPLE = 600
+LIMITS = Limits(deadline="1h", max_cost_usd=1000, max_total_tokens=10**12, max_steps=10**9, max_turns=10**9)
+PRICES = {name: ModelPrice.per_million("0.25", 2) for name in ("gpt-5-mini", "claude-sonnet-5")}
 
 Loop = Callable[[int], Awaitable[None]]
 
@@ -111,6 +119,30 @@ def adapter_loop(model: Model) -> Loop:
     return loop
 
 
+def run_loop(model: Model) -> Loop:
+    """Return the same loop as a whole run: the gate with all its ceilings, the log, the session, transactions."""
+    results: list[str] = []
+
+    @tool(name=LOOKUP.name)
+    async def lookup(word: str) -> str:
+        """Look a word up in the dictionary."""
+        return results.pop()
+
+    sections = [
+        MarkdownSection(title="Role", key="role", template=SYSTEM, role="system"),
+        MarkdownSection(title="Task", key="task", template=TASK, tools=(lookup,)),
+    ]
+    template = PromptTemplate(ns="bench", key="http", sections=sections)
+
+    async def loop(steps: int) -> None:
+        results[:] = [result(step, steps) for step in reversed(range(steps))]
+        ended = await arun(template, model=model, limits=LIMITS, prices=PRICES, store=None)
+        assert ended.output == "Done.", ended.sentence()
+        assert ended.usage.tool_calls == steps
+
+    return loop
+
+
 async def measure(loops: dict[str, Loop], steps: int, samples: int) -> dict[str, float]:
     """Return the median CPU ms per step of each loop; the loops take turns, so that all see the same machine."""
     runs = max(1, STEPS_PER_SAMPLE // steps)
@@ -136,6 +168,7 @@ async def compare(openai_url: str, anthropic_url: str, sizes: list[int], samples
     async with aiohttp.ClientSession() as session:
         loops = {"aiohttp": aiohttp_loop(session, openai_url)}
         loops |= {name: adapter_loop(model) for name, model in models.items()}
+        loops |= {f"run, {name}": run_loop(models[name]) for name in ("openai chat", "anthropic")}
         found = {size: await measure(loops, size, samples) for size in sizes}
     for model in models.values():
         await model.close()
