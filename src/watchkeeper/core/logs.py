@@ -33,3 +33,8 @@ def logger() -> FilteringBoundLogger:
             )
         )
     return cast("FilteringBoundLogger", _made[0])
+
+
+def enabled(level: int) -> bool:
+    """Return whether anybody listens to lines of this level; cheap, for lines that are written often."""
+    return logging.getLogger("watchkeeper").isEnabledFor(level)

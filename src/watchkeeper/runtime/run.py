@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from watchkeeper.core.logs import logger
+from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message, SystemMessage, UserMessage
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
@@ -149,6 +150,8 @@ def _close(
 
 def _log_line(plan: RunPlan[Any], home: RunHome, end: End, duration: timedelta, remaining: float | None) -> None:
     """Write one structured line with the time that was left (seed: deadlines, "Observability")."""
+    if not enabled(logging.INFO):
+        return
     stop: Stop | None = end.stop
     logger().info(
         "run.completed" if stop is None else "run.stopped",
