@@ -31,6 +31,8 @@ class Rate:
 
     def at(self, input_tokens: int) -> int:
         """Return the rate for a call with this much input."""
+        if not self.tiers:
+            return self.base
         rate = self.base
         for start, tier_rate in self.tiers:
             if input_tokens > start:
@@ -39,6 +41,8 @@ class Rate:
 
     def worst(self, input_tokens: int) -> int:
         """Return the dearest rate that a call with at most this much input can meet."""
+        if not self.tiers:
+            return self.base
         return max((self.base, *(rate for start, rate in self.tiers if input_tokens > start)))
 
 

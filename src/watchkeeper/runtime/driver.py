@@ -81,9 +81,10 @@ class _Driver:
         """Take one step of the machine, and record what it said to the model."""
         before = len(self.transcript)
         command = self.machine.handle(signal)
-        for message in self.transcript.since(before):
-            if isinstance(message, UserMessage):
-                self.recorder.record(NoticeAppended(message.text, self.home.clock.now()))
+        if len(self.transcript) > before:
+            for message in self.transcript.since(before):
+                if isinstance(message, UserMessage):
+                    self.recorder.record(NoticeAppended(message.text, self.home.clock.now()))
         return command
 
     async def _execute(self, command: Command) -> Signal:

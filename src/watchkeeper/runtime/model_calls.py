@@ -6,7 +6,6 @@ and its output cap is what the gate granted.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from watchkeeper.containment.call import CallRequest, Ticket
@@ -94,14 +93,7 @@ class ModelCalls:
         began = clock.monotonic()
 
         async def work(ticket: Ticket) -> ModelReply:
-            return await self._plan.model.turn(
-                replace(
-                    self._request,
-                    max_output_tokens=ticket.max_output_tokens,
-                    timeout=ticket.timeout,
-                    tool_choice="none" if landing else "auto",
-                )
-            )
+            return await self._plan.model.turn(self._request_for(ticket, landing))
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             if reply is not None:
@@ -140,6 +132,20 @@ class ModelCalls:
             )
         )
         return reply
+
+    def _request_for(self, ticket: Ticket, landing: bool) -> ModelRequest:
+        """Return the turn's request: what every turn repeats, and what the gate granted this one."""
+        whole = self._request
+        return ModelRequest(
+            transcript=whole.transcript,
+            tools=whole.tools,
+            tool_choice="none" if landing else "auto",
+            output=whole.output,
+            max_output_tokens=ticket.max_output_tokens,
+            settings=whole.settings,
+            timeout=ticket.timeout,
+            on_delta=whole.on_delta,
+        )
 
     @property
     def _landing_cap(self) -> int:

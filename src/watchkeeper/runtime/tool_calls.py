@@ -71,6 +71,7 @@ class ToolCalls:
         self._plan = plan
         self._home = home
         self._recorder = recorder
+        self._run_id = str(home.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
         self._scope = ToolScope(
             session=home.session,
@@ -151,14 +152,14 @@ class ToolCalls:
             call_id=call.call_id,
             tool_name=tool.name,
             attempt=number,
-            idempotency_key=f"{self._home.run_context.run_id}:{call.call_id}",
-            deadline=self._deadline(ticket),
+            idempotency_key=f"{self._run_id}:{call.call_id}",
+            deadline=self._home.gate.work_deadline if tool.timeout is None else self._deadline(ticket),
             cancellation=ticket.cancellation,
         )
         return ToolContext(info, self._scope)
 
     def _deadline(self, ticket: Ticket) -> Deadline | None:
-        """Return when the call will be cancelled: at the run's deadline, or earlier if the tool has its own."""
+        """Return when a call with a time-out of its own will be cancelled: then, or at the run's deadline."""
         whole = self._home.gate.work_deadline
         if ticket.timeout is None:
             return whole
