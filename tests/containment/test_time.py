@@ -25,7 +25,9 @@ from tests.containment.gates import (
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.deadline import Deadline
@@ -554,18 +556,14 @@ async def test_a_call_that_is_admitted_while_its_context_is_being_closed_is_inte
     clock: TestClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = gate_with(clock)
-    passage = gate._passage  # pyright: ignore[reportPrivateUsage]
-    check = passage.check_open
-    closed = False
+    admit = MemoryLedger.admit
 
-    def close_after_the_check(_: object) -> None:
-        nonlocal closed
-        check()
-        if not closed:
-            closed = True
-            gate.close()
+    def admit_and_close(ledger: MemoryLedger, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
+        grant = admit(ledger, demand, now, waiter)
+        gate.close()
+        return grant
 
-    monkeypatch.setattr(type(passage), "check_open", close_after_the_check)
+    monkeypatch.setattr(MemoryLedger, "admit", admit_and_close)
     outcome = await gate.acall(TOOL, Held())
     assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from watchkeeper.containment.account import RETRIES, Account
 from watchkeeper.containment.demand import Demand, held_after
 from watchkeeper.core.stop import Stop
 
 
-class Admitted(NamedTuple):
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """It may run, with at most so many output tokens."""
 
     output_tokens: int
 
 
-class Stopped(NamedTuple):
+class Stopped(msgspec.Struct, frozen=True):
     """It may not: this stop was latched before."""
 
     stop: Stop
 
 
-class Expired(NamedTuple):
+class Expired(msgspec.Struct, frozen=True):
     """It may not: the time is over."""
 
 
@@ -73,17 +75,17 @@ def decide(demand: Demand, now: float) -> Verdict:
         return Expired()
 
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
-    held = held_after(demand)
-    output = demand.most
+    concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
+    hold, held = account.hold, held_after(demand)
     waits: Waits | None = None
     for count, ceiling, level in account.ceilings:
-        if not demand.concerns[count]:
+        if not concerns[count]:
             continue
-        want, price = demand.wants[count], demand.per_output[count]
+        want, price = wants[count], prices[count]
         if count == RETRIES and demand.may_fail:
             ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
             want = 0 if level in demand.covered else 1
-        growth = held[count] - account.hold[count]
+        growth = held[count] - hold[count]
         left = ceiling - level.settled[count]
         free = left - level.reserved[count] - growth
         if left > 0 and (want + price * output <= free or (want == 0 and price == 0 and growth <= 0)):

@@ -22,7 +22,7 @@ from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Wo
 from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
-from watchkeeper.containment.flight import CURRENT, LeftBehindError, as_coroutine, fly, step_out
+from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.incidents import Incidents
 from watchkeeper.containment.ledger import MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
@@ -157,10 +157,11 @@ class ExecutionContext:
         """
         passage = self._passage
         entered = passage.enter(request)
-        if isinstance(entered, Waiter):
-            entered = await wait_turn(passage, request, entered, self._clock)
-        if isinstance(entered, Outcome):
-            return entered
+        if not isinstance(entered, Flight):
+            if isinstance(entered, Waiter):
+                entered = await wait_turn(passage, request, entered, self._clock)
+            if isinstance(entered, Outcome):
+                return entered
         flight = entered
         value: T | None = None
         error: BaseException | None = None
@@ -193,10 +194,11 @@ class ExecutionContext:
         """
         passage = self._passage
         entered = passage.enter(request)
-        if isinstance(entered, Waiter):
-            entered = block_for_turn(passage, request, entered, self._clock)
-        if isinstance(entered, Outcome):
-            return entered
+        if not isinstance(entered, Flight):
+            if isinstance(entered, Waiter):
+                entered = block_for_turn(passage, request, entered, self._clock)
+            if isinstance(entered, Outcome):
+                return entered
         flight = entered
         value: T | None = None
         error: BaseException | None = None

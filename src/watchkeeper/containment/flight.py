@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, ContextVar, Token
 from types import CoroutineType, coroutine
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar
 
 from watchkeeper.containment.account import Account
 from watchkeeper.containment.call import CallRequest, Ticket
@@ -76,7 +76,12 @@ class Flight(Ticket):
         self, node: Node, outer: Flight | None, demand: Demand, request: CallRequest, token: CancellationToken
     ) -> None:
         """Begin a call that has been admitted."""
-        super().__init__(node, demand.granted, token)
+        self.node = node
+        self.max_output_tokens = demand.granted
+        self.timeout = None
+        self.charged_nanos = None
+        self._parent_token = token
+        self._token = None
         self.request = request
         self.outer = outer
         self.demand = demand
@@ -179,8 +184,10 @@ CURRENT: Final[ContextVar[Flight | None]] = ContextVar("watchkeeper_call", defau
 
 def step_out(mark: Token[Flight | None]) -> None:
     """Make the call around this one the current one again."""
-    with suppress(ValueError):  # a coroutine closed by the collector: its context is not here to be restored
+    try:  # noqa: SIM105  # on the path of every call
         CURRENT.reset(mark)
+    except ValueError:  # a coroutine closed by the collector: its context is not here to be restored
+        pass
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -303,7 +310,9 @@ def _rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
 
 def as_coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
     """Return work as a coroutine that can be run step by step."""
-    return cast("Coroutine[Any, Any, T]", work) if isinstance(work, CoroutineType) else _awaiting(work)
+    if isinstance(work, CoroutineType):
+        return work  # pyright: ignore[reportUnknownVariableType]  # isinstance forgets what it yields
+    return _awaiting(work)
 
 
 async def _awaiting(work: Awaitable[T]) -> T:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from watchkeeper.containment.call import Meter
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.containment.figures import all_reserved, as_said
@@ -74,8 +76,8 @@ class LateResult:
             self._ledger.correct(flight.demand, self._booked, charge, now)
         if ending is not None:
             said = repr(error) if error is not None else ending.error
-            flight.node.ending = ending._replace(
-                cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
+            flight.node.ending = replace(
+                ending, cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
             )
         self._forget()
 

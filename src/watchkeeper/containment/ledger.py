@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from watchkeeper.containment.account import (
     CACHE_WRITE_TOKENS,
@@ -34,7 +36,7 @@ from watchkeeper.core.stop import Stop
 ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
 
 
-class Refused(NamedTuple):
+class Refused(msgspec.Struct, frozen=True):
     """The call may not run: why, and whether this very refusal latched the stop."""
 
     stop: Stop
@@ -140,6 +142,8 @@ class MemoryLedger:
             grant: Grant
             if isinstance(verdict, Admitted):
                 self._reserve(demand, verdict.output_tokens)
+                if waiter is None:
+                    return verdict
                 grant = verdict
             elif isinstance(verdict, Waits):
                 grant = verdict
@@ -173,7 +177,8 @@ class MemoryLedger:
                 demand.reserved = ()
                 self._reserving.discard(demand)
             book(chain, charge, 1)
-            self._review(now)
+            if self._waiters:
+                self._review(now)
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
@@ -279,6 +284,8 @@ def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
     """Add a charge to (or take it off) every account in the chain."""
     cost, tokens = charge.cost_nanos, charge.tokens
+    if cost == 0 and tokens is NO_TOKENS:
+        return
     for level in chain:
         settled = level.settled
         if cost is None:

@@ -11,8 +11,10 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple, cast, overload
+from typing import Any, Final, Literal, cast, overload
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
@@ -23,7 +25,7 @@ NodeStatus = Literal["running", "ok", "halted", "aborted", "timeout", "error"]
 KEPT_NODES: Final = 100_000
 
 
-class Ending(NamedTuple):
+class Ending(msgspec.Struct, frozen=True):
     """How a call ended; replaced as a whole, so a reader never sees half of one."""
 
     at: float

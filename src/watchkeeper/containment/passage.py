@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from watchkeeper.containment.account import COST, RETRIES, STEPS, Account
 from watchkeeper.containment.admission import Admitted, Waits
 from watchkeeper.containment.call import CallRequest, Meter, Outcome
@@ -115,7 +117,8 @@ class Passage:
 
     def enter(self, request: CallRequest) -> Flight | Outcome[Any] | Waiter:
         """Ask for admission: return the call, or its refusal, or (for a call that has to wait) what waits for it."""
-        self.check_open()
+        if self.closed:
+            self.check_open()
         if self._priced and not request.estimate.known_cost:
             raise UnpricedModelError(
                 f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds; give a price, or"
@@ -258,7 +261,7 @@ class Passage:
             return Outcome(Decision.RETRY, value, error, reason, None, flight.node)
         stop = no_retry_left(flight, error)
         if flight.node.ending is not None:
-            flight.node.ending = flight.node.ending._replace(stop_reason=stop.reason)
+            flight.node.ending = replace(flight.node.ending, stop_reason=stop.reason)
         self.incidents.report(stop)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, flight.node)
 
