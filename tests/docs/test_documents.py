@@ -21,6 +21,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app import surroundings
+from watchkeeper.app.models import model_from
 from watchkeeper.core.model import Model
 
 ROOT = Path(__file__).parents[2]
@@ -34,21 +35,21 @@ by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_
 def scripted_once(page: types.ModuleType, real: Callable[[str], Model]) -> Callable[[str], Model]:
     """Return what makes models of strings on a page: the page's script, used up at once, else the real thing."""
 
-    def model_from(text: str) -> Model:
+    def make(text: str) -> Model:
         script = vars(page).pop("SCRIPT", None)
         if script is None:
             return real(text)
         provider, _, name = text.partition(":")
         return ScriptedModel(script, name=name or text, provider=provider, free=provider == "local")
 
-    return model_from
+    return make
 
 
 @by_page
 def test_every_python_block_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(surroundings, "model_from", scripted_once(module, surroundings.model_from))
+    monkeypatch.setattr(surroundings, "model_from", scripted_once(module, model_from))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     parser = PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
