@@ -9,12 +9,14 @@ import weakref
 from typing import Any
 
 from tests.containment.gates import TOOL, Held, answer, costing, gate_with, settle, started, unlimited
+from watchkeeper.containment.account import STEPS
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.config import ExecutionConfig
+from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.flight import CURRENT
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import Landing, Limits
 
 
 def timers() -> int:
@@ -102,11 +104,16 @@ async def test_closing_lets_go_of_work_that_was_left_behind() -> None:
     assert gone() is None
 
 
-async def test_a_context_that_nobody_closed_is_collected_with_its_calls() -> None:
-    gate = gate_with(SYSTEM_CLOCK, deadline="1h")
-    await gate.acall(TOOL, answer)
-    child = gate.child(unlimited())
-    gone = [weakref.ref(gate), weakref.ref(child)]
-    del gate, child
+async def test_a_context_that_nobody_closed_is_collected_and_gives_back_what_it_holds() -> None:
+    root = gate_with(SYSTEM_CLOCK, deadline="1h", max_steps=10)
+    child = root.child(unlimited(landing=Landing()))
+    await child.acall(TOOL, answer)
+    account = root._account  # pyright: ignore[reportPrivateUsage]
+    assert account.reserved[STEPS] == 1
+    gone = [weakref.ref(root), weakref.ref(child)]
+    del root
+    assert (await child.acall(TOOL, answer)).decision is Decision.ALLOW  # a child keeps what it depends on
+    del child
     gc.collect()
     assert [ref for ref in gone if ref() is not None] == []
+    assert account.reserved == [0] * 7

@@ -88,6 +88,7 @@ class ExecutionContext:
         """Do what opening a root and opening a child have in common."""
         self.limits: Limits = limits
         self._tree = tree
+        self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         account: Account = Account(limits, parent._account if parent else None, name)
         self._account = account
@@ -296,6 +297,11 @@ class ExecutionContext:
         """
         self._unlink()
         self._passage.close()
+
+    def __del__(self) -> None:
+        """Close a context that nobody closed, so that what it holds comes back."""
+        if hasattr(self, "_unlink"):
+            self.close()
 
     def __enter__(self) -> ExecutionContext:
         """Return the context."""

@@ -256,18 +256,30 @@ class MemoryLedger:
         for waiter in tuple(self._waiters):
             if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
                 waiter.tell()
-        if not any(waiter.told for waiter in self._waiters) and not self._can_release():
+        if not any(waiter.told for waiter in self._waiters) and not self._can_release(now):
             youngest = self._waiters[-1]
             youngest.last_chance = True
             youngest.tell()
 
-    def _can_release(self) -> bool:
-        """Return whether anybody who does not wait himself holds something back."""
+    def _can_release(self, now: float) -> bool:
+        """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
         stuck = {demand for waiter in self._waiters for demand in waiter.around}
-        if not self._reserving <= stuck:
-            return True
         waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
-        return not self._holding <= waiting
+        wanted = {verdict[::2] for waiter in self._waiters if isinstance(verdict := decide(waiter.demand, now), Waits)}
+        return any(
+            holds(demand, count) and level in demand.account.chain
+            for demand in self._reserving - stuck
+            for count, level in wanted
+        ) or any(
+            account.hold[count] and level in account.chain
+            for account in self._holding - waiting
+            for count, level in wanted
+        )
+
+
+def holds(demand: Demand, count: int) -> bool:
+    """Return whether something of this count is set aside for a call under way."""
+    return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
 
 
 def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
