@@ -19,6 +19,7 @@ import urllib.request
 from typing import Any
 
 PARENT_CHECK_SECONDS = 1.0
+SLOTS = 2
 NEWLINES = ("\n", "\n\n", "{\n", "[\n", ",\n")
 
 
@@ -51,8 +52,10 @@ def start_server(options: dict[str, Any], key: str) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = options["model"]
     params.model_alias = {options["alias"]}
-    params.n_ctx = options["context"]
-    params.n_parallel = 1
+    # Two conversations that take turns in one slot would push out all of each other but what they have in common.
+    params.n_parallel = SLOTS
+    params.n_ctx = SLOTS * options["context"]
+    params.kv_unified = False
     params.cpuparams.n_threads = options["threads"]
     # Weights stay as they are in the file, which processes share through mmap, instead of a private repacked copy:
     # 0.6 GB less memory, half the time to start, prompts a sixth faster, replies a sixth slower.
