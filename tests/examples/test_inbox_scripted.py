@@ -1,0 +1,220 @@
+"""The inbox agent runs whole with a script in the model's place: tools, guards, records, the check at the end.
+
+The script follows a few keywords and understands nothing, so no accuracy is asserted of it here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.examples.scores import answers_of, quote_is_right, wilson
+from watchkeeper import HostFilesystem, Limits, ManyResult, MemoryFilesystem, Prompt, RunResult, run, run_many
+from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
+
+INBOX = Path(__file__).parents[2] / "examples" / "inbox"
+ANSWERS = answers_of(INBOX)
+LETTER = (
+    "From: Ewan Dacre <ewan.dacre@example.com>\nDate: Tue, 10 Mar 2026 09:00:00 +0000\nSubject: My machine\n\n"
+    "Hello,\n\nmy machine LM-34160 leaks. Please have it repaired before Thursday.\n"
+)
+
+
+def file_all(agent: ModuleType, inbox: Path, **options: Any) -> ManyResult[Any]:
+    items = [agent.Message(path.name) for path in sorted((inbox / "messages").iterdir())]
+    return run_many(
+        agent.triage,
+        items,
+        model=ScriptedModel(agent.SCRIPT),
+        filesystem=HostFilesystem(inbox),
+        store=None,
+        label=lambda item: item.path,
+        **options,
+    )
+
+
+@pytest.fixture
+def folder() -> MemoryFilesystem:
+    """One letter, and the directory."""
+    files = MemoryFilesystem()
+    files.write_text("messages/letter.txt", LETTER)
+    for name in ("customers.json", "orders.json"):
+        files.write_text(f"directory/{name}", (INBOX / "directory" / name).read_text(encoding="utf-8"))
+    return files
+
+
+@pytest.fixture
+def follow(agent: ModuleType, folder: MemoryFilesystem) -> Callable[..., RunResult[Any]]:
+    """Run the agent on the letter with given steps."""
+
+    def start(*steps: Any) -> RunResult[Any]:
+        template = replace(agent.triage, task_completion_checker=None)
+        model = ScriptedModel([*steps, Say({"filed_in": "technical"})])
+        result: RunResult[Any] = run(
+            Prompt(template).bind(agent.Message("letter.txt")), model=model, filesystem=folder, store=None
+        )
+        model.assert_complete()
+        return result
+
+    return start
+
+
+READ = Call("read_message", {"path": "letter.txt"})
+LOOK = Call("look_up", {"email": "ewan.dacre@example.com", "order": "LM-34160"})
+WISH = Call(
+    "note_wish", {"wants": "They want us to repair a machine", "quote": "Please have it repaired before Thursday"}
+)
+FILE = Call("file_record", {"queue": "technical", "hurry": "date"})
+
+
+def said(result: RunResult[Any], name: str) -> str:
+    """What the tool of a name told the model last."""
+    from watchkeeper import ToolInvoked
+
+    told = [entry.event for entry in result.session.log if isinstance(entry.event, ToolInvoked)]
+    return [event.rendered_output for event in told if event.name == name][-1]
+
+
+def test_every_message_gets_a_record_and_none_is_left_out(agent: ModuleType, inbox: Path) -> None:
+    result = file_all(agent, inbox)
+    assert not result.not_done, [item.sentence() for item in result.not_done]
+    filed = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in (inbox / "filed").iterdir()}
+    assert sorted(filed) == [f"{number:02}.json" for number in range(1, len(ANSWERS) + 1)]
+    for record in filed.values():
+        answer = ANSWERS[record["file"]]
+        assert record["error"] == answer["error"]
+        body = (inbox / "messages" / record["file"]).read_bytes().decode().partition("\n\n")[2]
+        assert record["quote"] is None or record["quote"] in body
+    said = agent.report(result)
+    assert f"{len(ANSWERS)} records for {len(ANSWERS)} messages, nothing was left out" in said
+
+
+def test_report_names_what_a_limit_left_out(agent: ModuleType, inbox: Path) -> None:
+    result = file_all(agent, inbox, limits=Limits(max_tool_calls=10), concurrency=1)
+    left = [item.item for item in result.not_done]
+    assert left
+    report = agent.report(result)
+    assert "nothing was left out" not in report
+    assert all(name in report.partition("LEFT OUT: ")[2] for name in left if name is not None)
+
+
+def test_report_names_a_record_that_nobody_asked_for(agent: ModuleType, inbox: Path) -> None:
+    result = file_all(agent, inbox)
+    swapped = replace(result.results[0], item="99.txt")
+    report = agent.report(replace(result, results=(swapped, *result.results[1:])))
+    assert "LEFT OUT: 99.txt" in report
+    assert "FILED UNASKED: 01.txt" in report
+
+
+def test_an_answer_without_a_record_is_not_done(agent: ModuleType, inbox: Path) -> None:
+    model = ScriptedModel(lambda _: Say({"filed_in": "billing"}))
+    result = run(
+        Prompt(agent.triage).bind(agent.Message("01.txt")), model=model, filesystem=HostFilesystem(inbox), store=None
+    )
+    assert not result.ok
+    assert not (inbox / "filed").exists()
+
+
+def test_record_holds_what_the_tools_found(agent: ModuleType, follow: Callable[..., RunResult[Any]]) -> None:
+    record = follow(READ, LOOK, WISH, FILE).session[agent.Record].latest()
+    assert record == agent.Record(
+        file="letter.txt",
+        queue="technical",
+        urgency="high",
+        customer="C-1083",
+        order="LM-34160",
+        quote="Please have it repaired before Thursday.",
+        wants="They want us to repair a machine",
+    )
+
+
+def test_urgency_follows_from_the_hurry_but_is_low_in_other(
+    agent: ModuleType, follow: Callable[..., RunResult[Any]]
+) -> None:
+    for queue, hurry, urgency in (
+        ("technical", "none", "normal"),
+        ("account", "stranger", "high"),
+        ("delivery", "no_hurry", "low"),
+        ("other", "danger", "low"),
+    ):
+        record = follow(READ, LOOK, WISH, Call("file_record", {"queue": queue, "hurry": hurry})).session[agent.Record]
+        assert record.latest().urgency == urgency
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"email": "someone.else@example.com", "order": ""}, "is not the address in the From line"),
+        ({"email": "ewan.dacre@example.com", "order": "LM-52731"}, "does not name 'LM-52731'"),
+        ({"email": "ewan.dacre@example.com", "order": ""}, "The message names LM-34160: give one of them."),
+    ],
+)
+def test_look_up_takes_nothing_that_the_message_does_not_say(
+    follow: Callable[..., RunResult[Any]], arguments: dict[str, str], complaint: str
+) -> None:
+    assert complaint in said(follow(READ, Call("look_up", arguments)), "look_up")
+
+
+def test_an_invented_quote_is_refused_and_nothing_is_filed(
+    agent: ModuleType, follow: Callable[..., RunResult[Any]], folder: MemoryFilesystem
+) -> None:
+    invented = Call("note_wish", {"wants": "They want us to send money", "quote": "Transfer everything at once"})
+    result = follow(READ, LOOK, invented, FILE)
+    assert 'The message does not say "Transfer everything at once"' in said(result, "note_wish")
+    assert said(result, "file_record") == "Not filed: first call note_wish."
+    assert result.session[agent.Record].latest() is None
+    assert not folder.exists("filed/letter.json")
+
+
+def test_nothing_can_be_looked_up_before_the_message_was_read(follow: Callable[..., RunResult[Any]]) -> None:
+    assert "read the message first" in said(follow(LOOK), "look_up")
+
+
+@pytest.mark.parametrize(
+    ("quote", "sentence"),
+    [
+        ("the pump hums loudly since Monday", "The pump hums, loudly, since Monday."),
+        ("Can you help? I hope so, it is my only", "I hope so, it is my only one!"),
+        ("An entirely different text", None),
+        ("short", None),
+    ],
+)
+def test_a_quote_means_the_sentence_that_holds_most_of_it(agent: ModuleType, quote: str, sentence: str | None) -> None:
+    body = "Hello,\n\nThe pump hums, loudly, since Monday. Can you help?\nI hope so, it is my only one!"
+    assert agent.sentence_of(quote, body) == sentence
+
+
+def test_hurry_is_looked_for_in_the_text_and_a_far_day_is_none(agent: ModuleType) -> None:
+    def clues(body: str) -> dict[str, str]:
+        from datetime import UTC, datetime
+
+        tuesday = datetime(2026, 3, 10, tzinfo=UTC)
+        found: dict[str, str] = agent.clues_in(agent.Reading("x.txt", "a@example.com", tuesday, body, body))
+        return found
+
+    assert clues("It smells burnt. Please look.") == {"danger": "It smells burnt."}
+    assert clues("We leave on Friday.") == {"date": "We leave on Friday."}
+    assert clues("It broke on Monday.") == {}
+    assert clues("Take your time.\nNo hurry.") == {"no_hurry": "Take your time."}
+
+
+def test_quotes_are_scored_as_the_data_page_says() -> None:
+    body = "My pump hums. Please repair it soon, thank you."
+    evidence = ["Please repair it soon, thank you."]
+    assert quote_is_right("Please repair it soon", body, evidence)
+    assert quote_is_right(body, body, evidence)
+    assert not quote_is_right("My pump hums.", body, evidence)
+    assert not quote_is_right("repair it", body, evidence)
+    assert not quote_is_right("Please repair it now", body, evidence)
+    assert not quote_is_right(None, body, evidence)
+
+
+def test_interval_is_wilsons() -> None:
+    low, high = wilson(25, 35)
+    assert (round(low, 3), round(high, 3)) == (0.549, 0.837)
