@@ -17,7 +17,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := -c requirements/constraints.txt
 WANTED := pyproject.toml requirements/constraints.txt
 
-EXAMPLE ?= examples/inbox/agent.py:triage --each 'examples/inbox/messages/*.txt' --first 6
+EXAMPLE ?= examples/inbox/agent.py:triage --each 'examples/inbox/messages/*.txt' --first 6 --files examples/inbox \
+    --concurrency 1 --max-turns 12 --timeout 10m --after report
 MODEL ?= $(or $(shell printf '%s' '$(ARGS)' | sed -n 's/.*--model[= ]*\([^ ]*\).*/\1/p'),local)
 PROVIDER := $(firstword $(subst :, ,$(MODEL)))
 

@@ -144,7 +144,9 @@ def test_urgency_follows_from_the_hurry_but_is_low_in_other(
         ("other", "danger", "low"),
     ):
         record = follow(READ, LOOK, WISH, Call("file_record", {"queue": queue, "hurry": hurry})).session[agent.Record]
-        assert record.latest().urgency == urgency
+        latest = record.latest()
+        assert latest is not None
+        assert latest.urgency == urgency
 
 
 @pytest.mark.parametrize(
