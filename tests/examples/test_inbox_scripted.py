@@ -182,14 +182,17 @@ def test_nothing_can_be_looked_up_before_the_message_was_read(follow: Callable[.
     ("quote", "sentence"),
     [
         ("the pump hums loudly since Monday", "The pump hums, loudly, since Monday."),
-        ("Can you help? I hope so, it is my only", "I hope so, it is my only one!"),
+        ("The pump hums, loudly, since Monday. Can you help me now?", "Can you help me now?"),
+        ("I hope so, it is my on", "I hope so, it is my only one!"),
         ("An entirely different text", None),
         ("short", None),
     ],
 )
-def test_a_quote_means_the_sentence_that_holds_most_of_it(agent: ModuleType, quote: str, sentence: str | None) -> None:
-    body = "Hello,\n\nThe pump hums, loudly, since Monday. Can you help?\nI hope so, it is my only one!"
-    assert agent.sentence_of(quote, body) == sentence
+def test_a_quote_means_the_sentence_in_it_that_is_nearest_to_the_request(
+    agent: ModuleType, quote: str, sentence: str | None
+) -> None:
+    body = "Hello,\n\nThe pump hums, loudly, since Monday. Can you help me now?\nI hope so, it is my only one!"
+    assert agent.sentence_of(quote, "They want us to help", body) == sentence
 
 
 def test_hurry_is_looked_for_in_the_text_and_a_far_day_is_none(agent: ModuleType) -> None:
