@@ -514,17 +514,34 @@ async def test_a_child_may_land_after_the_work_above_was_stopped(clock: TestCloc
     assert (await child.acall(CallRequest("llm", phase="landing"), answer)).decision is Decision.ALLOW
 
 
+async def test_a_call_never_waits_for_what_is_kept_for_landing_above_it(clock: TestClock) -> None:
+    """The context above cannot land before the call below it has ended: what it keeps counts as spent."""
+    parent = ExecutionContext(unlimited(max_cost_usd=1, landing=Landing()), clock=clock)
+    await parent.acall(reply(1, landing=Estimate(0, 40, 1, 0, dollars(0.01))), answer)
+    child = parent.child(unlimited())
+    grandchild = child.child(unlimited())
+    async with asyncio.timeout(10):
+        assert (await child.acall(costing(0.5), answer)).decision is Decision.ALLOW
+        for gate in (child, grandchild):
+            assert (await gate.acall(costing(0.2), answer)).stop_reason == "budget_exceeded"
+            assert gate.stop is not None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 async def test_siblings_that_all_keep_something_for_landing_do_not_wait_for_each_other_for_ever(
-    clock: TestClock,
+    clock: TestClock, order: tuple[int, ...]
 ) -> None:
     root = gate_with(clock, max_cost_usd=1)
     landing = Estimate(0, 30, 1, 0, dollars(0.01))
     children = [root.child(unlimited(landing=Landing()), f"item {n}") for n in range(3)]
     for child in children:
         await child.acall(reply(1, landing=landing), answer)
+    children = [children[place] for place in order]
     async with asyncio.timeout(10):
         first = await started(children[0].acall(costing(0.5, landing=landing), answer))
         second = await started(children[1].acall(costing(0.5, landing=landing), answer))
+        assert not first.done()
+        assert not second.done()
         third = await started(children[2].acall(costing(0.5, landing=landing), answer))
         refused = await third  # the youngest gives way; it may land with what it kept, and latches nothing
         assert refused.stop_reason == "budget_exceeded"

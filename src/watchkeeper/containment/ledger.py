@@ -265,7 +265,8 @@ class MemoryLedger:
         """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
         stuck = {demand for waiter in self._waiters for demand in waiter.around}
         waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
-        wanted = {verdict[::2] for waiter in self._waiters if isinstance(verdict := decide(waiter.demand, now), Waits)}
+        verdicts = [decide(waiter.demand, now) for waiter in self._waiters]
+        wanted = {(verdict.limit, verdict.account) for verdict in verdicts if isinstance(verdict, Waits)}
         return any(
             holds(demand, count) and level in demand.account.chain
             for demand in self._reserving - stuck
