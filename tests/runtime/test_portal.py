@@ -105,6 +105,43 @@ def test_the_third_ctrl_c_is_raised_at_once() -> None:
     assert count == 2
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_an_exit_out_of_the_work_reaches_the_caller_and_leaves_the_loop_running(error: BaseException) -> None:
+    portal = Portal()
+
+    async def inner() -> None:
+        raise error
+
+    async def leave() -> None:
+        await asyncio.gather(inner(), asyncio.sleep(0))
+
+    with pytest.raises(type(error)):
+        portal.call(leave(), "x")
+    assert portal.call(colour(), "x") == "none"
+
+
+def test_what_a_programs_own_signal_handler_raises_cancels_the_work() -> None:
+    ended = threading.Event()
+
+    def exit_at_once(number: int, frame: object) -> None:
+        raise SystemExit(0)
+
+    async def wait() -> None:
+        try:
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    before = signal.signal(signal.SIGTERM, exit_at_once)
+    try:
+        with pytest.raises(SystemExit):
+            Portal().call(wait(), "x")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.wait(10)
+
+
 def test_a_programs_own_handler_is_kept() -> None:
     heard: list[int] = []
     answered = threading.Event()

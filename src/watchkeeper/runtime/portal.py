@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 PASSED_ON: Final = 2
 """How many Ctrl-Cs the work is told of; one more ends the wait, so that nothing can hold the terminal for ever."""
+
+LOOK_UP_SECONDS: Final = 0.2
+"""How often a waiting thread looks up. A Ctrl-C that comes in the moment before it falls asleep does not wake it."""
 
 
 class Portal:
@@ -51,6 +54,7 @@ class Portal:
         Raises:
             WatchkeeperError: If called on the portal's own thread.
             KeyboardInterrupt: After a Ctrl-C that cancelled the work.
+            BaseException: Whatever the work raises, or a signal handler while this waits; the work is then cancelled.
         """
         if self._thread is threading.current_thread():
             work.close()
@@ -71,8 +75,9 @@ class Portal:
         with _passing_on(on_interrupt or cancel, loop) as interrupts:
             loop.call_soon_threadsafe(start)
             try:
-                done.wait()
-            except KeyboardInterrupt:
+                while not done.wait(LOOK_UP_SECONDS):
+                    pass
+            except BaseException:  # a Ctrl-C, or what a program's own signal handler raises
                 loop.call_soon_threadsafe(cancel)
                 raise
         if interrupts and on_interrupt is None:
@@ -89,9 +94,20 @@ class Portal:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="watchkeeper-loop", daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="watchkeeper-loop", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop for as long as the process lives.
+
+    asyncio lets a SystemExit or KeyboardInterrupt of a task out of the loop, besides handing it to whoever awaits the
+    task. It must not take along the other runs, nor those to come.
+    """
+    while True:
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 @contextmanager
