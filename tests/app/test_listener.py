@@ -138,6 +138,17 @@ async def test_a_listener_that_raises_is_reported_once_and_gets_nothing_more(
     assert "mine" in caplog.text
 
 
+async def test_a_listener_that_raises_a_cancellation_of_its_own_is_reported_and_gets_nothing_more() -> None:
+    async def stray(batch: Sequence[int]) -> None:
+        raise asyncio.CancelledError
+
+    listener = Listener("stray", stray)
+    listener.put(1)
+    await listener.close()
+    listener.put(2)
+    assert isinstance(listener.failure, asyncio.CancelledError)
+
+
 async def test_a_slow_listener_is_left_behind_and_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     gathered = Gathered()
     gathered.open.clear()

@@ -77,9 +77,11 @@ class Listener(Generic[T]):
                     await cast("Awaitable[None]", self._deliver(batch))
                 else:
                     await run_in_worker(self._deliver, batch)
-            except (Exception, SystemExit) as error:
-                # A SystemExit that left this task would take the whole loop, and with it every run, along.
+            except BaseException as error:
                 self._fail(error)
+                # A SystemExit that left this task would take the whole loop, and with it every run, along.
+                if not isinstance(error, Exception | SystemExit):
+                    raise
         self._task = None
 
     def _fail(self, error: BaseException) -> None:
