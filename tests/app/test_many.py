@@ -200,6 +200,42 @@ def test_limits_for_each_item_end_that_item_alone() -> None:
     assert len({result.run_id for result in many.results}) == 8
 
 
+@pytest.mark.parametrize(
+    ("whole", "limit"),
+    [(Limits(max_total_tokens=1_500), "max_total_tokens"), (Limits(max_steps=7), "max_steps")],
+    ids=["tokens", "steps"],
+)
+def test_a_ceiling_over_all_ends_the_whole_also_where_each_item_has_one(whole: Limits, limit: str) -> None:
+    result = over(limits=whole, each=Limits(max_steps=50), concurrency=1)
+    assert result.stop is not None
+    assert result.stop.limit == limit
+    assert not result.results[-1].ok
+    assert result.results[-1].stop.message.startswith("Not started")
+
+
+def test_the_deadline_of_the_whole_ends_it_also_where_each_item_has_one() -> None:
+    clock = TestClock()
+
+    def slow(request: ModelRequest) -> Any:
+        clock.advance(100)
+        return obedient(request)
+
+    result = over(script=slow, limits=Limits(deadline="5m"), each=Limits(deadline="1h"), concurrency=1, clock=clock)
+    assert result.stop is not None
+    assert result.stop.reason == "timeout"
+
+
+def test_a_label_is_one_short_line_whatever_is_given() -> None:
+    def label(item: Item) -> Any:
+        return f"{item.name}\n" * 100 if item is ITEMS[0] else 5
+
+    result = over(ITEMS[:2], label=label)
+    first, second = (item.item for item in result.results)
+    assert first.startswith("item 0 item 0")
+    assert (len(first), first[-1]) == (200, "…")
+    assert second == "5"
+
+
 def test_turns_are_counted_for_each_item() -> None:
     many = over(limits=Limits(max_turns=3))
     assert all(result.turns <= 3 for result in many.results)

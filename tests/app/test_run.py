@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextD
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.resources import ResourceBinding, Resources
+from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
 
 HELLO = PromptTemplate(ns="tests", key="hello", sections=[MarkdownSection(title="T", key="t", template="Say hello.")])
@@ -146,6 +148,55 @@ def test_resources_are_given_to_tools_and_closed_at_the_end() -> None:
     result = run(template, model=ScriptedModel([Call("use"), "done"]), store=None, resources=resources)
     assert result.ok
     assert made[0].closed
+
+
+class Unclosable:
+    """A connection whose end fails, or never comes."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def aclose(self) -> None:
+        if self.how == "fails":
+            raise OSError("cannot close")
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+@pytest.mark.parametrize("scope", list(Scope))
+def test_what_cannot_be_closed_costs_no_result_and_is_logged(
+    how: str, scope: Scope, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    def use(*, context: ToolContext) -> str:
+        """Use the connection."""
+        context.resources.get(Unclosable)
+        return "used"
+
+    monkeypatch.setattr("watchkeeper.runtime.bounded.CLOSE_SECONDS", 0.05)
+    section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
+    template = PromptTemplate(ns="tests", key="unclosable", sections=[section])
+    resources = Resources([ResourceBinding(Unclosable, lambda _: Unclosable(how), scope)])
+    with caplog.at_level(logging.WARNING):
+        result = run(template, model=ScriptedModel([Call("use"), "done"]), store=None, resources=resources)
+    assert (result.text, result.stop) == ("done", None)
+    assert f"close.{'failed' if how == 'fails' else 'late'}" in caplog.text
+
+
+def test_a_model_that_cannot_be_closed_costs_no_result(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(ScriptedModel):
+        async def close(self) -> None:
+            raise ExceptionGroup("two things", [OSError("the pipe is broken")])
+
+    def named(name: str) -> Broken:
+        return Broken(["done"])
+
+    monkeypatch.setattr("watchkeeper.app.surroundings.model_from", named)
+    with caplog.at_level(logging.WARNING):
+        assert run(HELLO, model="openai:x", store=None).text == "done"
+    assert "the pipe is broken" in caplog.text
 
 
 def test_a_prompt_with_a_placeholder_that_nothing_fills_is_refused() -> None:

@@ -27,6 +27,7 @@ from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import Usage
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
 from watchkeeper.runtime.plan import Place
 from watchkeeper.runtime.portal import PORTAL
@@ -38,6 +39,9 @@ OutputT = TypeVar("OutputT")
 
 PER_ITEM: Final = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None)
 """What limits one item beside the ceilings over all: nothing but the turns, unless the caller says so."""
+
+LABEL_CHARS: Final = 200
+"""A longer label is cut."""
 
 
 def run_many(
@@ -119,7 +123,7 @@ class _Job(Generic[OutputT]):
             finally:
                 unwatch()
                 if options.resources is not None:
-                    await options.resources.aclose()
+                    await closed("the run's resources", options.resources.aclose())
         if result.stop is not None and options.raise_on_stop:
             raise RunStoppedError(result.sentence(), stop=result.stop, result=result)
         return result
@@ -142,7 +146,7 @@ class _Crew(Generic[OutputT]):
         self.context = context
         self.session = session
         self.clock = job.options.clock
-        self.labels = tuple(job.label(item) for item in job.items)
+        self.labels = tuple(one_line(job.label(item)) for item in job.items)
         self.results: list[RunResult[OutputT] | None] = [None] * len(job.items)
         self.next = iter(range(len(job.items)))
         prompt = job.prompt
@@ -195,7 +199,12 @@ class _Crew(Generic[OutputT]):
         """Whether a limit that ended one item was a ceiling over all: one that the item did not have itself."""
         if stop.limit is None or stop.limit == "max_turns":
             return False
-        return getattr(self.each, stop.limit, None) is None
+        own, whole = getattr(self.each, stop.limit, None), getattr(self.gate.limits, stop.limit, None)
+        if own is None or whole is None:
+            return own is None
+        if stop.limit == "deadline":
+            return self.gate.deadline is not None and self.gate.deadline.expired(self.clock)
+        return bool(whole <= own)
 
     async def _worker(self) -> None:
         for index in self.next:
@@ -263,6 +272,12 @@ class _Crew(Generic[OutputT]):
         self.session.dispatch(
             ItemEnded(index, self.labels[index], run_id, result.sentence(), result.stop, self.clock.now())
         )
+
+
+def one_line(label: object) -> str:
+    """Return a label as it can stand in a sentence: one line, and not a whole item that was taken for its own name."""
+    text = " ".join(str(label).split())
+    return text if len(text) <= LABEL_CHARS else f"{text[: LABEL_CHARS - 1]}…"
 
 
 def _as_params(item: Any) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.run_context import RunContext, root_run_context
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.plan import Place, RunHome, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
@@ -93,7 +94,7 @@ async def _run(
                 result = await execute(plan, home)
         finally:
             unwatch()
-            await home.resources.aclose()
+            await closed("the run's resources", home.resources.aclose())
     if result.stop is not None and options.raise_on_stop:
         raise RunStoppedError(result.sentence(), stop=result.stop, result=result) from result.error
     return result

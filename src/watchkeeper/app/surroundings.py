@@ -18,6 +18,8 @@ from watchkeeper.app.prices import check_priced, price_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -76,7 +78,7 @@ async def opened(model: Model | str, limits: Limits, options: RunOptions) -> Asy
     async with AsyncExitStack() as stack:
         if isinstance(model, str):
             asked = model_from(model)
-            stack.push_async_callback(asked.close)
+            stack.push_async_callback(lambda: closed(f"the model {model}", asked.close()))
         else:
             asked = model
         price = price_of(asked, options.prices, options.settings, options.clock)
@@ -86,7 +88,7 @@ async def opened(model: Model | str, limits: Limits, options: RunOptions) -> Asy
         store = open_store(options.store)
         if store is not None:
             if store is not options.store:
-                stack.callback(store.close)
+                stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close)))
             records.append(Listener("store", store.append))
         if options.on_record is not None:
             records.append(Listener("on_record", one_by_one(options.on_record)))

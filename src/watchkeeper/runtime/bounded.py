@@ -1,19 +1,41 @@
-"""Waiting for the user's code no longer than the run may last: for what is neither a model call nor a tool call."""
+"""Waiting for the user's code no longer than is good for the run: for what is neither a model call nor a tool call.
+
+Nothing here hangs, and a cancellation that nobody asked for is a failure of the code that raised it, never an end of
+the run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Final, TypeVar, cast
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
+from watchkeeper.core.logs import logger
 
 T = TypeVar("T")
+
+CLOSE_SECONDS: Final = 10.0
+"""How long the end of a run waits for something to be closed; real seconds, because what is waited for is real."""
 
 
 class RunOverError(Exception):
     """The run was over before what it waited for."""
+
+
+class StrayCancellationError(Exception):
+    """Code raised CancelledError although nobody had cancelled the task it ran in."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("it raised CancelledError, though nobody had cancelled it")
+
+
+def is_cancelled() -> bool:
+    """Return whether somebody has cancelled the task that runs now."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock) -> T:
@@ -23,6 +45,7 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock) -> T:
 
     Raises:
         RunOverError: If the deadline came, or the run was aborted, first.
+        StrayCancellationError: If it was cancelled, but not from here.
     """
     loop = asyncio.get_running_loop()
     over = loop.create_future()
@@ -48,4 +71,26 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock) -> T:
             task.cancel()
     if not task.done():
         raise RunOverError("the run was over before this had ended")
+    if task.cancelled():
+        raise StrayCancellationError
     return task.result()
+
+
+async def closed(what: str, closing: Awaitable[object]) -> None:
+    """Wait a while until something is closed; that it failed, or takes too long, is logged and costs no result."""
+    task = asyncio.ensure_future(closing)
+    await asyncio.wait({task}, timeout=CLOSE_SECONDS)
+    if not task.done():
+        task.cancel()
+        logger().warning("close.late", what=what, waited_seconds=CLOSE_SECONDS)
+        return
+    error: BaseException | None = StrayCancellationError() if task.cancelled() else task.exception()
+    if error is not None:
+        logger().warning("close.failed", what=what, error="; ".join(_reasons(error)))
+
+
+def _reasons(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [reason for part in group.exceptions for reason in _reasons(part)]
+    return [f"{type(error).__name__}: {error}"]

@@ -19,13 +19,13 @@ from watchkeeper.containment.estimate import Charge
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.deadline import Deadline, earliest
 from watchkeeper.core.errors import FilesystemError, ReducerError, SessionError, ToolValidationError
-from watchkeeper.core.logs import logger
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.tagging import check
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import ToolsDone
+from watchkeeper.runtime.bounded import StrayCancellationError, closed, is_cancelled
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
@@ -130,8 +130,13 @@ class ToolCalls:
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
             context = self._context(call, tool, number, ticket)
-            made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
-            return made if isinstance(made, ToolResult) else await made
+            try:
+                made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
+                return made if isinstance(made, ToolResult) else await made
+            except asyncio.CancelledError as error:
+                if is_cancelled():
+                    raise
+                raise StrayCancellationError from error
 
         request = CallRequest(kind="tool", operation_name=tool.name, timeout=tool.timeout, retry=number > 1)
         outcome = await self._home.gate.acall(request, work, no_charge)
@@ -184,10 +189,8 @@ class ToolCalls:
             return
         if attempt.outcome != "ok":
             context.discard()
-        try:
-            await context.aclose()
-        except ExceptionGroup as error:
-            logger().warning("tool.resources_not_closed", tool=context.tool_name, error=str(error.exceptions))
+        if context.has_resources:
+            await closed(f"resources of {context.tool_name}", context.aclose())
 
     def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         home, plan = self._home, self._plan

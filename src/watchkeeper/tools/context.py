@@ -168,6 +168,11 @@ class ToolContext:
                     self._resources.close()
             return self._resources
 
+    @property
+    def has_resources(self) -> bool:
+        """Whether the tool asked for resources, so that there may be something to close."""
+        return self._resources is not None
+
     def commit(self) -> None:
         """Make what the tool did visible: its files and its session, or neither; harmless if that happened already.
 

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.workers import run_in_worker
 
 T = TypeVar("T")
 
@@ -131,7 +132,7 @@ class Resources:
         _report(errors)
 
     async def aclose(self) -> None:
-        """Close what was made here, the last first, waiting where closing is asynchronous.
+        """Close what was made here, the last first; what closes synchronously does so on a worker thread.
 
         Raises:
             ExceptionGroup: Of what closing raised, after everything was closed.
@@ -139,7 +140,7 @@ class Resources:
         errors: list[Exception] = []
         for _, end in self._end():
             try:
-                pending = end()
+                pending = end() if inspect.iscoroutinefunction(end) else await run_in_worker(end)
                 if inspect.isawaitable(pending):
                     await cast("Awaitable[object]", pending)
             except Exception as error:
