@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pytest
 
 from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
-from watchkeeper.core.errors import OutputParseError, ProviderError, RunStoppedError
+from watchkeeper.core.errors import ConfigurationError, OutputParseError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import AssistantMessage, ToolMessage, UserMessage
-from watchkeeper.core.model import ModelReply
+from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
+from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.completion import (
     PredicateChecker,
@@ -352,21 +354,111 @@ async def test_a_failing_reducer_is_recorded_and_costs_nothing_else() -> None:
     assert "ReducerFailed" in kinds
 
 
-async def test_an_error_that_is_no_providers_passes_through_and_is_settled() -> None:
-    class Bug:
-        name = provider = "bug"
-        native_output = True
-        context_window = max_output_tokens = None
-        free = True
+class Raising:
+    """A model whose turns return, or raise, what it is given."""
 
-        async def turn(self, request: object) -> ModelReply:
-            raise KeyError("a bug in an adapter")
+    name = provider = "raising"
+    native_output = True
+    context_window = max_output_tokens = None
+    free = True
 
-        async def close(self) -> None:
-            pass
+    def __init__(self, *turns: Any) -> None:
+        self.turns = list(turns)
 
-    with pytest.raises(KeyError):
-        await play(agent(), Bug())
+    async def turn(self, request: ModelRequest) -> Any:
+        made = self.turns.pop(0)
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    async def close(self) -> None:
+        pass
+
+
+LOOKS: Final = ModelReply(
+    AssistantMessage("Looking.", (ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}"))), TokenUsage(10, 5)
+)
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@pytest.mark.parametrize("bug", [KeyError("a bug"), asyncio.CancelledError(), None], ids=["error", "cancelled", "none"])
+async def test_a_bug_in_an_adapter_ends_the_work_and_loses_nothing(bug: Any) -> None:
+    result = await play(agent(look), Raising(LOOKS, bug))
+    assert result.stop is not None
+    assert (result.stop.reason, result.stop.source, result.turns) == ("error", "provider", 1)
+    assert result.partial == "Looking."
+    assert outcomes(result) == [("look", "ok"), ("look", "ok")]
+    assert result.error is not None
+    assert result.usage.model_calls == 2
+
+
+async def test_what_is_wrong_with_the_configuration_is_raised_in_the_first_turn() -> None:
+    session = Session()
+    with pytest.raises(ConfigurationError, match="no such option"):
+        await play(agent(), Raising(ConfigurationError("no such option")), session=session)
+    ended = session[RunEnded].latest()
+    assert ended is not None
+    assert ended.stop is not None
+    assert ended.stop.message == "The run was broken off: ConfigurationError: no such option"
+
+
+async def test_a_tool_that_raises_a_cancellation_of_its_own_crashes_alone() -> None:
+    @tool
+    async def stray() -> str:
+        """Cancel nobody knows what."""
+        raise asyncio.CancelledError
+
+    result = await play(agent(stray), [Call("stray"), Say(Report(1))])
+    assert result.output == Report(1)
+    assert outcomes(result) == [("stray", "crashed")]
+
+
+async def test_a_run_that_is_cancelled_has_its_end_on_the_log_and_can_be_continued() -> None:
+    session, began = Session(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    running = asyncio.create_task(play(agent(look, wait), [Calls((Call("look"), Call("wait")))], session=session))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    ended = session[RunEnded].latest()
+    assert ended is not None
+    assert ended.stop is not None
+    assert ended.stop.reason == "aborted"
+    model = ScriptedModel([Say(Report(2))])
+    result = await play(agent(look, wait), model, session=session)
+    assert result.output == Report(2)
+    calls = [call.call_id for message in model.requests[0].transcript for call in getattr(message, "tool_calls", ())]
+    answers = [message for message in model.requests[0].transcript if isinstance(message, ToolMessage)]
+    assert [answer.call_id for answer in answers] == calls
+    assert [(answer.text.split(":")[0], answer.is_error) for answer in answers] == [
+        ("seen", False),
+        ("no result", True),
+    ]
+
+
+@pytest.mark.parametrize("verdict", [None, True, asyncio.CancelledError()], ids=["none", "bool", "cancelled"])
+async def test_a_checker_that_gives_no_verdict_leaves_the_work_unverified(verdict: Any) -> None:
+    class Odd:
+        async def check(self, context: TaskCompletionContext) -> Any:
+            if isinstance(verdict, BaseException):
+                raise verdict
+            return verdict
+
+    result = await play(agent(checker=Odd()), [Say(Report(1))])
+    assert (result.output, result.completion) == (Report(1), "unverified")
 
 
 async def test_the_transcript_of_the_log_is_the_transcript_that_the_model_saw() -> None:

@@ -146,5 +146,11 @@ class _Driver:
 async def _verdict_of(checker: TaskCompletionChecker, context: TaskCompletionContext) -> TaskCompletionResult:
     """Ask a checker: an async one here, a sync one on a worker thread (it may return an awaitable all the same)."""
     is_async = inspect.iscoroutinefunction(checker.check)
-    said = checker.check(context) if is_async else await run_in_worker(checker.check, context)
-    return await said if inspect.isawaitable(said) else said
+    said: object = checker.check(context) if is_async else await run_in_worker(checker.check, context)
+    return _checked(await said if inspect.isawaitable(said) else said)
+
+
+def _checked(verdict: object) -> TaskCompletionResult:
+    if not isinstance(verdict, TaskCompletionResult):
+        raise TypeError(f"check() must return a TaskCompletionResult, not {verdict!r}")
+    return verdict

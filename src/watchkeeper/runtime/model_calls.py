@@ -6,18 +6,20 @@ and its output cap is what the gate granted.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.core.budget import BudgetStatus
-from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop, StopReason
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.runtime.backoff import Backoff
+from watchkeeper.runtime.bounded import StrayCancellationError, is_cancelled
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.pricing import InputBound, charge_failure, charge_reply, counted, estimate_call
@@ -93,7 +95,12 @@ class ModelCalls:
         began = clock.monotonic()
 
         async def work(ticket: Ticket) -> ModelReply:
-            return await self._plan.model.turn(self._request_for(ticket, landing))
+            try:
+                return _checked(await self._plan.model.turn(self._request_for(ticket, landing)))
+            except asyncio.CancelledError as error:
+                if is_cancelled():
+                    raise
+                raise StrayCancellationError from error
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             if reply is not None:
@@ -112,7 +119,7 @@ class ModelCalls:
         if outcome.stop is not None:
             raise WorkStoppedError(outcome.stop, outcome.error)
         if outcome.error is not None:
-            raise outcome.error
+            raise _passed_on(outcome.error, turn)
         reply = outcome.value
         if reply is None:
             raise RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
@@ -185,6 +192,23 @@ def affords(status: BudgetStatus, *calls: Estimate) -> bool:
     nanos = sum(call.input_nanos + call.min_output_tokens * call.output_nanos_per_token for call in calls)
     left_tokens, left_usd = status.remaining_tokens, status.remaining_cost_usd
     return (left_tokens is None or tokens <= left_tokens) and (left_usd is None or nanos <= left_usd * NANOS_PER_USD)
+
+
+def _checked(reply: object) -> ModelReply:
+    if not isinstance(reply, ModelReply):
+        raise TypeError(f"turn() must return a ModelReply, not {reply!r}")
+    return reply
+
+
+def _passed_on(error: BaseException, turn: int) -> BaseException:
+    """Return what is raised for a failed attempt: a bug in an adapter ends the work, it never loses what was done.
+
+    What is wrong with the configuration shows in the first turn, where there is nothing to lose yet.
+    """
+    if isinstance(error, ProviderError) or (turn == 1 and isinstance(error, ConfigurationError)):
+        return error
+    said = f"The model failed unexpectedly: {type(error).__name__}: {error}"
+    return WorkStoppedError(Stop("error", "provider", said), error)
 
 
 def provider_stop(error: ProviderError) -> Stop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchkeeper.core.messages import ToolMessage, UserMessage
+from watchkeeper.core.messages import ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.events import PromptRendered
@@ -17,15 +17,15 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
     """Return the conversation that a log tells of.
 
     A reply is followed by one message per tool call, in the order of the calls; of several attempts at a call the last
-    one counts.
+    one counts. A call whose run was broken off before it had a result is answered with that, because providers refuse
+    calls that nobody answered.
     """
     transcript = Transcript()
-    results: dict[str, ToolMessage | None] = {}
+    results: dict[str, ToolMessage] = {}
 
     def flush() -> None:
         for message in results.values():
-            if message is not None:
-                transcript.append(message)
+            transcript.append(message)
         results.clear()
 
     for envelope in log:
@@ -41,7 +41,7 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 kept = kept_message(message, finish, landing=landing)
                 if kept is not None:
                     transcript.append(kept)
-                    results.update(dict.fromkeys(call.call_id for call in kept.tool_calls))
+                    results.update((call.call_id, unanswered(call)) for call in kept.tool_calls)
             case NoticeAppended(text=text):
                 flush()
                 transcript.append(UserMessage.of(text))
@@ -49,3 +49,9 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 pass
     flush()
     return transcript
+
+
+def unanswered(call: ToolCall) -> ToolMessage:
+    """Return what a model is told of a call whose run ended before the call did."""
+    said = "no result: the run was broken off; the call may or may not have had its effect"
+    return ToolMessage(call.call_id, call.name, said, is_error=True)

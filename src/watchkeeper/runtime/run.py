@@ -12,7 +12,7 @@ from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.commands import End
 from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.runtime.driver import Ending, drive
+from watchkeeper.runtime.driver import drive
 from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
@@ -27,18 +27,21 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.
+        CancelledError: If the task is cancelled; the run's end is on the log all the same.
     """
     clock, gate = home.clock, home.gate
     recorder = Recorder(home.session, clock)
     started_at, began = clock.now(), clock.monotonic()
     _announce(plan, home, recorder)
     transcript = _opening(plan, home, recorder)
-    ending = await drive(plan, home, transcript)
+    try:
+        ending = await drive(plan, home, transcript)
+    except BaseException as error:
+        _close(plan, home, recorder, broken_off(error), timedelta(seconds=clock.monotonic() - began))
+        raise
     duration = timedelta(seconds=clock.monotonic() - began)
-    deadline = gate.deadline
-    remaining = deadline.remaining(clock).total_seconds() if deadline else None
-    _close(plan, home, recorder, ending, duration, remaining)
     end = ending.end
+    _close(plan, home, recorder, end, duration)
     return RunResult(
         run_id=home.run_context.run_id,
         prompt_name=plan.prompt.name,
@@ -58,6 +61,12 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         error=ending.error if end.stop is not None else None,
         item=home.place.item if home.place else None,
     )
+
+
+def broken_off(error: BaseException) -> End:
+    """Return the end of a run that has no result because this was raised in it."""
+    said = f"The run was broken off: {type(error).__name__}{': ' if str(error) else ''}{error}"
+    return End(stop=Stop("error" if isinstance(error, Exception) else "aborted", "caller", said))
 
 
 def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
@@ -112,12 +121,12 @@ def _close(
     plan: RunPlan[Any],
     home: RunHome,
     recorder: Recorder,
-    ending: Ending,
+    end: End,
     duration: timedelta,
-    remaining: float | None,
 ) -> None:
     """Record the end: the prompt's outcome, then the run's, with the time that was left."""
-    end, gate, now = ending.end, home.gate, home.clock.now()
+    gate, now = home.gate, home.clock.now()
+    remaining = gate.deadline.remaining(home.clock).total_seconds() if gate.deadline else None
     if end.stop is None:
         recorder.record(
             PromptExecuted(
