@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +29,7 @@ from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.budget import BudgetStatus
-from watchkeeper.core.clock import TestClock
+from watchkeeper.core.clock import TestClock, Timer
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.stop import Stop
@@ -323,6 +324,35 @@ async def test_a_waiting_call_waits_at_most_to_its_deadline(clock: TestClock) ->
     clock.advance(5)
     assert (await second).stop_reason == "timeout"
     assert gate.stop is None
+    held.let_go.set()
+    await first
+
+
+class HastyClock(TestClock):
+    """A clock whose timers ring a moment too early the first time, as a machine's may."""
+
+    hasty = True
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        early = 1e-9 if self.hasty else 0.0
+        self.hasty = False
+        return super().call_at(when - early, callback)
+
+
+async def test_a_timer_that_rings_too_early_does_not_make_a_waiting_call_miss_its_deadline() -> None:
+    clock = HastyClock()
+    clock.hasty = False
+    gate = gate_with(clock, max_cost_usd=1)
+    child = gate.child(unlimited(deadline="5s"))
+    held = Held()
+    first = await started(gate.acall(costing(0.8), held))
+    clock.hasty = True
+    second = await started(child.acall(costing(0.5), answer))
+    clock.advance(5 - 1e-9)
+    await settle()
+    assert not second.done()
+    clock.advance(1e-9)
+    assert (await second).stop_reason == "timeout"
     held.let_go.set()
     await first
 

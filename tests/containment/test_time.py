@@ -198,6 +198,29 @@ async def test_a_late_error_is_kept_and_charged_too(clock: TestClock) -> None:
     assert node.cost_usd == 0.1
 
 
+async def test_work_that_keeps_finding_something_new_to_wait_for_is_left_behind_all_the_same(clock: TestClock) -> None:
+    gate = gate_with(clock)
+    ready = asyncio.get_running_loop().create_future()
+    never = asyncio.Event()
+
+    async def stubborn(ticket: Ticket) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.shield(ready)
+            await never.wait()
+
+    task = await started(gate.acall(CallRequest("tool", timeout=1), stubborn))
+    clock.advance(1)
+    await settle()
+    ready.set_result(None)
+    clock.advance(1)  # the grace ends just as what it waited for is there
+    assert (await task).stop_reason == CALL_TIMEOUT
+    await asyncio.to_thread(gate.close)
+    await settle()
+    assert len(asyncio.all_tasks()) == 1
+
+
 async def test_work_that_never_waits_for_anything_but_the_next_turn_of_the_loop_cannot_hang_the_run(
     clock: TestClock,
 ) -> None:

@@ -33,7 +33,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         kind: A model call, a tool call, or a child run.
         operation_name: A label for people.
         estimate: The worst case, reserved before the call.
-        timeout: Seconds that this call may take, or None for as long as its phase has.
+        timeout: Seconds that this call may take from its admission on, or None for as long as its phase has.
         retry: Whether the call repeats a failed one; it then spends one retry.
         phase: ``landing`` for the last turn, which may pass a stop of work.
         landing: What a landing turn would need after this call; kept back for it from now on.
@@ -64,14 +64,12 @@ class Ticket:
 
     __slots__ = ("_parent_token", "_token", "charged_nanos", "max_output_tokens", "node", "timeout")
 
-    def __init__(self, node: Node, max_output_tokens: int, parent_token: CancellationToken) -> None:
-        """Write out a ticket for an admitted call."""
-        self.node = node
-        self.max_output_tokens = max_output_tokens
-        self.timeout: float | None = None
-        self.charged_nanos: int | None = None
-        self._parent_token = parent_token
-        self._token: CancellationToken | None = None
+    node: Node
+    max_output_tokens: int
+    timeout: float | None
+    charged_nanos: int | None
+    _parent_token: CancellationToken
+    _token: CancellationToken | None
 
     @property
     def node_id(self) -> str:

@@ -25,7 +25,8 @@ class ExecutionConfig:
     Attributes:
         max_cost_usd: Dollars the chain may spend.
         max_steps: Calls it may make, also failing ones.
-        max_retries_total: Failures it may have; 0 means that the first failure is final.
+        max_retries_total: Failures it may have; 0 means that the first failure is final. Every call under way sets one
+            aside in case it fails, so no more than that (but always one) run at once; others wait their turn.
         timeout_ms: Milliseconds it may take; 0 for as long as it likes.
     """
 

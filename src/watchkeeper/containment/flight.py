@@ -25,7 +25,7 @@ from watchkeeper.core.workers import BlockingCall
 
 T = TypeVar("T")
 
-GRACE_SECONDS: Final = 0.01
+GRACE_SECONDS: Final = 0.015
 """How long interrupted work may take to clean up before it is left behind."""
 
 NEVER: Final = float("inf")
@@ -164,6 +164,17 @@ class Flight(Ticket):
             return self._task.uncancel() > self._others
         return False
 
+    def let_go(self) -> None:
+        """Cancel work that was left behind, once more and for good; from any thread."""
+        if self.left is None:
+            return
+        loop = self.left.get_loop()
+        if running_loop() is loop:
+            self.left.cancel()
+        else:
+            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
+                loop.call_soon_threadsafe(self.left.cancel)
+
     def _expire(self) -> None:
         self.interrupt(self.overrun)
 
@@ -260,6 +271,9 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
     timer = set_timer(clock, clock.monotonic() + GRACE_SECONDS, end_grace)
     try:
         while True:
+            if over and (waited is None or not waited.done()):
+                flight.left = loop.create_task(_go_on(work, waited))
+                raise LeftBehindError
             try:
                 if waited is None:
                     yield
@@ -274,10 +288,8 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
             except BaseException:
                 flight.left = loop.create_task(_go_on(work, waited))
                 raise
-            if over and (waited is None or not waited.done()):
-                flight.left = loop.create_task(_go_on(work, waited))
-                raise LeftBehindError
-            waited = work.send(None)
+            if waited is None or waited.done():
+                waited = work.send(None)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
     finally:

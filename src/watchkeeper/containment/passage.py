@@ -315,8 +315,7 @@ class Passage:
         self.closed = True
         for flight in list(self._flights.values()):
             flight.interrupt("closed")
-            if flight.left is not None:
-                flight.left.cancel()
+            flight.let_go()
         self.cancellation.cancel("the context around it was closed")
         self._ledger.close(self.account, self._clock.monotonic())
 

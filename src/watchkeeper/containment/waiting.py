@@ -1,7 +1,8 @@
 """Waiting for one's turn: a call that fits only once others have given back what they hold.
 
 It waits until it is told to ask again, its phase is over, or its context is aborted or closed; it holds nothing while
-it waits. The ledger makes sure that somebody is always told if nobody else could give anything back.
+it waits. Calls are asked in the order in which they came, but one that fits may pass one that does not. The ledger
+makes sure that somebody is always told if nobody else could give anything back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from watchkeeper.containment.call import CallRequest, Outcome
 from watchkeeper.containment.flight import NEVER, Flight, running_loop, set_timer
 from watchkeeper.containment.ledger import Waiter
 from watchkeeper.containment.passage import Passage
-from watchkeeper.core.clock import Clock
+from watchkeeper.core.clock import Clock, Timer
 
 
 async def wait_turn(passage: Passage, request: CallRequest, waiter: Waiter, clock: Clock) -> Flight | Outcome[Any]:
@@ -27,12 +28,20 @@ async def wait_turn(passage: Passage, request: CallRequest, waiter: Waiter, cloc
         with suppress(RuntimeError):  # a loop that was closed has nobody left to wake
             loop.call_soon_threadsafe(woken.set)
 
+    timer: Timer | None = None
+
+    def ring() -> None:
+        nonlocal timer
+        timer = None
+        woken.set()
+
     waiter.notify = notify
     until = passage.phase_ends(request)
-    timer = set_timer(clock, until, woken.set) if until != NEVER else None
     unlink = passage.cancellation.on_cancel(notify)
     try:
         while (entered := passage.ask_again(request, waiter)) is None:
+            if timer is None and until != NEVER:
+                timer = set_timer(clock, until, ring)  # again, if it rang a moment too early
             await woken.wait()
             woken.clear()
         return entered
