@@ -106,7 +106,7 @@ class WorkerPool:
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         """Start without threads; each ends after so many idle seconds."""
         self.idle_seconds = idle_seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle: list[Worker] = []
 
     @property
@@ -135,7 +135,7 @@ class WorkerPool:
 
     def forget_threads(self) -> None:
         """Start afresh in a forked process, which has none of its parent's threads."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle = []
 
 
