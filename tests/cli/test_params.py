@@ -118,7 +118,8 @@ def test_what_is_no_pair_or_comes_twice_is_refused(pairs: list[str]) -> None:
 def test_text_becomes_what_the_field_is(pair: str, value: object) -> None:
     name = pair.partition("=")[0]
     (made,) = bind(prompt(Everything), parse_params([pair])).params.values()
-    assert made == dataclasses.replace(Everything(), **{name: value})
+    changed: dict[str, Any] = {name: value}
+    assert made == dataclasses.replace(Everything(), **changed)
 
 
 @pytest.mark.parametrize(
