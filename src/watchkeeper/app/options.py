@@ -77,4 +77,4 @@ class RunOptions:
     raise_on_stop: bool = False
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
-    rng: random.Random = field(default_factory=random.Random)
+    rng: random.Random = SYSTEM_IDS.random
