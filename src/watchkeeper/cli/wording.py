@@ -14,7 +14,8 @@ from typing import Any, Final, cast
 
 from watchkeeper.cli.console import CUT, one_line
 from watchkeeper.core.quantities import format_duration, format_money
-from watchkeeper.core.tagged_values import MARK
+from watchkeeper.core.tagged_values import MARK, forms
+from watchkeeper.core.tagging import dump, load
 from watchkeeper.store.run_store import UNWRITABLE
 
 Body = Mapping[str, Any]
@@ -22,6 +23,9 @@ UNSEEN: Final = frozenset(
     {"run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended"}
 )
 """What the head and the end of a report say already."""
+
+HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
+"""Tags of the standard library's types, which hold one thing."""
 
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 ARGUMENTS_CUT: Final = 60
@@ -71,9 +75,8 @@ def plain(data: Any) -> Any:
         return {str(plain(key)): plain(value) for key, value in fields["items"]}
     if tag == "str":
         return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
-    # Types of the standard library have tags without a colon and hold one thing; everybody else's have fields.
     held = next((key for key in ("items", "value") if key in fields), None)
-    if ":" not in tag and held is not None:
+    if tag in HOLDERS and held is not None:
         return plain(fields[held])
     return {key: plain(value) for key, value in fields.items() if key != MARK}
 

@@ -1,0 +1,89 @@
+"""What is printed: readable in a terminal and in a pipe, whole, and never obeyed."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from watchkeeper.cli.console import PlainConsole, complain, make_console, one_line, print_table, printable, styled
+
+LONG = " ".join(f"word{number}" for number in range(200))
+
+
+def piped() -> tuple[PlainConsole, io.StringIO]:
+    """Return a console that writes where nobody looks at a terminal."""
+    out = io.StringIO()
+    return make_console(out), out
+
+
+def terminal(width: int = 40) -> tuple[Console, io.StringIO]:
+    """Return a console as in a terminal."""
+    out = io.StringIO()
+    console = PlainConsole(
+        file=out, force_terminal=True, width=width, highlight=False, emoji=False, markup=False, soft_wrap=True
+    )
+    return console, out
+
+
+def test_a_pipe_gets_whole_lines_without_colours() -> None:
+    console, out = piped()
+    console.print(styled((LONG, "bold red"), " :smile: [bold]x[/bold]"))
+    assert out.getvalue() == f"{LONG} :smile: [bold]x[/bold]\n"
+
+
+def test_a_table_in_a_pipe_has_one_whole_line_per_row_and_no_blanks_at_the_end() -> None:
+    console, out = piped()
+    print_table(console, ("a", "b"), [("1", LONG), ("22", styled(("[x]", "green")))])
+    assert out.getvalue().splitlines() == ["a   b", f"1   {LONG}", "22  [x]"]
+
+
+def test_a_table_in_a_terminal_folds_to_its_width_and_loses_nothing() -> None:
+    console, out = terminal()
+    print_table(console, ("a", "b"), [("1", "x" * 100)])
+    assert max(len(line) for line in re.sub(r"\x1b\[\d*m", "", out.getvalue()).splitlines()) == 40
+    assert out.getvalue().count("x") == 100
+
+
+def test_control_characters_are_shown_and_not_obeyed() -> None:
+    hostile = "a\x1b[2Jb\rc\x07d\x9be\u202ef\x00g"
+    assert printable(hostile) == "a\\x1b[2Jb\\rc\\x07d\\x9be\\u202ef\\x00g"
+    assert printable("tab\tand\nnewline é ✓ 漢") == "tab\tand\nnewline é ✓ 漢"
+    assert printable("lone \ud800") == "lone \\ud800"
+
+
+@given(st.text(), st.integers(2, 50))
+def test_one_line_is_one_printable_line_of_at_most_the_length(text: str, cut: int) -> None:
+    line = one_line(text, cut)
+    assert len(line) <= cut
+    assert line == printable(line)
+    assert len(line.splitlines()) <= 1
+    assert one_line(text).startswith(line.removesuffix("…"))
+
+
+def test_a_complaint_is_one_line() -> None:
+    console, out = piped()
+    complain(console, f"[red]{LONG}\x1b")
+    assert out.getvalue() == f"error: [red]{LONG}\\x1b\n"
+
+
+def test_what_an_encoding_cannot_write_is_written_as_escapes() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    console = make_console(stream)
+    console.print(styled("✓ \ud800"))
+    stream.flush()
+    assert raw.getvalue() == b"\\u2713 \\ud800\n"
+
+
+def test_a_broken_pipe_is_raised_to_the_caller() -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        make_console(Broken()).print("x")

@@ -1,0 +1,84 @@
+"""Progress: lines that say whose they are."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from watchkeeper.cli.console import make_console
+from watchkeeper.cli.progress import HINT, Progress
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.core.ids import SYSTEM_IDS
+from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.usage import Usage
+from watchkeeper.runtime.events import ItemEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
+from watchkeeper.session.log import Envelope
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+CONTEXT = root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS)
+
+
+def printed(*happened: tuple[UUID, Any]) -> list[str]:
+    """Return the lines printed for some events."""
+    out = io.StringIO()
+    progress = Progress(make_console(out))
+    for run_id, event in happened:
+        progress(run_id, Envelope(1, AT, event))
+    return out.getvalue().splitlines()
+
+
+def many(concurrency: int, *items: str) -> ManyStarted:
+    """Return the beginning of a run over many."""
+    return ManyStarted(CONTEXT, "n/k", "m", "turns 3", items, concurrency, AT)
+
+
+def begun(item: str | None = None) -> RunStarted:
+    """Return the beginning of a run."""
+    return RunStarted(CONTEXT, "n/k", "m", "turns 3", None, AT, item)
+
+
+def test_a_single_run_has_a_head_and_its_lines_under_it() -> None:
+    run_id = uuid4()
+    lines = printed((run_id, begun()), (run_id, NoticeAppended("now", AT)))
+    assert lines == ["n/k with m", "limits: turns 3", "  → told the agent  now"]
+
+
+def test_items_that_interleave_are_told_apart() -> None:
+    whole, one, two = uuid4(), uuid4(), uuid4()
+    lines = printed(
+        (whole, many(2, "a.txt", "long name.txt")),
+        (one, begun("a.txt")),
+        (two, begun("long name.txt")),
+        (two, NoticeAppended("two", AT)),
+        (one, NoticeAppended("one", AT)),
+        (one, RunEnded(one, None, None, None, "", "", Usage(), 1.0, None, AT)),
+        (whole, ItemEnded(0, "a.txt", one, "Done.", None, AT)),
+        (whole, ItemEnded(1, "c.txt", None, "Not started.", None, AT)),
+    )
+    assert lines[2:] == [
+        "long name.txt  → told the agent  two",
+        "a.txt          → told the agent  one",
+        "✓ a.txt  Done.",
+    ]
+
+
+def test_items_one_after_the_other_have_a_head_each() -> None:
+    whole, one = uuid4(), uuid4()
+    lines = printed((whole, many(1, "a.txt")), (one, begun("a.txt")), (one, NoticeAppended("one", AT)))
+    assert lines[2:] == ["▸ a.txt", "  → told the agent  one"]
+
+
+def test_the_first_ctrl_c_is_answered_with_what_the_second_does() -> None:
+    stopped = SafetyEvent("interrupted", Decision.HALT, "The run was interrupted.", "gate", AT)
+    (line,) = printed((uuid4(), stopped))
+    assert line == f"  ■ interrupted  The run was interrupted. {HINT}"
+
+
+def test_an_over_long_or_hostile_label_stays_one_short_line() -> None:
+    whole, one = uuid4(), uuid4()
+    label = "x" * 80 + "\x1b[2J"
+    lines = printed((whole, many(2, label)), (one, begun(label)), (one, NoticeAppended("one", AT)))
+    assert lines[2] == f"{'x' * 27}…  → told the agent  one"

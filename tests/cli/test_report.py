@@ -1,0 +1,156 @@
+"""``runs`` and ``show``: what the store holds, while a run goes on and ever after."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+
+from tests.cli.support import AGENT, CommandLine
+from watchkeeper.cli.console import PlainConsole
+from watchkeeper.cli.report import print_runs
+from watchkeeper.core.ids import SYSTEM_IDS
+from watchkeeper.core.run_context import root_run_context
+from watchkeeper.runtime.events import RunStarted
+from watchkeeper.session.log import Envelope
+from watchkeeper.store.run_store import RunStore
+
+FOLDER = ("-p", "folder=inbox")
+PATIENT = AGENT + "\n\ndef SCRIPT(request):\n    return last_words\n"
+
+
+@dataclass(frozen=True)
+class Strange:
+    """An event that the command line knows nothing of."""
+
+    what: str
+
+
+def test_runs_lists_the_newest_first(cli: CommandLine) -> None:
+    cli.run(*FOLDER)
+    cli.run("--max-turns", "1", *FOLDER)
+    head, *rows = cli("runs").out.splitlines()
+    assert head.split() == ["run", "started", "(UTC)", "prompt", "model", "state", "cost", "took"]
+    assert ["turn_limit_exceeded" in row for row in rows] == [True, False]
+    assert all("tests/triage  scripted:scripted" in row for row in rows)
+    assert len(cli("runs", "--limit", "1").out.splitlines()) == 2
+
+
+def test_runs_as_json_are_the_rows(cli: CommandLine) -> None:
+    cli.run(*FOLDER)
+    (row,) = json.loads(cli("runs", "--json").out)
+    assert (row["prompt"], row["tokens"], row["stop"]) == ("tests/triage", 240, None)
+
+
+def test_an_empty_store_has_no_runs(cli: CommandLine) -> None:
+    RunStore("empty.db").close()
+    assert cli("runs", "--store", "empty.db").out == "no runs in empty.db\n"
+    assert json.loads(cli("runs", "--store", "empty.db", "--json").out) == []
+
+
+def test_show_tells_a_run_in_order(cli: CommandLine) -> None:
+    run_id = json.loads(cli.run("--json", *FOLDER).out)["run_id"]
+    said = cli("show", run_id[:8])
+    assert said.code == 0
+    order = [
+        f"tests/triage {run_id} with scripted:scripted",
+        "; limits: deadline 1h",
+        "○ prompt  1 message, tools: look, keep",
+        "● model  turn 1",
+        '● look  {"path": "a"} → looked at a',
+        "● model  turn 2",
+        '{"summary":"all [bold]well[/bold]","count":2}',
+        "Done: 3 calls, 240 tokens, cost $0.00",
+    ]
+    places = [said.out.index(part) for part in order]
+    assert places == sorted(places)
+
+
+def test_show_says_why_a_run_stopped(cli: CommandLine) -> None:
+    run_id = json.loads(cli.run("--json", "--max-turns", "1", *FOLDER).out)["run_id"]
+    last = cli("show", run_id).out.splitlines()[-1]
+    assert "turn" in last
+    assert "It used 2 calls, 120 tokens" in last
+
+
+def test_show_as_json_is_one_event_per_line(cli: CommandLine) -> None:
+    run_id = json.loads(cli.run("--json", *FOLDER).out)["run_id"]
+    events = [json.loads(line) for line in cli("show", run_id, "--json").out.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert (events[0]["tag"], events[-1]["tag"]) == ("run_started", "run_ended")
+    assert {event["run_id"] for event in events} == {run_id}
+
+
+def test_a_run_over_many_shows_its_items_and_each_item_itself(cli: CommandLine) -> None:
+    cli.write(PATIENT)
+    (cli.folder / "inbox").mkdir()
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (cli.folder / "inbox" / name).touch()
+    ran = json.loads(cli.run("--each", "inbox/*.txt", "--max-steps", "2", "--concurrency", "1", "--json").out)
+    assert "tests/triage ×3  scripted:scripted  2 of 3 done" in cli("runs").out
+    said = cli("show", ran["run_id"]).out
+    for part in ("✓ a.txt", "✗ c.txt", "run ", "item", "(2 of 3 items)"):
+        assert part in said
+    one = ran["results"][0]
+    assert "tests/triage, item a.txt" in cli("show", one["run_id"]).out
+    lines = cli("show", ran["run_id"], "--json").out.splitlines()
+    assert {json.loads(line)["run_id"] for line in lines} >= {ran["run_id"], one["run_id"]}
+
+
+def test_a_run_that_has_not_ended_says_so_and_shows_what_it_has(cli: CommandLine) -> None:
+    run_id, at = uuid4(), datetime(2026, 11, 21, tzinfo=UTC)
+    start = RunStarted(root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS), "n/k", "m", "none", None, at)
+    with RunStore("runs.db") as store:
+        store.append([(run_id, Envelope(1, at, start)), (run_id, Envelope(2, at, Strange("thing")))])
+        said = cli("show", str(run_id), "--store", "runs.db")
+        assert said.out.splitlines()[-1] == "Not ended: it is still running, or its process died."
+        assert '· tests.cli.test_report:Strange  {"what": "thing"}' in said.out
+        assert "not ended" in cli("runs", "--store", "runs.db").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["show", "ffff"], "no run whose id begins with 'ffff'; 'watchkeeper runs' lists them"),
+        (["show", ""], "no run whose id begins with ''"),
+        (["runs", "--store", "nowhere.db"], "there is no store nowhere.db yet"),
+        (["show", "ff", "--store", "."], "there is no store . yet"),
+        (["runs", "--store", "triage.py"], "triage.py cannot be read: file is not a database"),
+        (["runs", "--store", "none"], "--store says that there is no store"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(cli: CommandLine, arguments: list[str], part: str) -> None:
+    cli.run(*FOLDER)
+    said = cli(*arguments)
+    assert said.code == 2
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert part in line
+
+
+def test_the_version_is_told(cli: CommandLine) -> None:
+    assert cli("--version").out.startswith("watchkeeper ")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.run(*FOLDER)
+
+    def gone(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(PlainConsole, "print", gone)
+    said = cli("runs")
+    assert said.code == 1
+    assert said.err == ""
+
+
+def test_in_a_terminal_states_have_colours(cli: CommandLine) -> None:
+    cli.run(*FOLDER)
+    out = io.StringIO()
+    with RunStore() as store:
+        print_runs(PlainConsole(file=out, force_terminal=True, width=120), store.runs())
+    assert "\x1b[32mdone" in out.getvalue()

@@ -1,0 +1,156 @@
+"""Words for events: the same live and from the store, and something for every event, also for those of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.cli.wording import UNSEEN, WORDINGS, line_of, plain
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.core.messages import AssistantMessage, UserMessage
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.tagging import dump
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.events import PromptRendered
+from watchkeeper.runtime.events import (
+    CompletionChecked,
+    ItemEnded,
+    ModelFailed,
+    ModelReplied,
+    NoticeAppended,
+    ReducerFailed,
+)
+from watchkeeper.session.events import SliceEdited
+from watchkeeper.session.registry import event_tag, event_type
+from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
+from watchkeeper.tools.result import ToolResult
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+ID = UUID(int=7)
+
+
+@dataclass(frozen=True)
+class FileTicket:
+    """Parameters of a user's tool."""
+
+    queue: str
+    tags: tuple[str, ...] = ()
+
+
+def words(event: Any) -> tuple[str, str, str]:
+    """Return mark, head and detail of an event's line."""
+    line = line_of(event_tag(type(event)), dump(event))
+    assert line is not None
+    return line.mark, line.what, line.detail
+
+
+def replied(usage: TokenUsage, cost: int | None, landing: bool) -> ModelReplied:
+    """Return a reply."""
+    return ModelReplied(3, AssistantMessage("x"), "stop", usage, cost, "m", "n", 1500.0, landing, AT)
+
+
+def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
+    """Return a tool call."""
+    return ToolInvoked("n/k", "a", "file", params, ToolResult(True, 1, said), None, AT, None, said, "c", ID, outcome)
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (
+            PromptRendered("n/k", (UserMessage.of("x"),), ("a", "b"), "m", ID, AT),
+            ("○", "prompt", "1 message, tools: a, b"),
+        ),
+        (
+            PromptRendered("n/k", (UserMessage.of("x"),) * 2, (), "m", ID, AT),
+            ("○", "prompt", "2 messages, tools: none"),
+        ),
+        (
+            replied(TokenUsage(1200, 30), 250_000_000, landing=False),
+            ("●", "model", "turn 3: 1,200 in, 30 out, $0.25, 1.5s"),
+        ),
+        (
+            replied(TokenUsage(1200, 30, 1000), None, landing=True),
+            ("●", "model", "turn 3, landing: 1,200 in (1,000 cached), 30 out, cost unknown, 1.5s"),
+        ),
+        (
+            invoked(FileTicket("billing", ("a",)), "ok", "filed\nas 7"),
+            ("●", "file", '{"queue": "billing", "tags": ["a"]} → filed as 7'),
+        ),
+        (invoked("{broken", "invalid", "no JSON"), ("●", "file", "{broken → invalid: no JSON")),
+        (ModelFailed(1, 1, "server", "oh no", 2.0, None, AT), ("!", "model failed", "server: oh no; again in 2s")),
+        (ModelFailed(1, 1, "auth", "no key", None, None, AT), ("!", "model failed", "auth: no key")),
+        (NoticeAppended("last turn", AT), ("→", "told the agent", "last turn")),
+        (CompletionChecked("incomplete", "no file", AT), ("?", "checked", "incomplete: no file")),
+        (CompletionChecked("complete", "", AT), ("?", "checked", "complete")),
+        (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", AT), ("■", "timeout", "It is over.")),
+        (ReducerFailed("Note", "ValueError", AT), ("!", "reducer failed", "on Note: ValueError")),
+        (ItemEnded(0, "a.txt", ID, "Done.", None, AT), ("✓", "a.txt", "Done.")),
+        (ItemEnded(0, "a.txt", ID, "Over.", Stop("timeout", "gate", "x"), AT), ("✗", "a.txt", "Over.")),
+        (SliceEdited(FileTicket, "seed", (FileTicket("x"),)), ("·", "seed FileTicket", '[{"queue": "x", "tags": []}]')),
+        (FileTicket("x"), ("·", event_tag(FileTicket), '{"queue": "x", "tags": []}')),
+    ],
+)
+def test_an_event_in_words(event: Any, expected: tuple[str, str, str]) -> None:
+    assert words(event) == expected
+
+
+@pytest.mark.parametrize("tag", [*UNSEEN, *WORDINGS])
+def test_every_tag_with_words_of_its_own_is_that_of_an_event(tag: str) -> None:
+    assert event_type(tag) is not None
+    assert (line_of(tag, {}) is None) == (tag in UNSEEN)
+
+
+@given(st.dictionaries(st.text(), st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.lists(inner))))
+def test_an_event_of_another_version_or_program_is_still_shown(body: dict[str, Any]) -> None:
+    for tag in (*WORDINGS, "from the future", "a:B"):
+        assert line_of(tag, body) is not None
+
+
+def test_what_could_not_be_written_is_shown_as_such() -> None:
+    line = line_of("tool_invoked", {"$unwritable": "CodecError: a lock"})
+    assert line is not None
+    assert line.what == "tool_invoked"
+    assert "a lock" in line.detail
+
+
+def test_long_words_of_models_and_tools_are_cut_and_reasons_are_not() -> None:
+    long = "word " * 200
+    assert words(invoked(FileTicket(long), "ok", long))[2].count("…") == 2
+    assert words(NoticeAppended(long, AT))[2].endswith("…")
+    assert words(ModelFailed(1, 1, "server", long, None, None, AT))[2].strip() == f"server: {long}".strip()
+
+
+def test_typed_json_becomes_what_a_person_would_write() -> None:
+    value = {
+        "when": datetime(2026, 1, 1, tzinfo=UTC),
+        "money": Decimal("1.5"),
+        "id": ID,
+        "set": {1},
+        "tuple": (1, (2,)),
+        "keys": {1: "a", (1, 2): "b"},
+        "length": timedelta(seconds=3),
+        "lone": "\ud800",
+        "ticket": FileTicket("q"),
+        "bytes": b"x",
+    }
+    assert plain(dump(value)) == {
+        "when": "2026-01-01T00:00:00+00:00",
+        "money": "1.5",
+        "id": str(ID),
+        "set": [1],
+        "tuple": [1, [2]],
+        "keys": {"1": "a", "[1, 2]": "b"},
+        "length": [0, 3, 0],
+        "lone": "\ud800",
+        "ticket": {"queue": "q", "tags": []},
+        "bytes": "eA==",
+    }
