@@ -168,6 +168,14 @@ def test_one_ceiling_holds_over_all_items_together(concurrency: int) -> None:
     assert many.results[-1].sentence().startswith("Not started: ")
 
 
+def test_a_small_budget_still_buys_the_first_item() -> None:
+    def answer(request: ModelRequest) -> Any:
+        return Say(Done(name_in(request)))
+
+    result = over(ITEMS[:2], answer, limits=Limits(max_total_tokens=2_500), concurrency=1)
+    assert result.results[0].ok
+
+
 def test_items_under_way_land_when_the_whole_reaches_its_ceiling() -> None:
     many = over(limits=Limits(max_steps=13), concurrency=2)
     assert many.stop is not None

@@ -407,6 +407,26 @@ async def test_what_is_wrong_with_the_configuration_is_raised_in_the_first_turn(
     assert ended.stop.message == "The run was broken off: ConfigurationError: no such option"
 
 
+async def test_calls_of_a_server_that_counts_anew_in_every_reply_are_kept_apart() -> None:
+    keys: list[str] = []
+
+    @tool
+    async def act(*, context: ToolContext) -> str:
+        """Act."""
+        keys.append(context.idempotency_key.split(":")[1])
+        return f"act {len(keys)}"
+
+    def reply(*ids: str) -> ModelReply:
+        return ModelReply(AssistantMessage("", tuple(ToolCall(id_, "act", "{}") for id_ in ids)), TokenUsage(10, 5))
+
+    done = ModelReply(AssistantMessage('{"total": 1}'), TokenUsage(10, 5))
+    result = await play(agent(act), Raising(reply("0", "0", ""), reply("0", ""), done))
+    assert result.output == Report(1)
+    assert keys == ["0", "0-2", "call", "0-3", "call-2"]
+    said = [message.text for message in transcript_of(result.session.log) if isinstance(message, ToolMessage)]
+    assert said == [f"act {number}" for number in range(1, 6)]
+
+
 async def test_a_tool_that_raises_a_cancellation_of_its_own_crashes_alone() -> None:
     @tool
     async def stray() -> str:

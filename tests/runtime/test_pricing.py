@@ -133,6 +133,20 @@ def test_a_server_that_reports_no_usage_is_charged_by_the_bounds_never_nothing()
     assert counted(ModelReply(AssistantMessage("four"), reported), worst) is reported
 
 
+@pytest.mark.parametrize(
+    ("reported", "charged"),
+    [
+        (TokenUsage(0, 30), TokenUsage(1000, 30)),
+        (TokenUsage(-5, 30), TokenUsage(1000, 30)),
+        (TokenUsage(50, -5), TokenUsage(1000, 4)),
+        (TokenUsage(50, 30, cached_tokens=-5), TokenUsage(1000, 30)),
+    ],
+)
+def test_usage_that_cannot_be_is_charged_by_the_bounds(reported: TokenUsage, charged: TokenUsage) -> None:
+    reply = ModelReply(AssistantMessage("four"), reported)
+    assert counted(reply, estimate_call(1000, 500, 256, PRICE)) == charged
+
+
 def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_worst_case() -> None:
     worst = estimate_call(1000, 500, 256, PRICE)
     refused = charge_failure(ProviderError("no", fault="auth"), worst, 500, PRICE)

@@ -254,6 +254,14 @@ async def test_a_small_budget_still_buys_a_first_turn() -> None:
     assert result.output == Report(1)
 
 
+@pytest.mark.parametrize("tokens", range(700, 4_000, 300))
+@pytest.mark.parametrize("field", ["max_total_tokens", "max_output_tokens", "max_input_tokens", "max_cost_usd"])
+async def test_no_ceiling_is_too_small_for_both_turns_and_yet_buys_none(field: str, tokens: int) -> None:
+    ceiling = Decimal(tokens) / 100_000 if field == "max_cost_usd" else tokens
+    limits = Limits(**{field: ceiling})  # type: ignore[arg-type]
+    assert (await play(agent(), [Say(Report(1))], limits, prices=PRICES)).output == Report(1)
+
+
 async def test_a_cost_ceiling_over_an_unpriced_model_is_refused_before_the_first_request() -> None:
     model = ScriptedModel([Say(Report(1))], free=False, name="nobody-knows")
     with pytest.raises(UnpricedModelError, match=r"prices=\{'scripted:nobody-knows'"):

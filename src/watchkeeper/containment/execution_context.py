@@ -17,10 +17,12 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from watchkeeper.containment.account import Account
+from watchkeeper.containment.admission import Exhausted, decide
 from watchkeeper.containment.blocking import UnrunCoroutineError, refuse_coroutine, run_blocking
 from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Work
 from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.incidents import Incidents
@@ -222,6 +224,13 @@ class ExecutionContext:
         if error is not None and not isinstance(error, LeftBehindError):
             raise error
         return outcome
+
+    def affords(self, request: CallRequest) -> bool:
+        """Return whether the ceilings leave room for the least of a call and for the landing turn that it names.
+
+        Nothing is reserved, and nothing is latched if they do not.
+        """
+        return not isinstance(decide(Demand(self._account, request), self._clock.monotonic()), Exhausted)
 
     # --- the seed's faces ---------------------------------------------------------------------------------------------
 

@@ -7,17 +7,17 @@ and its output cap is what the gate granted.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.estimate import Charge, Estimate
-from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop, StopReason
 from watchkeeper.core.transcript import Transcript
-from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.runtime.backoff import Backoff
 from watchkeeper.runtime.bounded import StrayCancellationError, is_cancelled
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
@@ -58,6 +58,9 @@ class ModelCalls:
             on_delta=plan.on_delta,
         )
         self._bound = InputBound(self._request, home.gate.limits)
+        self._call_ids = {
+            call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
+        }
         self._backoff = Backoff(home.clock, home.rng, home.gate.cancellation, self._seconds_left)
 
     async def ask(self, turn: int, *, landing: bool) -> ModelReply:
@@ -123,6 +126,7 @@ class ModelCalls:
         reply = outcome.value
         if reply is None:
             raise RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        reply = self._with_own_call_ids(reply)
         usage = counted(reply, estimate)
         self._recorder.record(
             ModelReplied(
@@ -154,6 +158,25 @@ class ModelCalls:
             on_delta=whole.on_delta,
         )
 
+    def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
+        """Return the reply with call ids that are unique in the conversation.
+
+        Some servers count anew in every reply, or give no id at all; results, and the idempotency keys of tools, would
+        then be mistaken for those of other calls.
+        """
+        calls: list[ToolCall] = []
+        for call in reply.message.tool_calls:
+            stem = own = call.call_id or "call"
+            number = 1
+            while own in self._call_ids:
+                number += 1
+                own = f"{stem}-{number}"
+            self._call_ids.add(own)
+            calls.append(call if own == call.call_id else replace(call, call_id=own))
+        if all(call is given for call, given in zip(calls, reply.message.tool_calls, strict=True)):
+            return reply
+        return replace(reply, message=replace(reply.message, tool_calls=tuple(calls)))
+
     @property
     def _landing_cap(self) -> int:
         landing = self._home.gate.limits.landing
@@ -169,7 +192,8 @@ class ModelCalls:
         if gate.limits.landing is None:
             return None
         after = estimate_call(call.input_tokens + least, self._landing_cap, least, self._plan.price)
-        return after if turn > 1 or affords(gate.budget_status(), call, after) else None
+        wanted = CallRequest(kind="llm", estimate=call, landing=after)
+        return after if turn > 1 or gate.affords(wanted) else None
 
     def _check_context(self, landing: bool) -> None:
         """Stop before a model's context overflows; a landing turn may use the rest of it."""
@@ -184,14 +208,6 @@ class ModelCalls:
     def _seconds_left(self) -> float | None:
         deadline = self._home.gate.work_deadline
         return None if deadline is None else deadline.remaining(self._home.clock).total_seconds()
-
-
-def affords(status: BudgetStatus, *calls: Estimate) -> bool:
-    """Return whether what is left pays for the least version of all these calls."""
-    tokens = sum(call.input_tokens + call.min_output_tokens for call in calls)
-    nanos = sum(call.input_nanos + call.min_output_tokens * call.output_nanos_per_token for call in calls)
-    left_tokens, left_usd = status.remaining_tokens, status.remaining_cost_usd
-    return (left_tokens is None or tokens <= left_tokens) and (left_usd is None or nanos <= left_usd * NANOS_PER_USD)
 
 
 def _checked(reply: object) -> ModelReply:

@@ -58,7 +58,7 @@ class InputBound:
 
     def learn(self, reply: ModelReply) -> None:
         """Take the provider's own count: it covers everything up to and including the reply's message."""
-        if reply.usage.input_tokens > 0:
+        if reply.usage.input_tokens > 0 and reply.usage.output_tokens >= 0:
             self._counted = self._known = reply.usage.total + FRAME_TOKENS
             self._learned = reply.message
 
@@ -97,10 +97,13 @@ def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | N
 
 
 def counted(reply: ModelReply, worst: Estimate) -> TokenUsage:
-    """Return the reply's usage; where a server reports none, the bounds, because nothing is never what it cost."""
-    if reply.usage.total > 0:
-        return reply.usage
-    return TokenUsage(input_tokens=worst.input_tokens, output_tokens=text_bytes(reply.message))
+    """Return the reply's usage; where a server reports nothing, or nonsense, the bounds: no reply costs nothing."""
+    usage = reply.usage
+    details = (usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
+    if usage.input_tokens > 0 and usage.output_tokens >= 0 and min(details) >= 0:
+        return usage
+    output = usage.output_tokens if usage.output_tokens > 0 else text_bytes(reply.message)
+    return TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
 
 
 def charge_reply(usage: TokenUsage, price: ModelPrice | None) -> Charge:
