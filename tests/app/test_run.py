@@ -183,6 +183,31 @@ def test_what_cannot_be_closed_costs_no_result_and_is_logged(
     assert f"close.{'failed' if how == 'fails' else 'late'}" in caplog.text
 
 
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_factory_that_hangs_does_not_hang_the_run(scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def hang(_: Resources) -> Unclosable:
+        assert go_on.wait(30)
+        raise OSError("too late")
+
+    @tool(timeout="50ms")
+    def use(*, context: ToolContext) -> str:
+        """Use the connection."""
+        context.resources.get(Unclosable)
+        return "used"
+
+    monkeypatch.setattr("watchkeeper.runtime.bounded.CLOSE_SECONDS", 0.05)
+    section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
+    template = PromptTemplate(ns="tests", key="hanging", sections=[section])
+    resources = Resources([ResourceBinding(Unclosable, hang, scope)])
+    script = ScriptedModel([Call("use"), Call("use"), "done"])
+    try:
+        assert run(template, model=script, store=None, resources=resources).text == "done"
+    finally:
+        go_on.set()
+
+
 def test_a_model_that_cannot_be_closed_costs_no_result(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

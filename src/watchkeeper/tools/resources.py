@@ -138,7 +138,8 @@ class Resources:
             ExceptionGroup: Of what closing raised, after everything was closed.
         """
         errors: list[Exception] = []
-        for _, end in self._end():
+        # On a worker, because a factory that hangs holds the lock, and must not hold the loop, too.
+        for _, end in await run_in_worker(self._end):
             try:
                 pending = end() if inspect.iscoroutinefunction(end) else await run_in_worker(end)
                 if inspect.isawaitable(pending):
