@@ -70,11 +70,12 @@ class Portal:
             task.add_done_callback(lambda _: done.set())
 
         def cancel() -> None:
-            started[0].cancel()
+            for task in started:
+                task.cancel()
 
         with _passing_on(on_interrupt or cancel, loop) as interrupts:
-            loop.call_soon_threadsafe(start)
             try:
+                loop.call_soon_threadsafe(start)
                 while not done.wait(LOOK_UP_SECONDS):
                     pass
             except BaseException:  # a Ctrl-C, or what a program's own signal handler raises
