@@ -169,7 +169,10 @@ def test_values_of_a_template_that_declares_nothing_are_variables() -> None:
 
 
 def test_what_a_predicate_asks_for_is_a_parameter() -> None:
-    conditional = undeclared("${a}", enabled=lambda wanted: wanted == "yes")
+    def enabled(wanted: str) -> bool:
+        return wanted == "yes"
+
+    conditional = undeclared("${a}", enabled=enabled)
     assert dict(bind(conditional, {"wanted": "yes", "a": "1"}).variables) == {"wanted": "yes", "a": "1"}
     assert bind(conditional, {"wanted": "no"}).variables == {"wanted": "no"}
 

@@ -45,7 +45,7 @@ class FileTicket:
     tags: tuple[str, ...] = ()
 
 
-def words(event: Any) -> tuple[str, str, str]:
+def words(event: object) -> tuple[str, str, str]:
     """Return mark, head and detail of an event's line."""
     line = line_of(event_tag(type(event)), dump(event))
     assert line is not None

@@ -122,7 +122,7 @@ def _placeholders(sections: Iterable[MarkdownSection]) -> Iterator[str]:
     """Yield the placeholders of every section that always shows."""
     for section in sections:
         if section.enabled is None:
-            yield from section.placeholders
+            yield from sorted(section.placeholders)
             yield from _placeholders(section.children)
 
 
