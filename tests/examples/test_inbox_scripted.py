@@ -70,7 +70,7 @@ LOOK = Call("look_up", {"email": "ewan.dacre@example.com", "order": "LM-34160"})
 WISH = Call(
     "note_wish", {"wants": "They want us to repair a machine", "quote": "Please have it repaired before Thursday"}
 )
-FILE = Call("file_record", {"queue": "technical", "hurry": "date"})
+FILE = Call("file_record", {"kind": "technical", "hurry": "date"})
 
 
 def said(result: RunResult[Any], name: str) -> str:
@@ -134,19 +134,34 @@ def test_record_holds_what_the_tools_found(agent: ModuleType, follow: Callable[.
     )
 
 
-def test_urgency_follows_from_the_hurry_but_is_low_in_other(
-    agent: ModuleType, follow: Callable[..., RunResult[Any]]
+@pytest.mark.parametrize(
+    ("kind", "hurry", "queue", "urgency"),
+    [
+        ("technical", "none", "technical", "normal"),
+        ("technical", "date", "technical", "high"),
+        ("advert", "date", "other", "low"),
+        ("before_buying", "none", "other", "low"),
+    ],
+)
+def test_kind_and_hurry_become_queue_and_urgency(
+    agent: ModuleType, follow: Callable[..., RunResult[Any]], kind: str, hurry: str, queue: str, urgency: str
 ) -> None:
-    for queue, hurry, urgency in (
-        ("technical", "none", "normal"),
-        ("account", "stranger", "high"),
-        ("delivery", "no_hurry", "low"),
-        ("other", "danger", "low"),
-    ):
-        record = follow(READ, LOOK, WISH, Call("file_record", {"queue": queue, "hurry": hurry})).session[agent.Record]
-        latest = record.latest()
-        assert latest is not None
-        assert latest.urgency == urgency
+    filed = Call("file_record", {"kind": kind, "hurry": hurry})
+    record = follow(READ, LOOK, WISH, filed).session[agent.Record].latest()
+    assert record is not None
+    assert (record.queue, record.urgency) == (queue, urgency)
+
+
+def test_a_hurry_that_the_message_does_not_speak_of_becomes_the_one_it_does(
+    agent: ModuleType, follow: Callable[..., RunResult[Any]], folder: MemoryFilesystem
+) -> None:
+    for said, urgency in (("before Thursday", "high"), ("when you can, there is no hurry", "low"), ("soon", "normal")):
+        folder.write_text("messages/letter.txt", LETTER.replace("before Thursday", said))
+        filed = Call("file_record", {"kind": "technical", "hurry": "danger"})
+        wish = Call("note_wish", {"wants": "They want us to repair a machine", "quote": "Please have it repaired"})
+        record = follow(READ, LOOK, wish, filed).session[agent.Record].latest()
+        assert record is not None
+        assert record.urgency == urgency
 
 
 @pytest.mark.parametrize(
