@@ -108,3 +108,14 @@ async def test_a_retry_after_of_nothing_waits_for_nothing() -> None:
 
     assert await backoff(clock).run(attempt, ignore) == 2
     assert clock.monotonic() == 0
+
+
+async def test_a_wait_ends_when_the_time_for_work_does() -> None:
+    clock = TestClock()
+    began = clock.monotonic()
+
+    def left() -> float:
+        return 600.0 if clock.monotonic() - began < 10 else 0.0
+
+    await Backoff(clock, random.Random(0), CancellationToken(), left).pause(300.0)
+    assert 10 <= clock.monotonic() - began < 11

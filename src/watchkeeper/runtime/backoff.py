@@ -24,6 +24,8 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 5
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 30.0
+LOOK_UP_SECONDS: Final = 0.5
+"""How often a wait looks whether the work is over, for example because of a Ctrl-C."""
 
 
 class Backoff:
@@ -104,9 +106,18 @@ class Backoff:
         return state.attempt_number >= MAX_ATTEMPTS or self._token.is_cancelled or outlasts
 
     async def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the run is cancelled."""
-        if seconds <= 0 or self._token.is_cancelled:
-            return
+        """Wait, but no longer than until the run is cancelled or its work is over."""
+        while seconds > 0 and not self._token.is_cancelled and self._time_left():
+            part = min(seconds, LOOK_UP_SECONDS)
+            await self._sleep(part)
+            seconds -= part
+
+    def _time_left(self) -> bool:
+        left = self._seconds_left()
+        return left is None or left > 0
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but wake when the run is cancelled."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 

@@ -206,6 +206,8 @@ class ModelCalls:
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
     def _seconds_left(self) -> float | None:
+        if self._home.gate.work_stop is not None:
+            return 0.0
         deadline = self._home.gate.work_deadline
         return None if deadline is None else deadline.remaining(self._home.clock).total_seconds()
 
