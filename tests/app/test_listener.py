@@ -138,6 +138,19 @@ async def test_a_listener_that_raises_is_reported_once_and_gets_nothing_more(
     assert "mine" in caplog.text
 
 
+async def test_a_plain_handler_that_returns_a_coroutine_is_refused_because_nobody_would_await_it() -> None:
+    async def handle(item: int) -> None:
+        raise AssertionError
+
+    def hand_on(item: int) -> Any:
+        return handle(item)
+
+    listener = Listener("coroutine", one_by_one(hand_on))
+    listener.put((1,))
+    await listener.close()
+    assert "returned a coroutine" in str(listener.failure)
+
+
 async def test_a_listener_that_raises_a_cancellation_of_its_own_is_reported_and_gets_nothing_more() -> None:
     async def stray(batch: Sequence[int]) -> None:
         raise asyncio.CancelledError

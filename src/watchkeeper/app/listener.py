@@ -116,7 +116,9 @@ def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
 
     def deliver(batch: Sequence[tuple[Any, ...]]) -> None:
         for item in batch:
-            handler(*item)
+            if inspect.iscoroutine(returned := handler(*item)):
+                returned.close()
+                raise TypeError(f"{handler!r} returned a coroutine; make it an async function, so that it is awaited")
 
     return deliver
 
