@@ -62,8 +62,8 @@ CLUES: Final[dict[Hurry, re.Pattern[str]]] = {
     "stranger": re.compile(r"some(?:body|one) else|stranger|hack|was(?: not|n't) me|did(?: not|n't) do", re.IGNORECASE),
     "date": re.compile(r"\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight)\b", re.IGNORECASE),
     "no_hurry": re.compile(
-        r"\b(?:no|not|any|without) (?:great |real |need to )?(?:hurry|rush)\b|take (?:all )?(?:your|the) time|not urgent"
-        r"|can wait|no need to hurry|whenever (?:you|it)",
+        r"\b(?:no|not|any|without) (?:great |real |need to )?(?:hurry|rush)\b|not urgent|can wait"
+        r"|take (?:all )?(?:your|the) time|whenever (?:you|it)",
         re.IGNORECASE,
     ),
 }
