@@ -36,21 +36,21 @@ class Letter:
 @tool
 def wait_for_input(path: str) -> str:
     """Wait on a thread."""
-    print("WAITING", flush=True)
+    os.write(1, b"WAITING\\n")
     return os.read(0, len(b"go\\n")).decode().strip()
 
 
 @tool
 async def wait_for_ever(path: str) -> str:
     """Wait on the loop."""
-    print("WAITING", flush=True)
+    os.write(1, b"WAITING\\n")
     await asyncio.Event().wait()
 
 
 @tool
 async def block(path: str) -> str:
     """Hold the loop itself, which nothing can interrupt."""
-    print("WAITING", flush=True)
+    os.write(1, b"WAITING\\n")
     threading.Event().wait()
 
 
