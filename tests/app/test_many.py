@@ -13,6 +13,7 @@ import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.many import arun_many, run_many
+from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
@@ -242,6 +243,12 @@ def test_a_label_is_one_short_line_whatever_is_given() -> None:
     assert first.startswith("item 0 item 0")
     assert (len(first), first[-1]) == (200, "…")
     assert second == "5"
+
+
+def test_the_stop_of_an_item_is_on_its_own_log() -> None:
+    many = over(ITEMS[:1], each=Limits(max_tool_calls=1, landing=None, deadline=None))
+    (stopped,) = many.results[0].session[SafetyEvent].all()
+    assert stopped.event_type == "tool_call_limit_exceeded"
 
 
 def test_turns_are_counted_for_each_item() -> None:

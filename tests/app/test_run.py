@@ -23,9 +23,11 @@ from watchkeeper.core.messages import SystemMessage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextDelta
+from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
 
@@ -127,7 +129,11 @@ def test_a_budget_seeded_in_the_session_tightens_the_limits() -> None:
     assert result.limits.max_tool_calls == 1
 
 
-def test_resources_are_given_to_tools_and_closed_at_the_end() -> None:
+def events_of(result: RunResult[Any]) -> list[str]:
+    return [item.outcome for item in result.session[ToolInvoked].all()]
+
+
+def test_every_run_makes_its_own_resources_and_closes_them_at_its_end() -> None:
     class Connection:
         closed = False
 
@@ -145,9 +151,11 @@ def test_resources_are_given_to_tools_and_closed_at_the_end() -> None:
     section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
     template = PromptTemplate(ns="tests", key="resources", sections=[section])
     resources = Resources([ResourceBinding(Connection, lambda _: Connection())])
-    result = run(template, model=ScriptedModel([Call("use"), "done"]), store=None, resources=resources)
-    assert result.ok
-    assert made[0].closed
+    for _ in range(2):
+        result = run(template, model=ScriptedModel([Call("use"), "done"]), store=None, resources=resources)
+        assert events_of(result) == ["ok"]
+    assert [connection.closed for connection in made] == [True, True]
+    assert made[0] is not made[1]
 
 
 class Unclosable:

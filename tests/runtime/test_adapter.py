@@ -182,13 +182,14 @@ def test_a_budget_seeded_in_the_session_tightens_and_never_loosens() -> None:
 def test_a_tracker_bounds_all_evaluations_that_share_it() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=1000))
     adapter = Adapter(ScriptedModel([Say(Report(1))] * 50))
-    evaluations = 0
+    evaluations, session = 0, Session()
     with suppress(BudgetExceededError):
         while evaluations < 50:
-            adapter.evaluate(PROMPT, budget_tracker=tracker)
+            adapter.evaluate(PROMPT, session=session, budget_tracker=tracker)
             evaluations += 1
     assert 1 <= evaluations <= 8
     assert tracker.usage.tokens.total == 120 * evaluations <= 1000
+    assert [type(item.event).__name__ for item in session.log].count("SafetyEvent") == 1
 
 
 async def test_evaluations_that_share_a_tracker_at_once_never_exceed_it_together() -> None:

@@ -25,6 +25,7 @@ from watchkeeper.runtime.events import CompletionChecked, ModelReplied, NoticeAp
 from watchkeeper.runtime.replay import transcript_of
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
@@ -84,6 +85,11 @@ async def test_the_log_tells_the_whole_run_in_order() -> None:
     assert (ended.run_id, ended.output, ended.usage) == (result.run_id, Report(3), result.usage)
     assert events(result, PromptExecuted)[0].output == Report(3)
     assert [replied.turn for replied in events(result, ModelReplied)] == [1, 2]
+
+
+async def test_a_tool_attempt_carries_the_tokens_of_the_reply_that_asked_for_it() -> None:
+    result = await play(agent(add), [Call("add", {"a": 1, "b": 2}), Say(Report(3))])
+    assert events(result, ToolInvoked)[0].usage == events(result, ModelReplied)[0].usage
 
 
 async def test_sync_and_async_tools_may_be_mixed_in_one_turn() -> None:
@@ -312,6 +318,7 @@ async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
     result = await play(agent(checker=Checker()), [Say(Report(1))], filesystem=files)
     assert (result.completion, result.completion_note) == ("complete", "looks fine")
     assert seen[0].tentative_output == Report(1)
+    assert seen[0].stop_reason == "stop"
     assert seen[0].filesystem is not None
     with pytest.raises(Exception, match="read-only"):
         seen[0].filesystem.write_text("a.txt", "b")

@@ -130,6 +130,8 @@ async def test_a_model_in_flight_is_cancelled_at_the_deadline_and_its_worst_case
     assert reason(result) == "timeout"
     assert result.cost is not None
     assert Decimal(0) < result.cost <= 1
+    (cut_off,) = events(result, ModelFailed)
+    assert (cut_off.fault, cut_off.retry_in, bool(cut_off.node_id)) == ("timeout", None, True)
 
 
 async def test_calls_behind_the_deadline_are_answered_without_being_run() -> None:
@@ -313,6 +315,7 @@ async def test_a_provider_that_fails_is_tried_again_with_its_retry_after() -> No
     assert clock.monotonic() == 30.0
     failed = events(result, ModelFailed)
     assert [(item.attempt, item.fault, item.retry_in) for item in failed] == [(1, "rate_limit", 30.0)]
+    assert failed[0].node_id
     assert (result.usage.retries, result.usage.model_calls) == (1, 2)
 
 

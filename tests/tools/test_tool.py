@@ -93,7 +93,7 @@ def place(params: Order, *, context: ToolContext) -> ToolResult[int]:
     return ToolResult.ok(len(params.parts), f"placed by {context.call_id}")
 
 
-@tool(parallel_safe=True, idempotent=True, retries=2, timeout="1m30s")
+@tool(parallel_safe=True, retries=2, timeout="1m30s")
 async def look_up(
     name: str,
     limit: Annotated[int, msgspec.Meta(ge=1, description="How many.")] = 5,
@@ -158,8 +158,8 @@ def test_plain_parameters_are_arguments_one_by_one_in_their_order() -> None:
 
 
 def test_what_is_declared_about_running_is_kept() -> None:
-    assert (look_up.timeout, look_up.retries, look_up.parallel_safe, look_up.idempotent) == (90.0, 2, True, True)
-    assert (place.timeout, place.retries, place.parallel_safe, place.idempotent) == (None, 0, False, False)
+    assert (look_up.timeout, look_up.retries, look_up.parallel_safe) == (90.0, 2, True)
+    assert (place.timeout, place.retries, place.parallel_safe) == (None, 0, False)
 
 
 def test_the_spec_is_made_once() -> None:

@@ -57,7 +57,7 @@ def run_many(
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
     interrupts = Interrupts()
-    job = _Job(prompt, tuple(items), label, limits, each, RunOptions(**options), interrupts)
+    job = _Job(prompt, tuple(items), label, limits, each, RunOptions(**options).for_run(), interrupts)
     return PORTAL.call(job.run(model, concurrency), "arun_many", interrupts.interrupt)
 
 
@@ -89,7 +89,7 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    job = _Job(prompt, tuple(items), label, limits, each, RunOptions(**options), Interrupts())
+    job = _Job(prompt, tuple(items), label, limits, each, RunOptions(**options).for_run(), Interrupts())
     return await job.run(model, concurrency)
 
 
@@ -106,6 +106,7 @@ class _Job(Generic[OutputT]):
     interrupts: Interrupts
 
     async def run(self, model: Model | str, concurrency: int) -> ManyResult[OutputT]:
+        """Open what all items share, let the crew work, close it again."""
         count(concurrency, "concurrency")
         options = self.options
         session = Session(clock=options.clock, ids=options.ids)
@@ -224,7 +225,7 @@ class _Crew(Generic[OutputT]):
         item = self.job.items[index]
         unwatch = self.around.watch(session, context.run_id)
         try:
-            with self.gate.child(self.each, name=self.labels[index]) as gate:
+            with self.gate.child(self.each, self.labels[index], on_event=session.dispatch) as gate:
                 plan = plan_of(self.prompt.bind(*_as_params(item)), self.around, gate.deadline, options)
                 place = Place(self.context.run_id, self.labels[index])
                 return await execute(plan, home_of(session, gate, context, options, place))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
@@ -78,3 +78,7 @@ class RunOptions:
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
     rng: random.Random = SYSTEM_IDS.random
+
+    def for_run(self) -> RunOptions:
+        """Return the same with resources of its own, so that what one run makes and closes is no other's."""
+        return replace(self, resources=(self.resources or Resources()).for_run())

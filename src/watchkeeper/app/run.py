@@ -44,7 +44,7 @@ def run(
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
     interrupts = Interrupts()
-    work = _run(prompt, model, limits, session, RunOptions(**options), interrupts)
+    work = _run(prompt, model, limits, session, RunOptions(**options).for_run(), interrupts)
     return PORTAL.call(work, "arun", interrupts.interrupt)
 
 
@@ -70,7 +70,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _run(prompt, model, limits, session, RunOptions(**options), Interrupts())
+    return await _run(prompt, model, limits, session, RunOptions(**options).for_run(), Interrupts())
 
 
 async def _run(

@@ -62,8 +62,8 @@ class ExecutionContext:
     def __init__(
         self,
         config: ExecutionConfig | Limits,
-        metadata: ChainMetadata | None = None,
         *,
+        metadata: ChainMetadata | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
         on_event: Callable[[SafetyEvent], object] | None = None,
@@ -120,7 +120,9 @@ class ExecutionContext:
             account.work_until -= kept
             self.work_deadline = Deadline(self.deadline.at - timedelta(seconds=kept))
 
-    def child(self, limits: Limits, name: str = "") -> ExecutionContext:
+    def child(
+        self, limits: Limits, name: str = "", *, on_event: Callable[[SafetyEvent], object] | None = None
+    ) -> ExecutionContext:
         """Open a context below this one.
 
         It has ceilings of its own and is bound by all those above it; what it spends counts here too. Stops, aborts and
@@ -129,6 +131,7 @@ class ExecutionContext:
         Args:
             limits: Its own ceilings.
             name: A label, used in the sentences of its stops.
+            on_event: Told of every stop found on its behalf; whoever listens to this context by default.
 
         Raises:
             ConfigurationError: If this context is closed.
@@ -136,7 +139,7 @@ class ExecutionContext:
         self._passage.check_open()
         ours = self._passage.incidents
         child = object.__new__(ExecutionContext)
-        child._set_up(limits, self._tree, Incidents(ours.metadata, self._clock, ours.listener), self, name)
+        child._set_up(limits, self._tree, Incidents(ours.metadata, self._clock, on_event or ours.listener), self, name)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from watchkeeper.core.stop import Stop
 
-Phase = Literal["preflight", "request", "response", "tool", "budget", "deadline"]
+Phase = Literal["preflight", "request", "response", "budget", "deadline"]
 
 ProviderFault = Literal[
     "rate_limit",

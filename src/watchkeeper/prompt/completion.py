@@ -56,7 +56,7 @@ class TaskCompletionContext:
     Attributes:
         session: The run's session.
         tentative_output: The answer that the agent gave.
-        stop_reason: What ended the work early, or None if the agent says that it is done.
+        stop_reason: Why the model stopped, as its last reply says: ``stop`` for an answer of its own accord.
         filesystem: A read-only view of the run's files, or None if it has none.
         deadline: When the run must be over, or None.
         run_context: The run's identifiers, or None.

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchkeeper.core.errors import OutputParseError
 from watchkeeper.core.messages import UserMessage
+from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.workers import run_in_worker
@@ -67,6 +68,7 @@ class _Driver:
             checks=plan.checker is not None,
         )
         self.machine = TurnMachine(rules, transcript)
+        self.reply: ModelReply | None = None
         self.error: BaseException | None = None
 
     async def run(self) -> Ending:
@@ -92,7 +94,7 @@ class _Driver:
             case AskModel(landing=landing):
                 return await self._ask(landing)
             case RunTools(calls=calls):
-                return await self.tools.run(calls)
+                return await self.tools.run(calls, self.reply.usage if self.reply else None)
             case ReadAnswer(text=text):
                 return self._read(text)
             case CheckDone(output=output):
@@ -102,7 +104,8 @@ class _Driver:
 
     async def _ask(self, landing: bool) -> Signal:
         try:
-            return Replied(await self.models.ask(self.machine.turns + 1, landing=landing))
+            self.reply = await self.models.ask(self.machine.turns + 1, landing=landing)
+            return Replied(self.reply)
         except WorkStoppedError as stopped:
             self.error = self.error or stopped.error
             return Stopped(stopped.stop)
@@ -127,7 +130,7 @@ class _Driver:
         context = TaskCompletionContext(
             session=self.home.session,
             tentative_output=output,
-            stop_reason=None,
+            stop_reason=self.reply.finish if self.reply else None,
             filesystem=self.home.filesystem.read_only_view() if self.home.filesystem else None,
             deadline=self.home.gate.work_deadline,
             run_context=self.home.run_context,

@@ -61,6 +61,7 @@ class ModelCalls:
         self._call_ids = {
             call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
         }
+        self._node_id: str | None = None
         self._backoff = Backoff(home.clock, home.rng, home.gate.cancellation, self._seconds_left)
 
     async def ask(self, turn: int, *, landing: bool) -> ModelReply:
@@ -79,9 +80,7 @@ class ModelCalls:
             return await self._attempt(turn, number, estimate, after, landing)
 
         def failed(error: ProviderError, number: int, retry_in: float | None) -> None:
-            self._recorder.record(
-                ModelFailed(turn, number, error.fault, error.message, retry_in, None, self._home.clock.now())
-            )
+            self._record_failure(turn, number, error.fault, error.message, retry_in)
 
         try:
             reply = await self._backoff.run(attempt, failed)
@@ -119,9 +118,15 @@ class ModelCalls:
             landing=after,
         )
         outcome = await self._home.gate.acall(request, work, meter)
+        self._node_id = outcome.node_id
         if outcome.stop is not None:
+            if outcome.admitted:
+                self._record_failure(turn, number, outcome.stop.reason, outcome.stop.message, None)
             raise WorkStoppedError(outcome.stop, outcome.error)
         if outcome.error is not None:
+            if not isinstance(outcome.error, ProviderError):
+                said = f"{type(outcome.error).__name__}: {outcome.error}"
+                self._record_failure(turn, number, "error", said, None)
             raise _passed_on(outcome.error, turn)
         reply = outcome.value
         if reply is None:
@@ -143,6 +148,11 @@ class ModelCalls:
             )
         )
         return reply
+
+    def _record_failure(self, turn: int, number: int, fault: str, said: str, retry_in: float | None) -> None:
+        """Record an admitted attempt that brought no reply."""
+        now = self._home.clock.now()
+        self._recorder.record(ModelFailed(turn, number, fault, said, retry_in, self._node_id, now))
 
     def _request_for(self, ticket: Ticket, landing: bool) -> ModelRequest:
         """Return the turn's request: what every turn repeats, and what the gate granted this one."""

@@ -89,7 +89,8 @@ class RunResult(Generic[OutputT]):
         if self.partial is None:
             return "nothing to hand over"
         if isinstance(self.partial, str):
-            return f"{len(self.partial):,} characters of text to hand over"
+            size = len(self.partial)
+            return f"{size:,} character{'s' if size != 1 else ''} of text to hand over"
         return f"a partial {type(self.partial).__name__} to hand over"
 
     def unwrap(self) -> OutputT:

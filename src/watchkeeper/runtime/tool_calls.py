@@ -23,6 +23,7 @@ from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.tagging import check
+from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import ToolsDone
 from watchkeeper.runtime.bounded import StrayCancellationError, closed, is_cancelled
@@ -71,6 +72,7 @@ class ToolCalls:
         self._plan = plan
         self._home = home
         self._recorder = recorder
+        self._usage: TokenUsage | None = None
         self._run_id = str(home.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
         self._scope = ToolScope(
@@ -82,8 +84,9 @@ class ToolCalls:
             clock=home.clock,
         )
 
-    async def run(self, calls: Sequence[ToolCall]) -> ToolsDone:
-        """Run the calls of one reply and return one message for each, in their order."""
+    async def run(self, calls: Sequence[ToolCall], usage: TokenUsage | None) -> ToolsDone:
+        """Run the calls of one reply, which took so many tokens; return one message for each, in their order."""
+        self._usage = usage
         messages: list[ToolMessage] = []
         stop: Stop | None = None
         for side_by_side, group in groupby(calls, self._may_run_beside):
@@ -204,7 +207,7 @@ class ToolCalls:
                 result=attempt.result,
                 session_id=home.session.session_id,
                 created_at=home.clock.now(),
-                usage=None,
+                usage=self._usage,
                 rendered_output=text,
                 call_id=call.call_id,
                 event_id=home.ids.uuid(),

@@ -100,6 +100,10 @@ class Resources:
         """Return whether somebody provides a resource of this type; nothing is made."""
         return protocol in self._provided()
 
+    def for_run(self) -> Resources:
+        """Return the same bindings and instances for one run, which makes its own and closes them at its end."""
+        return Resources(self._bindings.values(), self._instances)
+
     def child(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
         """Return resources that put some instances in the place of these; the rest is shared, made and closed here."""
         child = Resources(instances=overrides)

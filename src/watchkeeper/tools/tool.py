@@ -43,7 +43,6 @@ class Tool:
         timeout: Seconds that one attempt may take, or None for what the run leaves.
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
-        idempotent: Whether running it twice does no more than running it once.
         schema: JSON Schema of the arguments; made from their type by default.
         spec: What a model is told.
     """
@@ -58,7 +57,6 @@ class Tool:
     timeout: float | None = None
     retries: int = 0
     parallel_safe: bool = False
-    idempotent: bool = False
     schema: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     spec: ToolSpec = field(init=False, compare=False, repr=False)
     _arguments: Arguments = field(init=False, compare=False, repr=False)
@@ -109,7 +107,6 @@ def tool(
     timeout: DurationLike | None = None,
     retries: int = 0,
     parallel_safe: bool = False,
-    idempotent: bool = False,
 ) -> Callable[[Handler], Tool]: ...
 def tool(
     function: Handler | None = None,
@@ -120,7 +117,6 @@ def tool(
     timeout: DurationLike | None = None,
     retries: int = 0,
     parallel_safe: bool = False,
-    idempotent: bool = False,
 ) -> Tool | Callable[[Handler], Tool]:
     """Make a tool of a function.
 
@@ -135,7 +131,6 @@ def tool(
         timeout: How long one attempt may take ("30s", a timedelta, seconds).
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
-        idempotent: Whether running it twice does no more than running it once.
 
     Raises:
         ToolDefinitionError: If a parameter has no type, there is no description, or the name or an option is bad.
@@ -159,7 +154,6 @@ def tool(
             timeout=_seconds(tool_name, timeout),
             retries=_checked_retries(tool_name, retries),
             parallel_safe=parallel_safe,
-            idempotent=idempotent,
             schema=schema,
         )
 
