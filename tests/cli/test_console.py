@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from watchkeeper.cli.console import PlainConsole, complain, make_console, one_line, print_table, printable, styled
+from watchkeeper.cli.console import (
+    PlainConsole,
+    complain,
+    make_console,
+    one_line,
+    print_table,
+    printable,
+    silence,
+    styled,
+)
 
 LONG = " ".join(f"word{number}" for number in range(200))
 
@@ -80,10 +89,15 @@ def test_what_an_encoding_cannot_write_is_written_as_escapes() -> None:
     assert raw.getvalue() == b"\\u2713 \\ud800\n"
 
 
-def test_a_broken_pipe_is_raised_to_the_caller() -> None:
-    class Broken(io.StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
+def test_a_reader_that_went_away_is_printed_nothing_more() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        console = make_console(stream)
+        for _ in range(3):
+            console.print("x")
+        assert console.quiet
 
-    with pytest.raises(BrokenPipeError):
-        make_console(Broken()).print("x")
+
+def test_a_stream_without_a_file_cannot_be_silenced_and_that_is_no_error() -> None:
+    silence(io.StringIO())

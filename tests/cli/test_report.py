@@ -136,18 +136,6 @@ def test_the_version_is_told(cli: CommandLine) -> None:
     assert cli("--version").out.startswith("watchkeeper ")
 
 
-def test_a_reader_that_goes_away_is_no_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    cli.run(*FOLDER)
-
-    def gone(*_: object, **__: object) -> None:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr(PlainConsole, "print", gone)
-    said = cli("runs")
-    assert said.code == 1
-    assert said.err == ""
-
-
 def test_in_a_terminal_states_have_colours(cli: CommandLine) -> None:
     cli.run(*FOLDER)
     out = io.StringIO()

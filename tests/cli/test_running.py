@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 
 from tests.cli.support import AGENT, CommandLine
 from watchkeeper.cli.notify import Notification
+from watchkeeper.cli.running import print_json
 from watchkeeper.store.run_store import RunStore
 
 FOLDER = ("-p", "folder=inbox")
@@ -311,8 +315,8 @@ def test_a_notification_that_cannot_be_sent_or_takes_too_long_is_said(
     assert complaint is not None
     assert "text: " in complaint
     monkeypatch.setattr("watchkeeper.cli.notify.SECONDS", 0.01)
-    slow = Notification((sys.executable, "-c", "import sys; sys.stdin.read(); input()"))
-    assert slow.send(data, quiet=True) is not None
+    slow = Notification((sys.executable, "-c", "import threading; threading.Event().wait()")).send(data, quiet=True)
+    assert slow == f"--notify {sys.executable}: not over after 0.01 s"
 
 
 def test_without_a_store_it_says_so(cli: CommandLine, user_folders: Path) -> None:
@@ -340,3 +344,52 @@ def test_a_store_that_fails_in_the_middle_is_said_and_the_run_goes_on(
     said = cli.run(*FOLDER)
     assert said.code == 0
     assert "not everything is stored: " in said.out.splitlines()[-1]
+
+
+def run_into(out: int, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the agent in a process of its own with standard output of a certain kind."""
+    command = [
+        sys.executable,
+        "-m",
+        "watchkeeper",
+        "run",
+        "triage.py:triage",
+        "--model",
+        "scripted",
+        *arguments,
+        *FOLDER,
+    ]
+    return subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_reader_that_went_away_costs_the_run_nothing(cli: CommandLine, arguments: list[str]) -> None:
+    (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+    notify = ("--notify", f"{sys.executable} note.py")
+    done = run_into(writer, cli.folder, *arguments, *notify, "--store", "runs.db")
+    os.close(writer)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (1 if arguments else 0)
+    assert (cli.folder / "noted").exists()
+    with RunStore("runs.db", read_only=True) as store:
+        assert store.runs()[0].ended_at is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a device of Linux")
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_result_that_cannot_be_printed_is_said(cli: CommandLine, arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = run_into(full.fileno(), cli.folder, *arguments, "--store", "runs.db")
+    assert done.returncode == 1
+    assert "error: the result cannot be printed: [Errno 28] No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_result_that_cannot_be_printed_fails_the_command_and_nothing_else() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    assert print_json(Full(), {}) == 1

@@ -6,10 +6,12 @@ characters (they could move the cursor, or rewrite what stands there) are writte
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Final, TextIO, cast
+from contextlib import suppress
+from typing import IO, Final, TextIO, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -24,11 +26,20 @@ _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2
 
 
 class PlainConsole(Console):
-    """A console that passes a broken pipe on to its caller instead of ending the process."""
+    """A console that falls silent when its reader has gone away, instead of ending the process: the run goes on."""
 
     def on_broken_pipe(self) -> None:
-        """Raise; whoever prints knows what to do."""
-        raise BrokenPipeError
+        """Print nothing from now on."""
+        self.quiet = True
+        silence(self.file)
+
+
+def silence(stream: IO[str]) -> None:
+    """Let what a stream still holds, and whatever comes, go nowhere; it could not be written."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def make_console(file: TextIO) -> PlainConsole:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, TextIO
 
 from rich.console import Console
 
@@ -25,7 +25,7 @@ from watchkeeper.app.options import RunKeywords
 from watchkeeper.app.run import run
 from watchkeeper.app.settings import Settings, limits_from, prices_from, settings_here, text_from
 from watchkeeper.cli import report
-from watchkeeper.cli.console import error_console, make_console, styled
+from watchkeeper.cli.console import complain, error_console, make_console, silence, styled
 from watchkeeper.cli.loading import Loaded, labels_of, load, matching_files
 from watchkeeper.cli.notify import Notification
 from watchkeeper.cli.params import bind, items_for, parse_params
@@ -129,13 +129,13 @@ def carry_out(order: Order) -> int:
             if store is not None:
                 store.close()
         data = report.many_as_data(result) if isinstance(result, ManyResult) else report.as_data(result)
-        if order.as_json:
-            out.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
-            out.flush()
-        else:
-            print_end(console, result, where_to_look(result, store, settings))
+        lost = (
+            print_json(out, data)
+            if order.as_json
+            else print_end(console, result, where_to_look(result, store, settings))
+        )
         failed = tell(Report(console, after, notification), result, data, store, quiet=order.as_json)
-    return exit_code(result) or failed
+    return exit_code(result) or lost or failed
 
 
 def start(order: Order, loaded: Loaded, settings: Settings, options: RunKeywords) -> AnyResult:
@@ -195,13 +195,34 @@ def open_store(settings: Settings) -> RunStore | None:
     return None if path is None else RunStore(path)
 
 
-def print_end(console: Console, result: AnyResult, where: str) -> None:
-    """Print the result and where to look further."""
-    if isinstance(result, ManyResult):
-        report.print_many(console, result)
-    else:
-        report.print_result(console, result)
-    console.print(styled((where, "dim")))
+def print_json(out: TextIO, data: dict[str, Any]) -> int:
+    """Print the result as JSON; return the exit code of that."""
+    try:
+        out.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        out.flush()
+    except OSError as error:
+        return _cannot_print(out, error)
+    return DONE
+
+
+def print_end(console: Console, result: AnyResult, where: str) -> int:
+    """Print the result and where to look further; return the exit code of that."""
+    try:
+        if isinstance(result, ManyResult):
+            report.print_many(console, result)
+        else:
+            report.print_result(console, result)
+        console.print(styled((where, "dim")))
+    except OSError as error:
+        return _cannot_print(console.file, error)
+    return DONE
+
+
+def _cannot_print(stream: IO[str], error: OSError) -> int:
+    """Say that the result is lost to the reader, and let the rest of the end take place."""
+    silence(stream)
+    complain(error_console(), f"the result cannot be printed: {error}")
+    return STOPPED
 
 
 def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings) -> str:
