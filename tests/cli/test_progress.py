@@ -15,6 +15,7 @@ from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.run_context import root_run_context
 from watchkeeper.core.usage import Usage
 from watchkeeper.runtime.events import ItemEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
+from watchkeeper.session.events import SliceEdited
 from watchkeeper.session.log import Envelope
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -63,6 +64,10 @@ def test_items_that_interleave_are_told_apart() -> None:
         "a.txt          → told the agent  one",
         "✓ a.txt  Done.",
     ]
+
+
+def test_edits_of_slices_are_for_the_store_alone() -> None:
+    assert printed((uuid4(), SliceEdited(str, "append", ("x",)))) == []
 
 
 def test_items_one_after_the_other_have_a_head_each() -> None:

@@ -15,6 +15,7 @@ from watchkeeper.cli.wording import Line, line_of
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.tagging import dump
 from watchkeeper.runtime.events import ItemEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.session.events import SliceEdited
 from watchkeeper.session.registry import event_tag
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class Progress:
                     self._console.print(styled(("▸ ", "bold"), one_line(item)))
             case RunStarted():
                 self._head(event.prompt_name, event.model, event.limits)
-            case ItemEnded(run_id=None):
-                pass  # it was never started: the report at the end says so
+            case ItemEnded(run_id=None) | SliceEdited():
+                pass  # an item that was never started is in the report at the end, state is in the store
             case ItemEnded():
                 self._line(None, event)
             case SafetyEvent(event_type="interrupted"):
