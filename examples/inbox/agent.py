@@ -34,7 +34,17 @@ from watchkeeper.tools.filesystem import Filesystem
 
 Queue = Literal["billing", "delivery", "returns", "technical", "account", "other"]
 Kind = Literal[
-    "advert", "press_or_job", "praise", "before_buying", "billing", "delivery", "returns", "technical", "account"
+    "advert",
+    "press_or_job",
+    "praise",
+    "before_buying",
+    "billing",
+    "delivery",
+    "missing_part",
+    "returns",
+    "technical",
+    "account",
+    "bean_box",
 ]
 Urgency = Literal["low", "normal", "high"]
 Hurry = Literal["none", "danger", "stranger", "date", "no_hurry"]
@@ -46,9 +56,11 @@ QUEUES: Final[dict[Kind, Queue]] = {
     "before_buying": "other",
     "billing": "billing",
     "delivery": "delivery",
+    "missing_part": "delivery",
     "returns": "returns",
     "technical": "technical",
     "account": "account",
+    "bean_box": "account",
 }
 URGENCY: Final[dict[Hurry, Urgency]] = {
     "none": "normal",
@@ -74,6 +86,7 @@ SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+|<br ?/?>")
 SHORTEST_QUOTE: Final = 12
 LONGEST_QUOTE: Final = 300
 SHORTEST_MATCH: Final = 6
+FEWEST_WORDS: Final = 2
 
 
 def about(text: str, longest: int | None = None, pattern: str | None = None) -> Any:
@@ -163,12 +176,10 @@ def look_up(
     if address != reading.sender:
         return ToolResult.error(f"{email!r} is not the address in the From line, which is {reading.sender!r}.")
     named = {found.upper() for found in ORDER_NUMBER.findall(reading.text)}
-    if number and number not in named:
-        return ToolResult.error(f"The message does not name {order!r}: give a number that it names, or an empty text.")
     orders = {item["id"]: item for item in json.loads(files.read_text("directory/orders.json"))}
-    if not number and named & orders.keys():
+    if number not in named and named & orders.keys():
         return ToolResult.error(f"The message names {' and '.join(sorted(named & orders.keys()))}: give one of them.")
-    known = orders.get(number)
+    known = orders.get(number) if number in named else None
     customers = json.loads(files.read_text("directory/customers.json"))
     customer = next((item["id"] for item in customers if item["email"] == address), known and known["customer"])
     sender = Sender(customer, number if known else None)
@@ -180,7 +191,7 @@ def look_up(
 @tool
 def note_wish(
     wants: Annotated[str, about("their request now", pattern="^They want us to [a-zA-Z0-9 -]{10,60}$")],
-    quote: Annotated[str, about("the words of the message in which they ask for it, copied exactly", 120)],
+    quote: Annotated[str, about("the words of the message in which they ask for it, copied exactly", 100)],
     *,
     context: ToolContext,
 ) -> ToolResult[Wish]:
@@ -188,8 +199,7 @@ def note_wish(
     reading = reading_of(context)
     sentence = sentence_of(quote, wants, reading.body)
     if sentence is None:
-        near = max(sentences_of(reading.body), key=lambda part: shared_words(part, wants), default=reading.body)
-        return ToolResult.error(f'The message does not say "{quote}". Copy a sentence of it, for example: "{near}"')
+        return ToolResult.error("The message does not say that. Copy a sentence of the message.")
     wish = Wish(wants, sentence)
     context.session[Wish].append(wish)
     clues = [f'hurry may be {kind}: "{said}"' for kind, said in clues_in(reading).items()] or ["hurry: none"]
@@ -236,10 +246,13 @@ def reading_of(context: ToolContext) -> Reading:
 def sentence_of(quote: str, wants: str, body: str) -> str | None:
     """Return the sentence of the message, word for word, that a quote means; None if it means none.
 
-    A small model drops a word here and there, and copies more than it was asked for: half of the quote or of the
-    sentence must be found in the other, and of several sentences it is the one nearest to the request.
+    A small model drops a word here and there, copies more than it was asked for, or says it in its own words, and when
+    it is refused it says the same again. So half of the quote or of the sentence must be found in the other, and of
+    several sentences it is the one nearest to the request; failing that, any sentence that shares words with it.
     """
-    meant = [part for part in sentences_of(body) if alike(part, quote) >= min(len(part), len(quote)) / 2]
+    sentences = sentences_of(body)
+    meant = [part for part in sentences if alike(part, quote) >= min(len(part), len(quote)) / 2]
+    meant = meant or [part for part in sentences if shared_words(part, wants) >= FEWEST_WORDS]
     best = max(meant, key=lambda part: (shared_words(part, wants), alike(part, quote)), default=None)
     return best and best[:LONGEST_QUOTE].strip()
 
@@ -307,10 +320,10 @@ Kinds by example:
 "The pump hums but no water comes out." -> technical
 "I can't sign in, it says my account is locked." -> account
 "Please send a receipt for last year's orders, my tax office wants one." -> billing
-"Two of the three bags were in the box. When does the third come?" -> delivery
+"Two of the three bags were in the box. When does the third come?" -> missing_part
 "The handle was snapped off when I opened the parcel and I'd like another one." -> returns
 "The app freezes on the start page since yesterday." -> technical
-"Please stop sending me beans after this month." -> account"""
+"Please stop sending me beans after this month." -> bean_box"""
 
 MENU: Final = """\
 advert: somebody who is no customer offers us something, or tries to cheat us
@@ -318,10 +331,12 @@ press_or_job: an interview, a report, a study, a job
 praise: thanks, a story, a suggestion
 before_buying: a question about a thing that they have not bought yet
 billing: refund or explain a charge, take off a discount, send an invoice or receipt, pay an overdue refund
-delivery: find a late parcel, send a missing part, bring a parcel to another address
+delivery: find a late parcel, bring a parcel to another address
+missing_part: send a part that was not in the box
 returns: take goods back, exchange a wrong thing, replace what came broken
 technical: a machine or the app does not work, how to use or clean it, a repair
-account: sign in, lock or change an account, pause or cancel the Bean Box"""
+account: sign in, lock or change an account
+bean_box: start, pause, change or cancel the Bean Box"""
 
 triage = PromptTemplate[Receipt](
     ns="inbox",
@@ -361,7 +376,8 @@ def report(result: ManyResult[Receipt]) -> str:
 WORDS: Final[tuple[tuple[Kind, str], ...]] = (
     ("returns", r"exchange|send (?:it|them) back|label|in pieces|wrong colou?r"),
     ("billing", r"charge|payment|invoice|receipt|voucher|discount"),
-    ("account", r"sign in|log in|password|my account|bean box|subscription"),
+    ("bean_box", r"bean box|subscription"),
+    ("account", r"sign in|log in|password|my account"),
     ("technical", r"machine|grinder|kettle|\bapp\b|leak|smell|noise"),
     ("delivery", r"parcel|tracking|courier|deliver|arrived"),
 )
@@ -387,6 +403,8 @@ def SCRIPT(request: ModelRequest) -> Call | Say:  # noqa: N802  # the name that 
     if "note_wish" not in results:
         asking = [part for part in SENTENCE_END.split(body) if re.search(r"\?|please", part, re.IGNORECASE)]
         quote = max(asking or SENTENCE_END.split(body), key=len)
-        return Call("note_wish", {"wants": f"They want us to do something about {kind}", "quote": quote[:120]})
+        return Call(
+            "note_wish", {"wants": f"They want us to do something about {kind.replace('_', ' ')}", "quote": quote[:100]}
+        )
     clue = re.search(r"^hurry may be (\w+)", results["note_wish"], re.MULTILINE)
     return Call("file_record", {"kind": kind, "hurry": clue[1] if clue else "none"})

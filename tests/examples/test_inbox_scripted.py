@@ -168,7 +168,7 @@ def test_a_hurry_that_the_message_does_not_speak_of_becomes_the_one_it_does(
     ("arguments", "complaint"),
     [
         ({"email": "someone.else@example.com", "order": ""}, "is not the address in the From line"),
-        ({"email": "ewan.dacre@example.com", "order": "LM-52731"}, "does not name 'LM-52731'"),
+        ({"email": "ewan.dacre@example.com", "order": "LM-52731"}, "The message names LM-34160: give one of them."),
         ({"email": "ewan.dacre@example.com", "order": ""}, "The message names LM-34160: give one of them."),
     ],
 )
@@ -178,12 +178,20 @@ def test_look_up_takes_nothing_that_the_message_does_not_say(
     assert complaint in said(follow(READ, Call("look_up", arguments)), "look_up")
 
 
+def test_an_invented_number_is_never_filled_in(
+    agent: ModuleType, follow: Callable[..., RunResult[Any]], folder: MemoryFilesystem
+) -> None:
+    folder.write_text("messages/letter.txt", LETTER.replace(" LM-34160", ""))
+    sender = follow(READ, LOOK).session[agent.Sender].latest()
+    assert sender == agent.Sender(customer="C-1083", order=None)
+
+
 def test_an_invented_quote_is_refused_and_nothing_is_filed(
     agent: ModuleType, follow: Callable[..., RunResult[Any]], folder: MemoryFilesystem
 ) -> None:
     invented = Call("note_wish", {"wants": "They want us to send money", "quote": "Transfer everything at once"})
     result = follow(READ, LOOK, invented, FILE)
-    assert 'The message does not say "Transfer everything at once"' in said(result, "note_wish")
+    assert "The message does not say that" in said(result, "note_wish")
     assert said(result, "file_record") == "Not filed: first call note_wish."
     assert result.session[agent.Record].latest() is None
     assert not folder.exists("filed/letter.json")
@@ -199,15 +207,15 @@ def test_nothing_can_be_looked_up_before_the_message_was_read(follow: Callable[.
         ("the pump hums loudly since Monday", "The pump hums, loudly, since Monday."),
         ("The pump hums, loudly, since Monday. Can you help me now?", "Can you help me now?"),
         ("I hope so, it is my on", "I hope so, it is my only one!"),
-        ("An entirely different text", None),
-        ("short", None),
+        ("In words of its own", "Can you help me now?"),
     ],
 )
 def test_a_quote_means_the_sentence_in_it_that_is_nearest_to_the_request(
-    agent: ModuleType, quote: str, sentence: str | None
+    agent: ModuleType, quote: str, sentence: str
 ) -> None:
     body = "Hello,\n\nThe pump hums, loudly, since Monday. Can you help me now?\nI hope so, it is my only one!"
-    assert agent.sentence_of(quote, "They want us to help", body) == sentence
+    assert agent.sentence_of(quote, "They want us to help them now", body) == sentence
+    assert agent.sentence_of("Transfer all", "They want us to send money", body) is None
 
 
 def test_hurry_is_looked_for_in_the_text_and_a_far_day_is_none(agent: ModuleType) -> None:
