@@ -67,10 +67,13 @@ def follow(agent: ModuleType, folder: MemoryFilesystem) -> Callable[..., RunResu
 
 READ = Call("read_message", {"path": "letter.txt"})
 LOOK = Call("look_up", {"email": "ewan.dacre@example.com", "order": "LM-34160"})
-WISH = Call(
-    "note_wish", {"wants": "They want us to repair a machine", "quote": "Please have it repaired before Thursday"}
-)
-FILE = Call("file_record", {"kind": "technical", "hurry": "date"})
+REPAIR = "They want us to repair a machine"
+
+
+def filing(**given: str) -> Call:
+    """A call that files the letter, with some arguments given."""
+    usual = {"wants": REPAIR, "quote": "Please have it repaired before", "kind": "technical", "hurry": "date"}
+    return Call("file_record", {**usual, **given})
 
 
 def said(result: RunResult[Any], name: str) -> str:
@@ -122,7 +125,7 @@ def test_an_answer_without_a_record_is_not_done(agent: ModuleType, inbox: Path) 
 
 
 def test_record_holds_what_the_tools_found(agent: ModuleType, follow: Callable[..., RunResult[Any]]) -> None:
-    record = follow(READ, LOOK, WISH, FILE).session[agent.Record].latest()
+    record = follow(READ, LOOK, filing()).session[agent.Record].latest()
     assert record == agent.Record(
         file="letter.txt",
         queue="technical",
@@ -130,7 +133,7 @@ def test_record_holds_what_the_tools_found(agent: ModuleType, follow: Callable[.
         customer="C-1083",
         order="LM-34160",
         quote="Please have it repaired before Thursday.",
-        wants="They want us to repair a machine",
+        wants=REPAIR,
     )
 
 
@@ -146,8 +149,7 @@ def test_record_holds_what_the_tools_found(agent: ModuleType, follow: Callable[.
 def test_kind_and_hurry_become_queue_and_urgency(
     agent: ModuleType, follow: Callable[..., RunResult[Any]], kind: str, hurry: str, queue: str, urgency: str
 ) -> None:
-    filed = Call("file_record", {"kind": kind, "hurry": hurry})
-    record = follow(READ, LOOK, WISH, filed).session[agent.Record].latest()
+    record = follow(READ, LOOK, filing(kind=kind, hurry=hurry)).session[agent.Record].latest()
     assert record is not None
     assert (record.queue, record.urgency) == (queue, urgency)
 
@@ -157,9 +159,7 @@ def test_a_hurry_that_the_message_does_not_speak_of_becomes_the_one_it_does(
 ) -> None:
     for said, urgency in (("before Thursday", "high"), ("when you can, there is no hurry", "low"), ("soon", "normal")):
         folder.write_text("messages/letter.txt", LETTER.replace("before Thursday", said))
-        filed = Call("file_record", {"kind": "technical", "hurry": "danger"})
-        wish = Call("note_wish", {"wants": "They want us to repair a machine", "quote": "Please have it repaired"})
-        record = follow(READ, LOOK, wish, filed).session[agent.Record].latest()
+        record = follow(READ, LOOK, filing(hurry="danger")).session[agent.Record].latest()
         assert record is not None
         assert record.urgency == urgency
 
@@ -189,16 +189,16 @@ def test_an_invented_number_is_never_filled_in(
 def test_an_invented_quote_is_refused_and_nothing_is_filed(
     agent: ModuleType, follow: Callable[..., RunResult[Any]], folder: MemoryFilesystem
 ) -> None:
-    invented = Call("note_wish", {"wants": "They want us to send money", "quote": "Transfer everything at once"})
-    result = follow(READ, LOOK, invented, FILE)
-    assert "The message does not say that" in said(result, "note_wish")
-    assert said(result, "file_record") == "Not filed: first call note_wish."
+    invented = filing(wants="They want us to send money", quote="Transfer everything at once")
+    result = follow(READ, LOOK, invented)
+    assert "Not filed: the message does not say that" in said(result, "file_record")
     assert result.session[agent.Record].latest() is None
     assert not folder.exists("filed/letter.json")
 
 
-def test_nothing_can_be_looked_up_before_the_message_was_read(follow: Callable[..., RunResult[Any]]) -> None:
+def test_no_step_comes_before_the_one_it_needs(follow: Callable[..., RunResult[Any]]) -> None:
     assert "read the message first" in said(follow(LOOK), "look_up")
+    assert said(follow(READ, filing()), "file_record") == "Not filed: look up the sender first."
 
 
 @pytest.mark.parametrize(
