@@ -237,7 +237,9 @@ def classify(tool: Tool, outcome: Outcome[ToolResult[Any]]) -> tuple[ToolOutcome
         ran = outcome.node_id is not None
         if outcome.stop.reason == "timeout":
             return "deadline", ToolResult.error(DEADLINE_MESSAGE)
-        return "cancelled" if ran else "denied", ToolResult.error(f"not run: {outcome.stop.message}")
+        if ran:
+            return "cancelled", ToolResult.error(f"stopped midway: {outcome.stop.message}")
+        return "denied", ToolResult.error(f"not run: {outcome.stop.message}")
     if outcome.error is None:
         result = cast("ToolResult[Any]", outcome.value)
         return "ok" if result.success else "failed", result
