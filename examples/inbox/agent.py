@@ -200,9 +200,8 @@ def file_record(
     sentence = sentence_of(quote, wants, reading.body)
     if sentence is None:
         return ToolResult.error("Not filed: the message does not say that. Copy a sentence of the message.")
-    queue, clues = QUEUES[kind], clues_in(reading)
-    meant: Hurry = "none" if hurry == "none" else hurry if hurry in clues else next(iter(clues), "none")
-    urgency: Urgency = "low" if queue == "other" else URGENCY[meant]
+    queue = QUEUES[kind]
+    urgency: Urgency = "low" if queue == "other" else URGENCY[meant_hurry(hurry, clues_in(reading))]
     return keep(Record(reading.file, queue, urgency, sender.customer, sender.order, sentence, wants), context)
 
 
@@ -262,6 +261,15 @@ def clues_in(reading: Reading) -> dict[Hurry, str]:
                 found[kind] = sentence.strip()
                 break
     return found
+
+
+def meant_hurry(said: Hurry, clues: dict[Hurry, str]) -> Hurry:
+    """Return the hurry that the model said, if the message has words for it; else the first that it has words for."""
+    if said == "none" or said in clues:
+        return said
+    for clue in clues:
+        return clue
+    return "none"
 
 
 def is_soon(day: str, sent: datetime | None) -> bool:
