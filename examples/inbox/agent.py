@@ -199,7 +199,8 @@ def file_record(
         return ToolResult.error("Not filed: look up the sender first.")
     sentence = sentence_of(quote, wants, reading.body)
     if sentence is None:
-        return ToolResult.error("Not filed: the message does not say that. Copy a sentence of the message.")
+        said = max(sentences_of(reading.body), key=lambda part: shared_words(part, wants), default="")
+        return ToolResult.error(f'Not filed: the message does not say that. It says, for example: "{said}"')
     queue = QUEUES[kind]
     urgency: Urgency = "low" if queue == "other" else URGENCY[meant_hurry(hurry, clues_in(reading))]
     return keep(Record(reading.file, queue, urgency, sender.customer, sender.order, sentence, wants), context)

@@ -191,7 +191,8 @@ def test_an_invented_quote_is_refused_and_nothing_is_filed(
 ) -> None:
     invented = filing(wants="They want us to send money", quote="Transfer everything at once")
     result = follow(READ, LOOK, invented)
-    assert "Not filed: the message does not say that" in said(result, "file_record")
+    refusal = 'Not filed: the message does not say that. It says, for example: "my machine LM-34160 leaks."'
+    assert said(result, "file_record") == refusal
     assert result.session[agent.Record].latest() is None
     assert not folder.exists("filed/letter.json")
 
