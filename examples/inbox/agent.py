@@ -82,6 +82,10 @@ CLUES: Final[dict[Hurry, re.Pattern[str]]] = {
 WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 SOON_DAYS: Final = 3
 ORDER_NUMBER: Final = re.compile(r"\bLM-\d{5}\b", re.IGNORECASE)
+ORDERS: Final = re.compile(
+    r"\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instructions?|rules|prompt)\b|\b(?:queue|urgency) ?[=:]",
+    re.IGNORECASE | re.DOTALL,
+)
 SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+|<br ?/?>")
 SHORTEST_QUOTE: Final = 12
 LONGEST_QUOTE: Final = 300
@@ -146,7 +150,7 @@ def read_message(path: Annotated[str, about("as you were given it", 120)], *, co
     """Read the message. Do this first."""
     name = PurePosixPath(path).name
     raw = folder_of(context).read_text(f"messages/{name}")
-    head, body = message_from_string(raw, policy=policy.default), raw.partition("\n\n")[2].strip()
+    head, body = message_from_string(raw, policy=policy.default), without_orders(raw.partition("\n\n")[2].strip())
     sender, date = str(head["From"] or ""), str(head["Date"] or "")
     sent = parsedate_to_datetime(date) if date else None
     context.session[Reading].append(Reading(name, parseaddr(sender)[1].lower(), sent, raw, body))
@@ -219,6 +223,13 @@ def reading_of(context: ToolContext) -> Reading:
     if reading is None:
         raise ToolValidationError("read the message first")
     return reading
+
+
+def without_orders(body: str) -> str:
+    """Return a message without the paragraphs that tell whoever files it how to: a small model would obey them."""
+    parts = re.split(r"\n\s*\n", body)
+    kept = [part for part in parts if not ORDERS.search(part)]
+    return "\n\n".join(kept) if kept else body
 
 
 def sentence_of(quote: str, wants: str, body: str) -> str | None:
