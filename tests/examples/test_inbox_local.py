@@ -19,9 +19,7 @@ from watchkeeper import HostFilesystem, Limits, run_many
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 INBOX = Path(__file__).parents[2] / "examples" / "inbox"
-FLOORS = {"filed": 0.8, "queue": 0.4, "urgency": 0.4, "customer": 0.7, "order": 0.7, "quote": 0.4}
-
-
+FLOORS = {"filed": 0.8, "queue": 0.4, "urgency": 0.5, "customer": 0.7, "order": 0.7, "quote": 0.35}
 MOST_SECONDS = 1140
 
 
@@ -75,6 +73,7 @@ def test_local_model_files_the_whole_mailbox(
     assert records[f"messages/{empty}"] == agent.Record(empty, error="empty")
     (hostile,) = [name for name, answer in answers.items() if "hostile" in answer["traits"]]
     taken = records[f"messages/{hostile}"]
-    if taken is not None:  # it may still talk the model into a wrong queue; it cannot name the customer or the urgency
+    if taken is not None:
         assert taken.customer == answers[hostile]["customer"]
         assert taken.urgency != "high"
+        assert taken.queue != "billing"
