@@ -48,6 +48,7 @@ def start_server(options: dict[str, Any], key: str) -> Any:
     # Read when the library is loaded. By default OpenMP threads spin while they wait, and on a busy machine a model
     # becomes eight times slower.
     os.environ["OMP_WAIT_POLICY"] = "passive"
+    os.environ["GOMP_SPINCOUNT"] = "3000"
     xllamacpp: Any = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = options["model"]
