@@ -36,6 +36,7 @@ class Account:
 
     Attributes:
         chain: This account and all above it, innermost first.
+        key: What a ledger that several processes share knows it by; None for an account of this process alone.
         ceilings: ``(count, ceiling, account)`` for every ceiling in the chain, in the order of admission, innermost
             account first: the rows that admission goes through.
         settled: What was used, by count.
@@ -56,6 +57,7 @@ class Account:
         "chain",
         "deadline_at",
         "hold",
+        "key",
         "lands",
         "limits",
         "name",
@@ -68,8 +70,11 @@ class Account:
         "work_until",
     )
 
-    def __init__(self, limits: Limits, parent: Account | None = None, name: str = "") -> None:
+    def __init__(
+        self, limits: Limits, parent: Account | None = None, name: str = "", *, key: str | None = None
+    ) -> None:
         """Open an account with ceilings of its own under ``parent``."""
+        self.key = key
         self.limits = limits
         self.name = name
         self.chain: tuple[Account, ...] = (self, *(parent.chain if parent else ()))

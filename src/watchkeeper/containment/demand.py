@@ -44,6 +44,7 @@ class Demand:
         covered: Accounts at which a call around this one has set a retry aside already.
         granted: Output tokens granted; set by the ledger.
         reserved: ``(count, amount)`` of what is set aside; empty before admission and after settlement.
+        held: What the context held for its landing turn before the call was admitted; set by the ledger.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Demand:
         "counts",
         "covered",
         "granted",
+        "held",
         "hold",
         "landing",
         "least",
@@ -78,6 +80,7 @@ class Demand:
         self.covered = covered
         self.granted = 0
         self.reserved: tuple[tuple[int, int], ...] = ()
+        self.held = NOTHING
 
 
 Shape = tuple[tuple[bool, ...], tuple[int, ...], int]

@@ -92,7 +92,8 @@ class ExecutionContext:
         self._tree = tree
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
-        account: Account = Account(limits, parent._account if parent else None, name)
+        key = None if parent else incidents.metadata.chain_id
+        account: Account = Account(limits, parent._account if parent else None, name, key=key)
         self._account = account
         self.deadline: Deadline | None
         self.work_deadline: Deadline | None

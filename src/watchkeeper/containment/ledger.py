@@ -96,6 +96,10 @@ class Ledger(Protocol):
         """Forget a waiter; harmless if it is forgotten already."""
         ...
 
+    def refund(self, demand: Demand, now: float) -> None:
+        """Undo an admission: of a call that was refused after it and never ran."""
+        ...
+
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
         ...
@@ -163,19 +167,31 @@ class MemoryLedger:
         with self._lock:
             self._queue(waiter, now, waits=False)
 
+    def refund(self, demand: Demand, now: float) -> None:
+        """Take back the reservation, what was counted, and the landing hold that it moved.
+
+        A hold that another call has moved since stays. One that would grow again does so only as far as nobody else has
+        taken the room meanwhile.
+        """
+        with self._lock:
+            account = demand.account
+            moved = NOTHING if demand.landing else demand.hold
+            self._unreserve(demand)
+            for level in account.chain:
+                for count in demand.counts:
+                    level.settled[count] -= 1
+            if moved is not None and account.hold is moved:
+                self._set_hold(account, held_again(demand))
+            self._review(now)
+
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
         with self._lock:
             chain = demand.account.chain
-            for level in chain:
-                for count, amount in demand.reserved:
-                    level.reserved[count] -= amount
-                if demand.may_fail:
-                    level.reserved[RETRIES] -= level not in demand.covered
-                    level.settled[RETRIES] += failed
-            if demand.reserved or demand.may_fail:
-                demand.reserved = ()
-                self._reserving.discard(demand)
+            self._unreserve(demand)
+            if failed and demand.may_fail:
+                for level in chain:
+                    level.settled[RETRIES] += 1
             book(chain, charge, 1)
             if self._waiters:
                 self._review(now)
@@ -203,6 +219,7 @@ class MemoryLedger:
     def _reserve(self, demand: Demand, output: int) -> None:
         """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
         demand.granted = output
+        demand.held = demand.account.hold
         wants, per_output = demand.wants, demand.per_output
         reserved: list[tuple[int, int]] = []
         for count in SPENDABLE:
@@ -223,6 +240,18 @@ class MemoryLedger:
             self._set_hold(demand.account, NOTHING)
         elif demand.hold is not None:
             self._set_hold(demand.account, demand.hold)
+
+    def _unreserve(self, demand: Demand) -> None:
+        """Give back what is set aside for a call."""
+        if not demand.reserved and not demand.may_fail:
+            return
+        for level in demand.account.chain:
+            for count, amount in demand.reserved:
+                level.reserved[count] -= amount
+            if demand.may_fail:
+                level.reserved[RETRIES] -= level not in demand.covered
+        demand.reserved = ()
+        self._reserving.discard(demand)
 
     def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
         if hold == account.hold:
@@ -281,6 +310,16 @@ class MemoryLedger:
 def holds(demand: Demand, count: int) -> bool:
     """Return whether something of this count is set aside for a call under way."""
     return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
+
+
+def held_again(demand: Demand) -> tuple[int, ...]:
+    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
+    account = demand.account
+    hold = list(demand.held)
+    for count, ceiling, level in account.ceilings:
+        room = ceiling - level.settled[count] - level.reserved[count] + account.hold[count]
+        hold[count] = max(min(hold[count], room), 0)
+    return tuple(hold)
 
 
 def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
