@@ -19,6 +19,7 @@ FORMATS: Final = frozenset({"date", "time", "date-time", "uuid"})
 INTEGER_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 DEFINITIONS: Final = "#/$defs/"
 # Anchored, of classes and literals, and without repetition that has no end.
+PLAIN_WORD: Final = re.compile(r"[A-Za-z][\w-]*")
 SAFE_PATTERN: Final = re.compile(r"\^(?:\[[\w -]+\]|\\d|[\w :/@#-]|\{\d{1,3}(?:,\d{1,3})?\}|\?)+\$")
 
 Schema = Mapping[str, Any]
@@ -138,7 +139,7 @@ def type_words(part: Any, definitions: Mapping[str, Schema], within: tuple[str, 
     if "const" in schema:
         return json.dumps(schema["const"], ensure_ascii=False)
     if "enum" in schema:
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+        return _choice(schema["enum"])
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
         return " | ".join(type_words(option, definitions, within) for option in options)
@@ -154,6 +155,13 @@ def type_words(part: Any, definitions: Mapping[str, Schema], within: tuple[str, 
         ]
         return "{" + ", ".join(fields) + "}"
     return f"{kind}{_limits(schema)}"
+
+
+def _choice(values: Any) -> str:
+    """Return the allowed values; quotes, which cost a token each, only where a text could be mistaken."""
+    plain = all(isinstance(value, str) and PLAIN_WORD.fullmatch(value) for value in values)
+    words = values if plain else [json.dumps(value, ensure_ascii=False) for value in values]
+    return f"one of {', '.join(words)}" if plain else " | ".join(words)
 
 
 def _remark(field: Schema, definitions: Mapping[str, Schema]) -> str:

@@ -94,7 +94,8 @@ async def _run(
                 result = await execute(plan, home)
         finally:
             unwatch()
-            await closed("the run's resources", home.resources.aclose())
+            if not home.resources.end_unused():
+                await closed("the run's resources", home.resources.aclose())
     if result.stop is not None and options.raise_on_stop:
         raise RunStoppedError(result.sentence(), stop=result.stop, result=result) from result.error
     return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from watchkeeper.core.clock import Clock
@@ -126,17 +127,22 @@ class Limits:
 
     def describe(self) -> str:
         """Say in one line which limits are in force."""
-        parts = [f"deadline {format_duration(self.deadline)}"] if isinstance(self.deadline, timedelta) else []
-        if isinstance(self.deadline, Deadline):
-            parts.append(f"deadline {self.deadline.at.isoformat(timespec='seconds')}")
-        if self.max_cost_nanos is not None:
-            parts.append(f"cost {format_money(self.max_cost_nanos)}")
-        for name in (*COUNTED, "max_retries"):
-            value = self.ceiling(name)
-            if value is not None:
-                parts.append(f"{name.removeprefix('max_').replace('_', ' ')} {value:,}")
-        return ", ".join(parts) or "none"
+        return _described(self)
 
+@lru_cache(maxsize=64)
+def _described(limits: Limits) -> str:
+    """Say it; many runs share one Limits, and each records it."""
+    deadline = limits.deadline
+    parts = [f"deadline {format_duration(deadline)}"] if isinstance(deadline, timedelta) else []
+    if isinstance(deadline, Deadline):
+        parts.append(f"deadline {deadline.at.isoformat(timespec='seconds')}")
+    if limits.max_cost_nanos is not None:
+        parts.append(f"cost {format_money(limits.max_cost_nanos)}")
+    for name in (*COUNTED, "max_retries"):
+        value = limits.ceiling(name)
+        if value is not None:
+            parts.append(f"{name.removeprefix('max_').replace('_', ' ')} {value:,}")
+    return ", ".join(parts) or "none"
 
 def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
     """Return limits in which every ceiling is the tighter of the two; what is no ceiling stays as in ``limits``.

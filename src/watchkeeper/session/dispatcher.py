@@ -77,6 +77,8 @@ class InProcessDispatcher:
 
     def publish(self, envelope: Envelope) -> None:
         """Tell everybody concerned; a subscriber that raises is reported in the log of the process."""
+        if not self._subscriptions:
+            return
         event: object = envelope.event
         event_type = type(event)
         concerned = self._concerned.get(event_type)

@@ -135,6 +135,16 @@ class Resources:
                 errors.append(error)
         _report(errors)
 
+    def end_unused(self) -> bool:
+        """End the scope here and now if nothing was made that must be closed; return whether that was so."""
+        if not self._lock.acquire(blocking=False):  # a factory is at work
+            return False
+        try:
+            self._closed = self._closed or not self._endings
+            return not self._endings
+        finally:
+            self._lock.release()
+
     async def aclose(self) -> None:
         """Close what was made here, the last first; what closes synchronously does so on a worker thread.
 
