@@ -43,13 +43,17 @@ class Backoff:
         self._seconds_left = seconds_left
 
     async def run(
-        self, attempt: Callable[[int], Awaitable[T]], on_failure: Callable[[ProviderError, int, float | None], None]
+        self,
+        attempt: Callable[[int], Awaitable[T]],
+        on_failure: Callable[[ProviderError, int, float | None], None],
+        worth: Callable[[float], bool] = lambda _: True,
     ) -> T:
         """Attempt until it succeeds, or until another attempt makes no sense.
 
         Args:
             attempt: Makes attempt number n (from 1).
             on_failure: Told of every failure: the error, its attempt, and the seconds until the next one or None.
+            worth: Asked whether another attempt after so many seconds is worth it, where nothing here forbids it.
 
         Raises:
             ProviderError: The last one.
@@ -57,12 +61,13 @@ class Backoff:
         try:
             return await attempt(1)
         except ProviderError as error:
-            return await self._again(attempt, on_failure, error)
+            return await self._again(attempt, on_failure, worth, error)
 
     async def _again(
         self,
         attempt: Callable[[int], Awaitable[T]],
         on_failure: Callable[[ProviderError, int, float | None], None],
+        worth: Callable[[float], bool],
         first: ProviderError,
     ) -> T:
         """Let tenacity carry on after the first failure; imported here, because most runs never need it."""
@@ -80,7 +85,7 @@ class Backoff:
         retrying = AsyncRetrying(
             sleep=self.pause,
             wait=self._wait,
-            stop=self._gives_up,
+            stop=lambda state: self._gives_up(state) or not worth(state.upcoming_sleep),
             retry=retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
             before_sleep=failed,
             reraise=True,

@@ -38,11 +38,13 @@ class Ending:
         end: The machine's last command.
         turns: Model turns taken.
         error: The exception behind the stop, if there is one.
+        answered_by: Which models answered, in the order of their first answers.
     """
 
     end: End
     turns: int
     error: BaseException | None
+    answered_by: tuple[str, ...]
 
 
 async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript) -> Ending:
@@ -76,7 +78,7 @@ class _Driver:
         while True:
             command = self._step(signal)
             if isinstance(command, End):
-                return Ending(command, self.machine.turns, self.error)
+                return Ending(command, self.machine.turns, self.error, self.models.line.answered_by)
             signal = await self._execute(command)
 
     def _step(self, signal: Signal) -> Command:

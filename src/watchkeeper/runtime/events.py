@@ -34,6 +34,7 @@ class RunStarted:
         started_at: When.
         item: Which item of a run over many this is, if it is one.
         parent_run_id: The run over many that it belongs to, if there is one.
+        fallback: Who takes over when the model cannot answer, as ``provider:name``, in order.
     """
 
     run_context: RunContext
@@ -44,6 +45,7 @@ class RunStarted:
     started_at: datetime
     item: str | None = None
     parent_run_id: UUID | None = None
+    fallback: tuple[str, ...] = ()
 
 
 @event("model_replied")
@@ -97,6 +99,28 @@ class ModelFailed:
     error: str
     retry_in: float | None
     node_id: str | None
+    created_at: datetime
+
+
+@event("model_switched")
+@dataclass(frozen=True, slots=True)
+class ModelSwitched:
+    """Another model took over, and answers from now on.
+
+    Attributes:
+        turn: The turn for which it took over.
+        from_model: ``provider:name`` of the one that could not answer, or that a hook would not have any more.
+        to_model: ``provider:name`` of the one that took over.
+        reason: The fault of the provider, ``circuit_open``, or ``degraded`` for a hook's wish.
+        why: The same in words.
+        created_at: When.
+    """
+
+    turn: int
+    from_model: str
+    to_model: str
+    reason: str
+    why: str
     created_at: datetime
 
 
@@ -179,6 +203,7 @@ class ManyStarted:
         items: The items' labels, in order.
         concurrency: How many run at once.
         started_at: When.
+        fallback: Who takes over when the model cannot answer, in order.
     """
 
     run_context: RunContext
@@ -188,6 +213,7 @@ class ManyStarted:
     items: tuple[str, ...]
     concurrency: int
     started_at: datetime
+    fallback: tuple[str, ...] = ()
 
 
 @event("item_ended")

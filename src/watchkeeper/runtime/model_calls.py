@@ -1,14 +1,15 @@
 """One model turn through the gate: reserve the worst case, ask, settle, record; try again where that may help.
 
 Every attempt is admitted on its own and is one event on the log. What a call may cost is decided before it is sent,
-and its output cap is what the gate granted.
+and its output cap is what the gate granted. Where the model in use does not answer, another of the run's line takes
+over, under the same ceilings and with the conversation as it stands.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.estimate import Charge, Estimate
@@ -20,13 +21,22 @@ from watchkeeper.core.stop import Stop, StopReason
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.runtime.backoff import Backoff
 from watchkeeper.runtime.bounded import StrayCancellationError, is_cancelled
-from watchkeeper.runtime.events import ModelFailed, ModelReplied
+from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
+from watchkeeper.runtime.model_line import ModelInUse, ModelLine
 from watchkeeper.runtime.plan import RunHome, RunPlan
-from watchkeeper.runtime.pricing import InputBound, charge_failure, charge_reply, counted, estimate_call
+from watchkeeper.runtime.pricing import charge_failure, charge_reply, counted, estimate_call
 from watchkeeper.runtime.recorder import Recorder
 
-DEFAULT_OUTPUT_CAP: Final = 16_384
-"""Output cap of a reply where neither the caller nor the model names a smaller one."""
+Phase = Literal["work", "landing"]
+
+LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
+"""Seconds that a provider may ask to wait; after a longer one another model is asked instead, if there is one."""
+
+DEGRADED: Final = "degraded"
+"""Why a run goes on with the cheaper model: a hook said so."""
+
+OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
+"""Faults of the request: another model would answer it with the same."""
 
 
 class WorkStoppedError(Exception):
@@ -39,25 +49,37 @@ class WorkStoppedError(Exception):
         self.error = error
 
 
+class UnansweredError(Exception):
+    """The model in use does not answer; another may.
+
+    Attributes:
+        reason: The provider's fault, ``circuit_open`` or ``degraded``.
+        stop: What ends the run if no other model takes over.
+        error: The exception behind it, if there is one.
+    """
+
+    def __init__(self, reason: str, stop: Stop, error: BaseException | None = None) -> None:
+        """Keep why."""
+        super().__init__(stop.message)
+        self.reason = reason
+        self.stop = stop
+        self.error = error
+
+
 class ModelCalls:
-    """The model side of one run."""
+    """The model side of one run.
+
+    Attributes:
+        line: The models of the run.
+    """
 
     def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder, transcript: Transcript) -> None:
         """Prepare what every turn repeats: tools, schema, caps, bounds."""
         self._plan = plan
         self._home = home
         self._recorder = recorder
-        prompt, model, settings = plan.prompt, plan.model, plan.settings
-        self._cap = settings.max_output_tokens or min(model.max_output_tokens or DEFAULT_OUTPUT_CAP, DEFAULT_OUTPUT_CAP)
-        self._request = ModelRequest(
-            transcript=transcript,
-            tools=tuple(tool.spec for tool in prompt.tools),
-            output=prompt.output if model.native_output and plan.parse_output else None,
-            max_output_tokens=self._cap,
-            settings=settings,
-            on_delta=plan.on_delta,
-        )
-        self._bound = InputBound(self._request, home.gate.limits)
+        self._transcript = transcript
+        self.line = ModelLine(plan, home.gate.limits, transcript)
         self._call_ids = {
             call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
         }
@@ -65,16 +87,39 @@ class ModelCalls:
         self._backoff = Backoff(home.clock, home.rng, home.gate.cancellation, self._seconds_left)
 
     async def ask(self, turn: int, *, landing: bool) -> ModelReply:
-        """Ask for one reply.
+        """Ask for one reply; where the model in use cannot give one, ask the next one of the line.
 
         Raises:
-            WorkStoppedError: If the gate refuses, or the provider fails for good.
+            WorkStoppedError: If the gate refuses, or no model of the line answers.
         """
-        input_tokens = self._bound.tokens(self._request.transcript)
-        self._check_context(landing)
-        cap = self._landing_cap if landing else self._cap
-        estimate = estimate_call(input_tokens, cap, self._home.gate.limits.min_output_tokens, self._plan.price)
-        after = None if landing else self._landing_estimate(turn, estimate)
+        line = self.line
+        line.begin_turn()
+        failure: UnansweredError | None = None
+        while True:
+            try:
+                reply = await self._ask_in_use(turn, landing)
+            except UnansweredError as error:
+                if failure is None or error.reason != "circuit_open":
+                    failure = error  # what a provider said tells more than that nobody asked it
+                if not self._switched(turn, error, landing):
+                    raise self._given_up(failure) from failure.error
+                continue
+            line.answered()
+            line.in_use.bound.learn(reply)
+            return reply
+
+    async def _ask_in_use(self, turn: int, landing: bool) -> ModelReply:
+        """Ask the model in use, as often as that may help.
+
+        Raises:
+            UnansweredError: If it does not answer, and another model might.
+            WorkStoppedError: If the work is over, whoever would be asked.
+        """
+        in_use = self.line.in_use
+        input_tokens = in_use.bound.tokens(self._transcript)
+        self._check_context(in_use, landing)
+        estimate = self._estimate(in_use, input_tokens, landing)
+        after = None if landing else self._landing_estimate(turn, in_use, estimate)
 
         async def attempt(number: int) -> ModelReply:
             return await self._attempt(turn, number, estimate, after, landing)
@@ -82,23 +127,70 @@ class ModelCalls:
         def failed(error: ProviderError, number: int, retry_in: float | None) -> None:
             self._record_failure(turn, number, error.fault, error.message, retry_in)
 
+        def worth(wait: float) -> bool:
+            return self._worth_another(estimate, landing, wait)
+
         try:
-            reply = await self._backoff.run(attempt, failed)
+            return await self._backoff.run(attempt, failed, worth)
         except ProviderError as error:
-            raise WorkStoppedError(provider_stop(error), error) from error
-        self._bound.learn(reply)
-        return reply
+            if error.fault in OWN_FAULTS:
+                raise WorkStoppedError(provider_stop(error), error) from error
+            raise UnansweredError(error.fault, provider_stop(error), error) from error
+
+    def _estimate(self, model: ModelInUse, input_tokens: int, landing: bool) -> Estimate:
+        cap = self._landing_cap(model) if landing else model.cap
+        return estimate_call(input_tokens, cap, self._home.gate.limits.min_output_tokens, model.price)
+
+    def _worth_another(self, estimate: Estimate, landing: bool, wait: float) -> bool:
+        """Whether the model in use is tried again: not where another one answers sooner, or spends no retry."""
+        if not self._another(landing):
+            return True
+        phase: Phase = "landing" if landing else "work"
+        again = CallRequest(kind="llm", estimate=estimate, retry=True, phase=phase)
+        return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._home.gate.affords(again)
+
+    def _another(self, landing: bool, *, cheaper: bool = False) -> ModelInUse | None:
+        """Return who would take over now: the ceilings must pay for the least of a call to it."""
+        if len(self.line.models) == 1:
+            return None
+
+        def fits(model: ModelInUse) -> bool:
+            estimate = self._estimate(model, model.bound.tokens(self._transcript), landing)
+            phase: Phase = "landing" if landing else "work"
+            return self._home.gate.affords(CallRequest(kind="llm", estimate=estimate, phase=phase))
+
+        return self.line.find(fits, cheaper=cheaper)
+
+    def _switched(self, turn: int, failure: UnansweredError, landing: bool) -> bool:
+        """Let another model take over, and record it; False if there is none, or the work is over."""
+        stop = self._home.gate.stop if landing else self._home.gate.work_stop
+        candidate = self._another(landing, cheaper=failure.reason == DEGRADED) if stop is None else None
+        if candidate is None:
+            return False
+        left = self.line.in_use.label
+        self.line.take_over(candidate)
+        now = self._home.clock.now()
+        self._recorder.record(ModelSwitched(turn, left, candidate.label, failure.reason, failure.stop.message, now))
+        return True
+
+    def _given_up(self, failure: UnansweredError) -> WorkStoppedError:
+        """Return what ends the work when nobody is left to ask."""
+        stop = failure.stop
+        if len(self.line.models) > 1 and failure.reason != DEGRADED:
+            stop = replace(stop, message=f"{stop.message.rstrip('.')}; no other model of the run could take over.")
+        return WorkStoppedError(stop, failure.error)
 
     async def _attempt(
         self, turn: int, number: int, estimate: Estimate, after: Estimate | None, landing: bool
     ) -> ModelReply:
         """Make one admitted attempt and record its reply."""
-        clock, price = self._home.clock, self._plan.price
+        clock, in_use = self._home.clock, self.line.in_use
+        model, price = in_use.model, in_use.price
         began = clock.monotonic()
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
-                return _checked(await self._plan.model.turn(self._request_for(ticket, landing)))
+                return _checked(await model.turn(request_for(in_use, ticket, landing)))
             except asyncio.CancelledError as error:
                 if is_cancelled():
                     raise
@@ -111,7 +203,7 @@ class ModelCalls:
 
         request = CallRequest(
             kind="llm",
-            operation_name=self._plan.model.name,
+            operation_name=model.name,
             estimate=estimate,
             retry=number > 1,
             phase="landing" if landing else "work",
@@ -127,10 +219,12 @@ class ModelCalls:
             if not isinstance(outcome.error, ProviderError):
                 said = f"{type(outcome.error).__name__}: {outcome.error}"
                 self._record_failure(turn, number, "error", said, None)
-            raise _passed_on(outcome.error, turn)
+            raise _passed_on(outcome.error, turn == 1 and not self.line.switched)
         reply = outcome.value
         if reply is None:
             raise RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        if reply.finish == "refusal" and self._another(landing) is not None:
+            raise _refusal(reply, model.provider)
         reply = self._with_own_call_ids(reply)
         usage = counted(reply, estimate)
         self._recorder.record(
@@ -140,7 +234,7 @@ class ModelCalls:
                 finish=reply.finish,
                 usage=usage,
                 cost_nanos=charge_reply(usage, price).cost_nanos,
-                model=reply.model or self._plan.model.name,
+                model=reply.model or model.name,
                 node_id=outcome.node_id or "",
                 duration_ms=(clock.monotonic() - began) * 1000,
                 landing=landing,
@@ -153,20 +247,6 @@ class ModelCalls:
         """Record an admitted attempt that brought no reply."""
         now = self._home.clock.now()
         self._recorder.record(ModelFailed(turn, number, fault, said, retry_in, self._node_id, now))
-
-    def _request_for(self, ticket: Ticket, landing: bool) -> ModelRequest:
-        """Return the turn's request: what every turn repeats, and what the gate granted this one."""
-        whole = self._request
-        return ModelRequest(
-            transcript=whole.transcript,
-            tools=whole.tools,
-            tool_choice="none" if landing else "auto",
-            output=whole.output,
-            max_output_tokens=ticket.max_output_tokens,
-            settings=whole.settings,
-            timeout=ticket.timeout,
-            on_delta=whole.on_delta,
-        )
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.
@@ -187,12 +267,11 @@ class ModelCalls:
             return reply
         return replace(reply, message=replace(reply.message, tool_calls=tuple(calls)))
 
-    @property
-    def _landing_cap(self) -> int:
+    def _landing_cap(self, model: ModelInUse) -> int:
         landing = self._home.gate.limits.landing
-        return min(landing.max_output_tokens, self._cap) if landing else self._cap
+        return min(landing.max_output_tokens, model.cap) if landing else model.cap
 
-    def _landing_estimate(self, turn: int, call: Estimate) -> Estimate | None:
+    def _landing_estimate(self, turn: int, model: ModelInUse, call: Estimate) -> Estimate | None:
         """Return what the last turn would need after this call, or None if there is to be none.
 
         A budget that cannot pay for both is spent on the first turn of work: handing over nothing is worth nothing.
@@ -201,17 +280,20 @@ class ModelCalls:
         least = gate.limits.min_output_tokens
         if gate.limits.landing is None:
             return None
-        after = estimate_call(call.input_tokens + least, self._landing_cap, least, self._plan.price)
+        after = estimate_call(call.input_tokens + least, self._landing_cap(model), least, model.price)
         wanted = CallRequest(kind="llm", estimate=call, landing=after)
         return after if turn > 1 or gate.affords(wanted) else None
 
-    def _check_context(self, landing: bool) -> None:
+    def _check_context(self, in_use: ModelInUse, landing: bool) -> None:
         """Stop before a model's context overflows; a landing turn may use the rest of it."""
-        window, tokens = self._plan.model.context_window, self._bound.likely()
-        if window is None or tokens is None or landing:
+        window = in_use.model.context_window
+        if window is None or landing:
             return
-        spare = min(self._cap, self._home.gate.limits.min_output_tokens)
-        if tokens + spare + (self._landing_cap if self._home.gate.limits.landing else 0) > window:
+        tokens = in_use.bound.likely()
+        if tokens is None:
+            return
+        spare = min(in_use.cap, self._home.gate.limits.min_output_tokens)
+        if tokens + spare + (self._landing_cap(in_use) if self._home.gate.limits.landing else 0) > window:
             said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
@@ -228,12 +310,33 @@ def _checked(reply: object) -> ModelReply:
     return reply
 
 
-def _passed_on(error: BaseException, turn: int) -> BaseException:
+def request_for(in_use: ModelInUse, ticket: Ticket, landing: bool) -> ModelRequest:
+    """Return the turn's request: what every turn with this model repeats, and what the gate granted this one."""
+    whole = in_use.request
+    return ModelRequest(
+        transcript=whole.transcript,
+        tools=whole.tools,
+        tool_choice="none" if landing else "auto",
+        output=whole.output,
+        max_output_tokens=ticket.max_output_tokens,
+        settings=whole.settings,
+        timeout=ticket.timeout,
+        on_delta=whole.on_delta,
+    )
+
+
+def _refusal(reply: ModelReply, provider: str) -> ProviderError:
+    """Return the error for a reply that refuses, where another model may answer."""
+    said = reply.refusal or reply.message.text or "no reason given"
+    return ProviderError(f"the model refused: {said}", fault="refused", provider=provider, billed=True)
+
+
+def _passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
     """Return what is raised for a failed attempt: a bug in an adapter ends the work, it never loses what was done.
 
     What is wrong with the configuration shows in the first turn, where there is nothing to lose yet.
     """
-    if isinstance(error, ProviderError) or (turn == 1 and isinstance(error, ConfigurationError)):
+    if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
         return error
     said = f"The model failed unexpectedly: {type(error).__name__}: {error}"
     return WorkStoppedError(Stop("error", "provider", said), error)

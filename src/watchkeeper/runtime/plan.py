@@ -31,6 +31,26 @@ MAX_RESULT_BYTES = 32_768
 
 
 @dataclass(frozen=True, slots=True)
+class PricedModel:
+    """A model with what the run knows of it.
+
+    Attributes:
+        model: Who answers.
+        price: What it charges, or None if nobody knows.
+        settings: How it is asked.
+    """
+
+    model: Model
+    price: ModelPrice | None
+    settings: ModelSettings = ModelSettings()
+
+    @property
+    def label(self) -> str:
+        """``provider:name``."""
+        return f"{self.model.provider}:{self.model.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class RunPlan(Generic[OutputT]):
     """What a run does.
 
@@ -43,6 +63,8 @@ class RunPlan(Generic[OutputT]):
         on_context_full: ``land`` takes a last turn, ``stop`` ends at once.
         parse_output: Whether the final text is parsed into the output type.
         on_delta: Where text goes as it arrives, or None.
+        fallback: Who takes over, in this order, when the model cannot answer.
+        cheaper: Who takes over where a hook says DEGRADE, or None; may be one of ``fallback``.
     """
 
     prompt: RenderedPrompt[OutputT]
@@ -53,6 +75,15 @@ class RunPlan(Generic[OutputT]):
     on_context_full: OnContextFull = "land"
     parse_output: bool = True
     on_delta: Callable[[str], None] | None = None
+    fallback: tuple[PricedModel, ...] = ()
+    cheaper: PricedModel | None = None
+
+    @property
+    def models(self) -> tuple[PricedModel, ...]:
+        """Every model of the run: the one that was asked for, those that take over, the cheaper one."""
+        line = (PricedModel(self.model, self.price, self.settings), *self.fallback)
+        cheaper = self.cheaper
+        return line if cheaper is None or any(each.model is cheaper.model for each in line) else (*line, cheaper)
 
 
 @dataclass(frozen=True, slots=True)

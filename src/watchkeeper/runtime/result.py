@@ -26,7 +26,7 @@ class RunResult(Generic[OutputT]):
     Attributes:
         run_id: Its id, under which the store keeps it.
         prompt_name: ``ns/key`` of its prompt.
-        model: ``provider:name``.
+        model: ``provider:name`` of the model that was asked for.
         output: The typed answer of completed work, else None.
         stop: Why it ended early, else None.
         partial: What a stopped run had: a typed value if it fits, else text, else None.
@@ -41,6 +41,8 @@ class RunResult(Generic[OutputT]):
         session: Its session: every event and every slice.
         error: The exception behind the stop, if there is one.
         item: Which item of a run over many this is, if it is one.
+        answered_by: ``provider:name`` of the models that answered, in the order of their first answers; more than one
+            if a fallback, or the cheaper model that a hook asked for, took over.
     """
 
     run_id: UUID
@@ -60,6 +62,7 @@ class RunResult(Generic[OutputT]):
     session: Session = field(repr=False)
     error: BaseException | None = None
     item: str | None = None
+    answered_by: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

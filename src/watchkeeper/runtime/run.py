@@ -60,6 +60,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         session=home.session,
         error=ending.error if end.stop is not None else None,
         item=home.place.item if home.place else None,
+        answered_by=ending.answered_by,
     )
 
 
@@ -81,6 +82,7 @@ def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
             started_at=clock.now(),
             item=place.item if place else None,
             parent_run_id=place.parent_run_id if place else None,
+            fallback=tuple(each.label for each in plan.fallback),
         )
     )
     if gate.deadline is not None:
