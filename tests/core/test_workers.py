@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.core import workers
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.workers import WORKERS, BlockingCall, Job, WorkerPool, run_in_worker
 
@@ -117,13 +118,32 @@ async def test_a_result_that_is_there_but_not_yet_delivered_when_the_wait_is_can
         return handle
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon_threadsafe)
-    task = asyncio.create_task(run_in_worker(lambda: "just in time", on_late=lambda value, _: late.append(value)))
-    await asyncio.sleep(0)
+    begin = threading.Event()
+
+    def work() -> str:
+        begin.wait(PATIENCE)
+        return "just in time"
+
+    task = asyncio.create_task(run_in_worker(work, on_late=lambda value, _: late.append(value)))
+    await asyncio.sleep(0)  # it stands still for a moment, then waits as one does
+    begin.set()
     on_its_way.wait(PATIENCE)  # on the loop's own thread, so that nothing is delivered meanwhile
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert late == ["just in time"]
+
+
+async def test_a_job_that_is_done_at_once_does_not_go_through_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "BRIEF_SECONDS", PATIENCE)
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", lambda *_: pytest.fail("it was announced"))
+    assert await run_in_worker(lambda: "at once") == "at once"
+    with pytest.raises(ValueError, match="at once too"):
+        await run_in_worker(raise_, ValueError("at once too"))
+
+
+def raise_(error: Exception) -> None:
+    raise error
 
 
 def test_a_result_for_a_loop_that_was_closed_meanwhile_harms_nobody() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, cast, overload
-from uuid import UUID
 
 import msgspec
 
@@ -55,7 +54,8 @@ class Node:
     @property
     def node_id(self) -> str:
         """The node's UUID, written out only when somebody asks."""
-        return str(UUID(int=self.number))
+        digits = f"{self.number:032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def __repr__(self) -> str:
         """Return kind, name and status."""

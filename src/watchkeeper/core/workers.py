@@ -24,6 +24,9 @@ T = TypeVar("T")
 IDLE_SECONDS: Final = 10.0
 """How long a thread waits for its next job before it ends."""
 
+BRIEF_SECONDS: Final = 50e-6
+"""How long a loop stands still for a job that may be done at once: no longer than waking the loop for it would take."""
+
 OnLate = Callable[[T | None, BaseException | None], object]
 
 
@@ -147,23 +150,42 @@ if hasattr(os, "register_at_fork"):
 class _Handover(Generic[T]):
     """Decides, once, whether a result still finds somebody who waits for it."""
 
-    __slots__ = ("_late_job", "_lock", "_on_late", "_over")
+    __slots__ = ("_here", "_late_job", "_lock", "_on_late", "_over", "_parked")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._over = False
+        self._here: threading.Lock | None = None
+        self._parked = True
         self._on_late: OnLate[T] | None = None
         self._late_job: Job[T] | None = None
 
+    def expect(self) -> None:
+        """Say, before the job begins, that `comes_at_once` will be asked."""
+        self._here = threading.Lock()
+        self._here.acquire()
+        self._parked = False
+
+    def comes_at_once(self) -> bool:
+        """Block for a moment; return whether the result is there. Else its arrival has to be announced."""
+        if self._here is None or self._here.acquire(timeout=BRIEF_SECONDS):
+            return True
+        with self._lock:
+            self._parked = True
+            return self._over
+
     def arrive(self, job: Job[T]) -> bool:
-        """Return whether the result comes in time; else give it to whoever wished for it."""
+        """Return whether somebody has to be told of the result; one that is late goes to whoever wished for it."""
         with self._lock:
             in_time, self._over = not self._over, True
+            parked = self._parked
             if not in_time:
                 self._late_job = job
         if not in_time and self._on_late is not None:
             self._on_late(job.value, job.error)
-        return in_time
+        if not parked and self._here is not None:
+            self._here.release()
+        return in_time and parked
 
     def leave(self) -> bool:
         """Stop waiting; return False if the result is there already."""
@@ -182,7 +204,7 @@ class _Handover(Generic[T]):
 
 
 async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | None = None) -> T:
-    """Run a blocking callable on a worker thread and wait for it without blocking the loop.
+    """Run a blocking callable on a worker thread and wait for it without blocking the loop for more than a moment.
 
     Cancelling the wait returns at once; the thread finishes by itself.
 
@@ -199,7 +221,7 @@ async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | N
         BaseException: Whatever it raised; a StopIteration as a RuntimeError.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T]  # made only if the job is not done at once
     handover: _Handover[T] = _Handover()
 
     def deliver(job: Job[T]) -> None:
@@ -216,8 +238,12 @@ async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | N
                 loop.call_soon_threadsafe(deliver, job)
 
     job = Job(partial(fn, *args) if args else fn, done)
+    handover.expect()
     WORKERS.run(job)
     try:
+        if handover.comes_at_once():
+            return job.result()
+        future = loop.create_future()
         return await future
     except BaseException as error:
         if error is not job.error and on_late is not None:
