@@ -40,6 +40,9 @@ class CallRequest(msgspec.Struct, frozen=True):
         spends_retry_on_error: Whether a failure spends a retry (seed: execution-context); one is set aside for it.
         max_retries: How often in a row an operation of this name may be repeated; None for as often as
             the chain allows.
+        model: What hooks are told about the model.
+        provider: Whom it goes to; key of the circuit breaker where there is one for each.
+        degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
     """
 
     kind: NodeKind
@@ -51,6 +54,9 @@ class CallRequest(msgspec.Struct, frozen=True):
     landing: Estimate | None = None
     spends_retry_on_error: bool = False
     max_retries: int | None = None
+    model: str = ""
+    provider: str = ""
+    degraded: bool = False
 
 
 class Ticket:
@@ -93,11 +99,11 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
 
     Attributes:
         decision: ALLOW if it ran and returned, RETRY if it failed and may be repeated, HALT if it was refused or
-            stopped.
+            stopped; or whatever a hook said about it.
         value: What the work returned; also if it came too late, as long as it came before the gate let go.
         error: What the work raised, or a TimeoutError for a call that overran.
-        stop_reason: The reason behind a HALT, or `CALL_TIMEOUT`.
-        stop: The stop behind a HALT; None for failures and time-outs of the call alone.
+        stop_reason: The reason behind a HALT, the type of the event behind what a hook said, or `CALL_TIMEOUT`.
+        stop: The stop behind a HALT or a QUARANTINE; None for failures and time-outs of the call alone.
         admitted: Whether the work was begun.
         node: The gate's own record of the call.
     """

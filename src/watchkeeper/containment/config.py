@@ -91,12 +91,18 @@ class WrapOptions:
             its own.
         retry_policy_override: How often an operation of this name may fail and be repeated; None for as often as the
             chain allows.
+        model: Model that is asked, for hooks; the chain's by default.
+        provider: Whom the call goes to; key of the circuit breaker where there is one for each.
+        degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
     """
 
     operation_name: str = ""
     cost_estimate_hint: float = 0.0
     timeout_ms: int | None = None
     retry_policy_override: int | None = None
+    model: str = ""
+    provider: str = ""
+    degraded: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""

@@ -36,6 +36,9 @@ def wrapped(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
         options.timeout_ms / 1000 if options.timeout_ms else None,
         spends_retry_on_error=True,
         max_retries=options.retry_policy_override,
+        model=options.model,
+        provider=options.provider,
+        degraded=options.degraded,
     )
 
 

@@ -22,6 +22,10 @@ StopReason = Literal[
     # the gate's, for ceilings that the seed does not have
     "token_limit_exceeded",
     "tool_call_limit_exceeded",
+    # a shield hook's: it said HALT or QUARANTINE, or it failed
+    "policy_halt",
+    "policy_quarantine",
+    "hook_failed",
     # the loop's
     "turn_limit_exceeded",
     "context_full",
@@ -40,7 +44,7 @@ class Stop:
 
     Attributes:
         reason: One of the known reasons.
-        source: Who decided: ``gate``, ``loop``, ``provider``, ``checker`` or ``caller``.
+        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker`` or ``caller``.
         limit: Name of the limit that was reached (a field of Limits), if one was.
         value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
         message: One sentence for a person.
