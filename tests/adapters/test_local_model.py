@@ -212,7 +212,7 @@ def test_the_engine_ends_when_its_input_closes(capfd: pytest.CaptureFixture[str]
     address = server.ensure()
     began = SYSTEM_CLOCK.monotonic()
     server.close()
-    assert SYSTEM_CLOCK.monotonic() - began < 3
+    assert SYSTEM_CLOCK.monotonic() - began < 10
     with pytest.raises(ProcessLookupError):
         os.kill(address.pid, 0)
     assert capfd.readouterr() == ("", "")
