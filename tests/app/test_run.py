@@ -226,7 +226,7 @@ def test_a_model_that_cannot_be_closed_costs_no_result(
     def named(name: str) -> Broken:
         return Broken(["done"])
 
-    monkeypatch.setattr("watchkeeper.app.surroundings.model_from", named)
+    monkeypatch.setattr("watchkeeper.app.lineup.model_from", named)
     with caplog.at_level(logging.WARNING):
         assert run(HELLO, model="openai:x", store=None).text == "done"
     assert "the pipe is broken" in caplog.text

@@ -20,7 +20,7 @@ from sybil.document import Document
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from watchkeeper.adapters.scripted import ScriptedModel
-from watchkeeper.app import surroundings
+from watchkeeper.app import lineup
 from watchkeeper.app.models import model_from
 from watchkeeper.core.model import Model
 
@@ -49,7 +49,7 @@ def scripted_once(page: types.ModuleType, real: Callable[[str], Model]) -> Calla
 def test_every_python_block_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(surroundings, "model_from", scripted_once(module, model_from))
+    monkeypatch.setattr(lineup, "model_from", scripted_once(module, model_from))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     parser = PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions
-from watchkeeper.app.run import home_of, in_force, plan_of
+from watchkeeper.app.run import gate_of, home_of, in_force, plan_of
 from watchkeeper.app.surroundings import Surroundings, opened
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import RunStoppedError
@@ -115,7 +115,7 @@ class _Job(Generic[OutputT]):
             context = root_run_context(session.session_id, options.ids)
             # The whole has no last turn of its own; every item has one, inside the same ceilings.
             ceilings = replace(limits, landing=None)
-            gate = ExecutionContext(ceilings, clock=options.clock, ids=options.ids, on_event=session.dispatch)
+            gate = gate_of(ceilings, session, around, options)
             unwatch = around.watch(session, context.run_id)
             try:
                 with gate, self.interrupts.over(gate):
@@ -158,16 +158,17 @@ class _Crew(Generic[OutputT]):
 
     async def work(self, concurrency: int) -> ManyResult[OutputT]:
         began = self.clock.monotonic()
-        template, model = self.prompt.template, self.around.model
+        template, models = self.prompt.template, self.around.models
         self.session.dispatch(
             ManyStarted(
                 run_context=self.context,
                 prompt_name=template.name,
-                model=f"{model.provider}:{model.name}",
+                model=models.first.label,
                 limits=self.gate.limits.describe(),
                 items=self.labels,
                 concurrency=concurrency,
                 started_at=self.clock.now(),
+                fallback=tuple(each.label for each in models.fallback),
             )
         )
         async with asyncio.TaskGroup() as group:
@@ -248,11 +249,10 @@ class _Crew(Generic[OutputT]):
         self, index: int, stop: Stop, session: Session, context: RunContext, error: Exception | None
     ) -> RunResult[OutputT]:
         """Return the result of an item whose loop never ran, or could not go on."""
-        model = self.around.model
         return RunResult(
             run_id=context.run_id,
             prompt_name=self.prompt.template.name,
-            model=f"{model.provider}:{model.name}",
+            model=self.around.models.first.label,
             output=None,
             stop=stop,
             partial=None,

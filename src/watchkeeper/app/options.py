@@ -7,7 +7,7 @@ defaults. Both name the same fields, and a test holds them to it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -23,6 +23,9 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 if TYPE_CHECKING:
+    from watchkeeper.containment.circuit_breaker import CircuitBreakers
+    from watchkeeper.containment.pipeline import ShieldPipeline
+    from watchkeeper.core.model import Model
     from watchkeeper.store.run_store import RunStore
 
 StoreLike = Path | str | Literal["default"] | None
@@ -33,6 +36,9 @@ class RunKeywords(TypedDict, total=False):
 
     settings: ModelSettings
     prices: Mapping[str, ModelPrice]
+    fallback: Sequence[Model | str]
+    shield: ShieldPipeline | None
+    breakers: CircuitBreakers | None
     resources: Resources
     filesystem: Filesystem
     on_event: Callable[[Any], Any]
@@ -52,6 +58,11 @@ class RunOptions:
     Attributes:
         settings: How the model is asked: temperature, effort, output cap ...
         prices: The caller's own prices, by ``provider:model`` or model name; they win over the list.
+        fallback: Who takes over, in this order, when the model in use does not answer: models, or their strings. Every
+            attempt stands under the same limits.
+        shield: Hooks that are asked before every model call and tool call.
+        breakers: Circuit breakers, one for each provider, to share between runs; with ``fallback`` the run has some of
+            its own by default.
         resources: What tools may ask their context for.
         filesystem: What tools may read and write.
         on_event: Gets every event of the log as it happens, and `TextDelta` where the provider streams; sync
@@ -68,6 +79,9 @@ class RunOptions:
 
     settings: ModelSettings = ModelSettings()
     prices: Mapping[str, ModelPrice] = field(default_factory=dict[str, ModelPrice])
+    fallback: Sequence[Model | str] = ()
+    shield: ShieldPipeline | None = None
+    breakers: CircuitBreakers | None = None
     resources: Resources | None = None
     filesystem: Filesystem | None = None
     on_event: Callable[[Any], Any] | None = None

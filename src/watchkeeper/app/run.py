@@ -85,7 +85,7 @@ async def _run(
     limits = in_force(limits, session, options)
     async with opened(model, limits, options) as around:
         context = root_run_context(session.session_id, options.ids)
-        gate = ExecutionContext(limits, clock=options.clock, ids=options.ids, on_event=session.dispatch)
+        gate = gate_of(limits, session, around, options)
         plan = plan_of(prompt, around, gate.deadline, options)
         home = home_of(session, gate, context, options)
         unwatch = around.watch(session, context.run_id)
@@ -116,6 +116,16 @@ def in_force(limits: Limits, session: Session, options: RunOptions) -> Limits:
     return limits
 
 
+def gate_of(limits: Limits, session: Session, around: Surroundings, options: RunOptions) -> ExecutionContext:
+    """Open the gate of a run: its ceilings, its hooks, its circuit breakers."""
+    return ExecutionContext(
+        limits,
+        clock=options.clock,
+        ids=options.ids,
+        on_event=session.dispatch,
+    )
+
+
 def plan_of(
     prompt: Prompt[OutputT] | PromptTemplate[OutputT],
     around: Surroundings,
@@ -124,14 +134,17 @@ def plan_of(
 ) -> RunPlan[OutputT]:
     """Render the prompt, once, and say how it is run."""
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
+    models = around.models
     return RunPlan(
-        prompt=bound.render(deadline=deadline, output_in_prompt=not around.model.native_output),
-        model=around.model,
-        price=around.price,
-        settings=options.settings,
+        prompt=bound.render(deadline=deadline, output_in_prompt=models.output_in_prompt),
+        model=models.first.model,
+        price=models.first.price,
+        settings=models.first.settings,
         checker=bound.template.task_completion_checker,
         on_context_full=options.on_context_full,
         on_delta=around.on_delta,
+        fallback=models.fallback,
+        cheaper=models.cheaper,
     )
 
 

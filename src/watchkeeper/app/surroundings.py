@@ -8,23 +8,25 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from watchkeeper.app.lineup import Lineup, lineup
 from watchkeeper.app.listener import Listener, one_by_one
-from watchkeeper.app.models import model_from
 from watchkeeper.app.options import RunOptions, StoreLike
-from watchkeeper.app.prices import check_priced, price_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
-from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import TextDelta
+from watchkeeper.runtime.model_calls import is_outage
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.schema import store_path
+
+if TYPE_CHECKING:
+    from watchkeeper.containment.circuit_breaker import CircuitBreakers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,14 @@ class Surroundings:
     """The opened things.
 
     Attributes:
-        model: Who answers.
-        price: What it charges.
+        models: Who answers, who takes over, who is the cheaper one.
+        breakers: What keeps calls away from providers that are down, or None.
         events: Where events go for the caller, or None.
         records: Where envelopes go, each with the id of its run: to the store, and to the caller.
     """
 
-    model: Model
-    price: ModelPrice | None
+    models: Lineup
+    breakers: CircuitBreakers | None
     events: Listener[tuple[Any]] | None
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
 
@@ -76,13 +78,7 @@ async def opened(model: Model | str, limits: Limits, options: RunOptions) -> Asy
         StoreError: If the store cannot be written.
     """
     async with AsyncExitStack() as stack:
-        if isinstance(model, str):
-            asked = model_from(model)
-            stack.push_async_callback(lambda: closed(f"the model {model}", asked.close()))
-        else:
-            asked = model
-        price = price_of(asked, options.prices, options.settings, options.clock)
-        check_priced(asked, price, limits)
+        models = lineup(stack, model, limits, options)
         events: Listener[tuple[Any]] | None = None
         records: list[Listener[tuple[UUID, Envelope]]] = []
         store = open_store(options.store)
@@ -97,7 +93,16 @@ async def opened(model: Model | str, limits: Limits, options: RunOptions) -> Asy
             stack.push_async_callback(events.close)
         for listener in records:
             stack.push_async_callback(listener.close)
-        yield Surroundings(asked, price, events, tuple(records))
+        yield Surroundings(models, breakers_of(options), events, tuple(records))
+
+
+def breakers_of(options: RunOptions) -> CircuitBreakers | None:
+    """Return the caller's circuit breakers; where another model can take over, new ones by default."""
+    if options.breakers is not None or not options.fallback:
+        return options.breakers
+    from watchkeeper.containment.circuit_breaker import CircuitBreakers
+
+    return CircuitBreakers(failure_predicate=is_outage, clock=options.clock)
 
 
 def _put_record(records: Listener[tuple[UUID, Envelope]], run_id: UUID, envelope: Envelope) -> None:

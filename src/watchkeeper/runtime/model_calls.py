@@ -11,7 +11,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.call import CallRequest, Outcome, Ticket
+from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
@@ -23,6 +24,7 @@ from watchkeeper.runtime.backoff import Backoff
 from watchkeeper.runtime.bounded import StrayCancellationError, is_cancelled
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
 from watchkeeper.runtime.model_line import ModelInUse, ModelLine
+from watchkeeper.runtime.patience import WAITING, asked_again, held_back
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.pricing import charge_failure, charge_reply, counted, estimate_call
 from watchkeeper.runtime.recorder import Recorder
@@ -208,21 +210,17 @@ class ModelCalls:
             retry=number > 1,
             phase="landing" if landing else "work",
             landing=after,
+            model=in_use.label,
+            provider=in_use.service,
+            degraded=in_use.degraded,
         )
         outcome = await self._home.gate.acall(request, work, meter)
+        if not outcome.admitted and outcome.decision in WAITING:
+            outcome = await asked_again(self._home, request, work, meter, outcome)
         self._node_id = outcome.node_id
-        if outcome.stop is not None:
-            if outcome.admitted:
-                self._record_failure(turn, number, outcome.stop.reason, outcome.stop.message, None)
-            raise WorkStoppedError(outcome.stop, outcome.error)
-        if outcome.error is not None:
-            if not isinstance(outcome.error, ProviderError):
-                said = f"{type(outcome.error).__name__}: {outcome.error}"
-                self._record_failure(turn, number, "error", said, None)
-            raise _passed_on(outcome.error, turn == 1 and not self.line.switched)
         reply = outcome.value
-        if reply is None:
-            raise RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
+            raise self._failure(outcome, turn, number)
         if reply.finish == "refusal" and self._another(landing) is not None:
             raise _refusal(reply, model.provider)
         reply = self._with_own_call_ids(reply)
@@ -242,6 +240,20 @@ class ModelCalls:
             )
         )
         return reply
+
+    def _failure(self, outcome: Outcome[ModelReply], turn: int, number: int) -> BaseException:
+        """Return what is raised for a call that brought no reply; of an admitted one the failure is recorded."""
+        stop, error = outcome.stop, outcome.error
+        if not outcome.admitted:
+            return _not_let_through(outcome)
+        if stop is not None:
+            self._record_failure(turn, number, stop.reason, stop.message, None)
+            return WorkStoppedError(stop, error)
+        if error is None:
+            return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        if not isinstance(error, ProviderError):
+            self._record_failure(turn, number, "error", f"{type(error).__name__}: {error}", None)
+        return _passed_on(error, turn == 1 and not self.line.switched)
 
     def _record_failure(self, turn: int, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""
@@ -325,6 +337,19 @@ def request_for(in_use: ModelInUse, ticket: Ticket, landing: bool) -> ModelReque
     )
 
 
+def _not_let_through(outcome: Outcome[ModelReply]) -> BaseException:
+    """Return what is raised for a call that was not admitted."""
+    stop = outcome.stop
+    if stop is not None and stop.reason == "circuit_open":
+        return UnansweredError("circuit_open", stop)
+    if stop is not None:
+        return WorkStoppedError(stop, outcome.error)
+    said = f"The model may not be asked: {held_back(outcome)}."
+    if outcome.decision is Decision.DEGRADE:
+        return UnansweredError(DEGRADED, Stop("policy_halt", "hook", said))
+    return WorkStoppedError(Stop("policy_halt", "hook", said))
+
+
 def _refusal(reply: ModelReply, provider: str) -> ProviderError:
     """Return the error for a reply that refuses, where another model may answer."""
     said = reply.refusal or reply.message.text or "no reason given"
@@ -340,6 +365,11 @@ def _passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
         return error
     said = f"The model failed unexpectedly: {type(error).__name__}: {error}"
     return WorkStoppedError(Stop("error", "provider", said), error)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error says that a provider is down, and not that it was asked for something wrong."""
+    return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}
 
 
 def provider_stop(error: ProviderError) -> Stop:

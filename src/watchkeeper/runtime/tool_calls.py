@@ -18,7 +18,13 @@ from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Tic
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.deadline import Deadline, earliest
-from watchkeeper.core.errors import FilesystemError, ReducerError, SessionError, ToolValidationError
+from watchkeeper.core.errors import (
+    FilesystemError,
+    ReducerError,
+    SessionError,
+    ToolProcessError,
+    ToolValidationError,
+)
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
@@ -27,6 +33,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import ToolsDone
 from watchkeeper.runtime.bounded import StrayCancellationError, closed, is_cancelled
+from watchkeeper.runtime.patience import WAITING, asked_again, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
@@ -129,11 +136,14 @@ class ToolCalls:
         clock = self._home.clock
         began = clock.monotonic()
         context: ToolContext | None = None
+        process = tool.process()
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
             context = self._context(call, tool, number, ticket)
             try:
+                if process is not None:
+                    return await process.call(params)
                 made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
                 return made if isinstance(made, ToolResult) else await made
             except asyncio.CancelledError as error:
@@ -142,7 +152,13 @@ class ToolCalls:
                 raise StrayCancellationError from error
 
         request = CallRequest(kind="tool", operation_name=tool.name, timeout=tool.timeout, retry=number > 1)
-        outcome = await self._home.gate.acall(request, work, no_charge)
+        try:
+            outcome = await self._home.gate.acall(request, work, no_charge)
+        finally:
+            if process is not None:  # nothing follows the call while anything of it is alive
+                await process.gone()
+        if not outcome.admitted and outcome.decision in WAITING:
+            outcome = await asked_again(self._home, request, work, no_charge, outcome)
         word, result = classify(tool, outcome)
         return Attempt(
             outcome=word,
@@ -150,7 +166,7 @@ class ToolCalls:
             number=number,
             params=params,
             context=context,
-            stop=outcome.stop,
+            stop=None if is_denied(outcome) else outcome.stop,
             node_id=outcome.node_id,
             duration_ms=(clock.monotonic() - began) * 1000,
         )
@@ -231,8 +247,16 @@ def not_run(call: ToolCall, stop: Stop) -> Attempt:
     return Attempt("skipped", ToolResult.error(said), params=call.arguments)
 
 
+def is_denied(outcome: Outcome[Any]) -> bool:
+    """Return whether a hook would not have this one call; the run goes on, and the model is told why."""
+    return not outcome.admitted and (outcome.stop is None or outcome.stop.source == "hook")
+
+
 def classify(tool: Tool, outcome: Outcome[ToolResult[Any]]) -> tuple[ToolOutcome, ToolResult[Any]]:
     """Say in one word how an attempt went, and what the model is told about it."""
+    if is_denied(outcome):
+        said = outcome.stop.message if outcome.stop is not None else held_back(outcome)
+        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
     if outcome.stop is not None:
         ran = outcome.node_id is not None
         if outcome.stop.reason == "timeout":
@@ -248,6 +272,8 @@ def classify(tool: Tool, outcome: Outcome[ToolResult[Any]]) -> tuple[ToolOutcome
         return "timeout", ToolResult.error(said)
     if isinstance(outcome.error, ToolValidationError):
         return "invalid", ToolResult.error(str(outcome.error))
+    if isinstance(outcome.error, ToolProcessError):
+        return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
     return "crashed", ToolResult.error(f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}")
 
 
