@@ -1,0 +1,98 @@
+"""When to go on with a cheaper model.
+
+The hook only says when; whoever makes the calls switches to its `fallback_model`. A call that already goes to that
+model is let through unasked, so that the switch can be made and nothing is degraded twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.hooks import PreDispatchHook
+from watchkeeper.containment.sliding_window import checked_share
+from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.core.errors import LimitsError
+
+COST_SHARE = "cost_share"
+"""Key of a context's metadata: which share of its chain's cost ceiling is spent; missing where there is no ceiling."""
+
+
+class ModelDowngradeHook:
+    """Asks for a cheaper model once a share of the money is spent, or once another hook does not let a call pass.
+
+    Args:
+        model: The cheaper model.
+        at_cost_share: Share of the cost ceiling, above 0 and at most 1; once it is spent, calls are DEGRADE. None to
+            look at ``when`` alone.
+        when: Another hook, which sees only calls of dearer models: whatever else than ALLOW it says becomes DEGRADE.
+        share: Says which share of the money is spent; by default the context around the call does.
+
+    Attributes:
+        fallback_model: The cheaper model.
+
+    Raises:
+        LimitsError: If a value makes no sense, or there is nothing by which to decide.
+    """
+
+    __slots__ = ("_at_cost_share", "_share", "_when", "fallback_model")
+
+    def __init__(
+        self,
+        model: str,
+        at_cost_share: float | None = 0.8,
+        when: PreDispatchHook | None = None,
+        *,
+        share: Callable[[], float] | None = None,
+    ) -> None:
+        """Keep what to decide by."""
+        if not model.strip():
+            raise LimitsError(f"model={model!r} is empty; name the cheaper model, for example 'openai:gpt-5-mini'")
+        if at_cost_share is None and when is None:
+            raise LimitsError("at_cost_share=None and when=None leave nothing to decide by; give one of them")
+        self._at_cost_share = None if at_cost_share is None else checked_share(at_cost_share, "at_cost_share")
+        self._when = when
+        self._share = share
+        self.fallback_model = model
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        """Return DEGRADE for a call of a dearer model once it is time, else None."""
+        if self._is_cheaper(ctx):
+            return None
+        if self._is_spent(ctx):
+            return Decision.DEGRADE
+        said = None if self._when is None else self._when.before_llm_call(ctx)
+        return None if said is None or said is Decision.ALLOW else Decision.DEGRADE
+
+    def after_llm_call(self, ctx: ToolCallContext, response: object) -> None:
+        """Tell the other hook what came of a call, if it wants to know."""
+        after = getattr(self._when, "after_llm_call", None)
+        if after is not None and not self._is_cheaper(ctx):
+            after(ctx, response)
+
+    def release(self, ctx: ToolCallContext) -> None:
+        """Tell the other hook that a call did not run after all, if it wants to know."""
+        release = getattr(self._when, "release", None)
+        if release is not None:
+            release(ctx)
+
+    def explain(self, ctx: ToolCallContext) -> str:
+        """Say why it is time for the cheaper model."""
+        why = (
+            f"{self._at_cost_share:.0%} of the money is spent" if self._is_spent(ctx) else f"{self._when!r} asks for it"
+        )
+        return f"{why}: go on with {self.fallback_model}"
+
+    def _is_spent(self, ctx: ToolCallContext) -> bool:
+        if self._at_cost_share is None:
+            return False
+        spent = self._share() if self._share is not None else ctx.metadata.get(COST_SHARE)
+        return spent is not None and spent >= self._at_cost_share
+
+    def _is_cheaper(self, ctx: ToolCallContext) -> bool:
+        return ctx.degraded or (ctx.model is not None and _same(ctx.model, self.fallback_model))
+
+
+def _same(one: str, other: str) -> bool:
+    """Return whether two names mean one model; the provider may be left out of one of them."""
+    return one == other or one.endswith(f":{other}") or other.endswith(f":{one}")

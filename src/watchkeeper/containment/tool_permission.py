@@ -1,0 +1,183 @@
+"""Which tools may be used: allowed, denied, or asked about.
+
+Of the patterns that match a tool's name the most cautious counts: deny, then ask, then allow; a name that none matches
+is denied. A question is answered yes, or the answer is no: also when nobody is there, nothing is said in time, or
+whoever is asked fails. Questions are put one after the other, and no call is held for longer than the time-out, its
+time in the queue included.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Final
+
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.terminal import Terminal
+from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.word_list import words
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.quantities import DurationLike, duration, format_duration
+from watchkeeper.core.workers import BlockingCall
+
+AskWith = Callable[[ToolCallContext], object]
+"""Asks a person: True or "yes" lets this call run, "always" every later one of the tool too; all else is no."""
+
+YES: Final = frozenset({"y", "yes"})
+ALWAYS: Final = frozenset({"a", "always"})
+LONGEST_SHOWN: Final = 2_000
+"""Characters of a call's arguments that are shown on the terminal."""
+
+
+class ToolPermissionHook:
+    """Lets tools be used by their names, or asks.
+
+    Args:
+        allow: Names, or patterns as of file names ("read_*"), of tools that may be used; by default all.
+        deny: Those that may not.
+        ask: Those to ask about.
+        ask_with: Asks a person and waits for the answer, on a thread of its own; by default the process's terminal.
+        timeout: How long a call is held for an answer at most; then it is denied.
+        clock: Where time comes from.
+
+    Attributes:
+        blocks_for: Seconds for which a question may hold a call; None if no tool is asked about.
+
+    Raises:
+        LimitsError: If a value makes no sense.
+    """
+
+    __slots__ = ("_allow", "_always", "_ask", "_ask_with", "_clock", "_deny", "_queue", "_timeout", "_why")
+
+    def __init__(
+        self,
+        allow: Iterable[str] = ("*",),
+        deny: Iterable[str] = (),
+        ask: Iterable[str] = (),
+        *,
+        ask_with: AskWith | Terminal | None = None,
+        timeout: DurationLike = "60s",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Read the patterns."""
+        self._allow, self._deny, self._ask = words(allow, "allow"), words(deny, "deny"), words(ask, "ask")
+        if iscoroutinefunction(ask_with):
+            raise LimitsError(f"ask_with={ask_with!r} is a coroutine function; give a plain one, it has its own thread")
+        if not (ask_with is None or isinstance(ask_with, Terminal) or callable(ask_with)):
+            raise LimitsError(f"ask_with={ask_with!r} cannot be called; give a function of the call's context")
+        self._ask_with: AskWith | Terminal = Terminal() if ask_with is None else ask_with
+        self._timeout = duration(timeout, "timeout").total_seconds()
+        self._clock = clock
+        self._queue = _Queue(clock)
+        self._always: set[str] = set()
+        self._why: dict[int, str] = {}
+
+    @property
+    def blocks_for(self) -> float | None:
+        """Seconds for which a question may hold a call; None if no tool is asked about."""
+        return self._timeout if self._ask else None
+
+    def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
+        """Return None for a tool that may be used, else HALT."""
+        why = self._objection(ctx)
+        if why is None:
+            return None
+        self._why[id(ctx)] = why
+        return Decision.HALT
+
+    def explain(self, ctx: ToolCallContext) -> str:
+        """Say why a call was denied."""
+        return self._why.pop(id(ctx), "the tool may be used")
+
+    def _objection(self, ctx: ToolCallContext) -> str | None:
+        """Return why a call may not run, or None if it may."""
+        name = ctx.tool_name or ""
+        denied = _matching(self._deny, name)
+        if denied is not None:
+            return f"the tool {name!r} is denied (deny={denied!r})"
+        if _matching(self._ask, name) is not None:
+            return None if name in self._always else self._answer(ctx, name)
+        if _matching(self._allow, name) is None:
+            return f"the tool {name!r} is not among those that are allowed"
+        return None
+
+    def _answer(self, ctx: ToolCallContext, name: str) -> str | None:
+        until = self._clock.monotonic() + self._timeout
+        with self._queue.turn(until) as came:
+            if name in self._always:
+                return None
+            left = until - self._clock.monotonic()
+            if not came or left <= 0:
+                return f"nobody could be asked about the tool {name!r} in time"
+            return self._put(ctx, name, left)
+
+    def _put(self, ctx: ToolCallContext, name: str, seconds: float) -> str | None:
+        """Ask, now; return the objection."""
+        withdrawn = CancellationToken()
+        call = BlockingCall(partial(self._said, ctx, seconds, withdrawn))
+        call.wait(seconds, self._clock)
+        if call.leave():
+            withdrawn.cancel("nobody answered in time")
+            return f"nobody allowed the tool {name!r} within {format_duration(self._timeout)}"
+        said = call.result()
+        word = said.strip().lower() if isinstance(said, str) else None
+        if word in ALWAYS:
+            self._always.add(name)
+        if said is True or word in YES or word in ALWAYS:
+            return None
+        if said is None:
+            return f"nobody is there to allow the tool {name!r}"
+        return f"the tool {name!r} was not allowed when asked"
+
+    def _said(self, ctx: ToolCallContext, seconds: float, withdrawn: CancellationToken) -> object:
+        if isinstance(self._ask_with, Terminal):
+            return self._ask_with.ask(question(ctx, seconds), withdrawn)
+        return self._ask_with(ctx)
+
+
+class _Queue:
+    """Gives turns to threads, in the order in which they came, each at most until its time is over."""
+
+    __slots__ = ("_clock", "_lock", "_waiting")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Event] = deque()
+
+    @contextmanager
+    def turn(self, until: float) -> Generator[bool]:
+        """Wait for a turn and hold it; give whether it came in time."""
+        mine = threading.Event()
+        with self._lock:
+            self._waiting.append(mine)
+            if self._waiting[0] is mine:
+                mine.set()
+        try:
+            while not mine.is_set() and (left := until - self._clock.monotonic()) > 0:
+                self._clock.wait(mine, left)
+            yield self._waiting[0] is mine
+        finally:
+            with self._lock:
+                self._waiting.remove(mine)
+                if self._waiting:
+                    self._waiting[0].set()
+
+
+def question(ctx: ToolCallContext, seconds: float) -> str:
+    """Return what is shown on a terminal."""
+    arguments = ctx.metadata.get("arguments")
+    shown = "" if arguments is None else f" with\n  {str(arguments)[:LONGEST_SHOWN]}\n "
+    name = (ctx.tool_name or "a tool without a name").replace("\n", "\\n")
+    return f"\nMay {name} run{shown}? No answer within {format_duration(seconds)} is a no. [y]es, [a]lways, [N]o: "
+
+
+def _matching(patterns: tuple[str, ...], name: str) -> str | None:
+    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
