@@ -16,6 +16,7 @@
     │  └─ ProviderError              phase "request": what a provider answered or failed to answer
     │     └─ ThrottleError           rate limit, with its retry-after
     ├─ ToolValidationError           arguments or a payload that a model can correct
+    ├─ ToolProcessError              an isolated tool failed in its process, or that died
     ├─ SessionError                  the log or a slice
     │  ├─ ReducerError               a reducer raised; the event is recorded, no slice changed
     │  └─ SnapshotError              a snapshot that cannot be written, read or restored
@@ -210,6 +211,10 @@ class ThrottleError(ProviderError):
 
 class ToolValidationError(WatchkeeperError):
     """Arguments or a payload that do not fit; worded so that a model can correct them."""
+
+
+class ToolProcessError(WatchkeeperError):
+    """An isolated tool raised in its process, or the process ended without a result."""
 
 
 class SessionError(WatchkeeperError):

@@ -18,6 +18,7 @@ from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.replay import transcript_of
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.tools.process_reference import refuse_while_importing
 
 OutputT = TypeVar("OutputT")
 
@@ -29,6 +30,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         ConfigurationError: If the plan cannot work, before anything is spent.
         CancelledError: If the task is cancelled; the run's end is on the log all the same.
     """
+    refuse_while_importing()
     clock, gate = home.clock, home.gate
     recorder = Recorder(home.session, clock)
     started_at, began = clock.now(), clock.monotonic()

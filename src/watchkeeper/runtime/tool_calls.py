@@ -154,11 +154,11 @@ class ToolCalls:
         request = CallRequest(kind="tool", operation_name=tool.name, timeout=tool.timeout, retry=number > 1)
         try:
             outcome = await self._home.gate.acall(request, work, no_charge)
+            if not outcome.admitted and outcome.decision in WAITING:
+                outcome = await asked_again(self._home, request, work, no_charge, outcome)
         finally:
             if process is not None:  # nothing follows the call while anything of it is alive
                 await process.gone()
-        if not outcome.admitted and outcome.decision in WAITING:
-            outcome = await asked_again(self._home, request, work, no_charge, outcome)
         word, result = classify(tool, outcome)
         return Attempt(
             outcome=word,

@@ -8,11 +8,12 @@ and wraps what it returns. A tool knows nothing of threads, limits, retries or t
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast, overload
+from typing import Any, Final, Literal, cast, overload
 
 from watchkeeper.core.docstrings import parse_docstring
 from watchkeeper.core.errors import LimitsError, ToolDefinitionError
@@ -20,10 +21,15 @@ from watchkeeper.core.model import ToolSpec
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.tools.arguments import Arguments, arguments_schema
 from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.process_call import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
+from watchkeeper.tools.process_reference import reference_to
 from watchkeeper.tools.result import ToolResult
-from watchkeeper.tools.signature import plain_function, read_signature
+from watchkeeper.tools.signature import Signature, plain_function, read_signature
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+HAS_PROCESS_GROUPS: Final = os.name == "posix"
+"""Whether a process and all that it starts can be killed together."""
 
 Handler = Callable[..., Any]
 
@@ -43,6 +49,7 @@ class Tool:
         timeout: Seconds that one attempt may take, or None for what the run leaves.
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
+        isolation: How it runs in a process of its own, or None if it runs in this one.
         schema: JSON Schema of the arguments; made from their type by default.
         spec: What a model is told.
     """
@@ -57,6 +64,7 @@ class Tool:
     timeout: float | None = None
     retries: int = 0
     parallel_safe: bool = False
+    isolation: Isolation | None = None
     schema: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     spec: ToolSpec = field(init=False, compare=False, repr=False)
     _arguments: Arguments = field(init=False, compare=False, repr=False)
@@ -84,13 +92,19 @@ class Tool:
             context: Handed on if the function asks for it.
 
         Returns:
-            The result, or an awaitable of it if the function is async.
+            The result, or an awaitable of it if the function is async or isolated.
         """
+        if self.isolation is not None:
+            return call_isolated(self.isolation, params, spreads=self.spreads)
         named: dict[str, Any] = dict(params) if self.spreads else {}
         if self.takes_context:
             named["context"] = context
         returned = self.handler(**named) if self.spreads else self.handler(params, **named)
         return _later(returned) if self.is_async or inspect.isawaitable(returned) else _wrapped(returned)
+
+    def process(self) -> ProcessCall | None:
+        """Return a call in a process of its own, not yet begun; None if the tool is not isolated."""
+        return None if self.isolation is None else ProcessCall(self.isolation, spreads=self.spreads)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it was written: a tool can be tested like any function."""
@@ -107,6 +121,8 @@ def tool(
     timeout: DurationLike | None = None,
     retries: int = 0,
     parallel_safe: bool = False,
+    isolation: Literal["process"] | None = None,
+    kill_grace: DurationLike | None = None,
 ) -> Callable[[Handler], Tool]: ...
 def tool(
     function: Handler | None = None,
@@ -117,6 +133,8 @@ def tool(
     timeout: DurationLike | None = None,
     retries: int = 0,
     parallel_safe: bool = False,
+    isolation: Literal["process"] | None = None,
+    kill_grace: DurationLike | None = None,
 ) -> Tool | Callable[[Handler], Tool]:
     """Make a tool of a function.
 
@@ -131,6 +149,9 @@ def tool(
         timeout: How long one attempt may take ("30s", a timedelta, seconds).
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
+        isolation: "process" runs the function in a process of its own, which is killed with all that it started when
+            its time is over or the run is aborted. It then must be importable and cannot take a `ToolContext`.
+        kill_grace: Time between TERM and KILL for an isolated tool ("2s" by default).
 
     Raises:
         ToolDefinitionError: If a parameter has no type, there is no description, or the name or an option is bad.
@@ -151,9 +172,10 @@ def tool(
             takes_context=signature.takes_context,
             spreads=signature.spreads,
             is_async=_is_async(tool_name, function),
-            timeout=_seconds(tool_name, timeout),
+            timeout=_seconds(tool_name, timeout, "timeout"),
             retries=_checked_retries(tool_name, retries),
             parallel_safe=parallel_safe,
+            isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
             schema=schema,
         )
 
@@ -198,9 +220,32 @@ def _checked_retries(name: str, retries: int) -> int:
     return retries
 
 
-def _seconds(name: str, timeout: DurationLike | None) -> float | None:
+def _isolation(
+    name: str, function: Handler, signature: Signature, isolation: str | None, kill_grace: DurationLike | None
+) -> Isolation | None:
+    if isolation is None:
+        if kill_grace is not None:
+            raise ToolDefinitionError(f"tool {name!r}: kill_grace={kill_grace!r} needs isolation='process'")
+        return None
+    if isolation != "process":
+        raise ToolDefinitionError(f"tool {name!r}: isolation={isolation!r} is not known; write 'process' or leave it")
+    if not HAS_PROCESS_GROUPS:
+        raise ToolDefinitionError(
+            f"tool {name!r}: isolation='process' needs process groups, which this system ({sys.platform}) does not have"
+        )
+    if signature.takes_context:
+        raise ToolDefinitionError(
+            f"tool {name!r}: isolation='process' and `context` exclude each other, because session, files and "
+            "resources are not there in another process; pass what it needs as arguments, and keep what it returns "
+            "with a tool that is not isolated"
+        )
+    grace = _seconds(name, kill_grace, "kill_grace")
+    return Isolation(reference_to(name, function), KILL_GRACE_SECONDS if grace is None else grace)
+
+
+def _seconds(name: str, value: DurationLike | None, option: str) -> float | None:
     try:
-        return None if timeout is None else duration(timeout, "timeout").total_seconds()
+        return None if value is None else duration(value, option).total_seconds()
     except (LimitsError, TypeError, ValueError) as error:
         raise ToolDefinitionError(f"tool {name!r}: {error}") from error
 
