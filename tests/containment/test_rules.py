@@ -1,0 +1,401 @@
+"""The gate against a model of its rules: whatever is done in whatever order, both say and count the same.
+
+The model knows nothing of threads, tasks or timers. It is the rules as one would tell them: `Book` is what a context
+may spend and has spent, `Model` what happens to calls. Hypothesis drives both through admissions, successes, failures,
+charges, passing time, aborts, children and closings, and compares them after every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.containment.gates import dollars, gate_with, settle, unlimited
+from watchkeeper.containment.account import TOOL_CALLS
+from watchkeeper.containment.call import CallRequest, Outcome, Ticket
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.estimate import Estimate
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError
+
+CENT: Final = dollars(0.01)
+FOREVER: Final = float("inf")
+LIMITS: Final = {
+    "cents": "budget_exceeded",
+    "steps": "step_limit_exceeded",
+    "tools": "tool_call_limit_exceeded",
+    "retries": "retry_budget_exceeded",
+}
+"""What can have a ceiling, in the order in which it is looked at, and the stop that it leads to."""
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Book:
+    """What a context may spend, has spent, and has set aside for calls under way."""
+
+    ceilings: dict[str, int]
+    above: Book | None = None
+    deadline: float = FOREVER
+    used: Counter[str] = field(default_factory=Counter[str])
+    held: Counter[str] = field(default_factory=Counter[str])
+    stop: str | None = None
+    aborted: bool = False
+    closed: bool = False
+    events: list[str] = field(default_factory=list[str])
+
+    def chain(self) -> Iterator[Book]:
+        book: Book | None = self
+        while book is not None:
+            yield book
+            book = book.above
+
+    def found_stop(self) -> str | None:
+        return next((book.stop for book in self.chain() if book.stop), None)
+
+    def latch(self, reason: str) -> None:
+        if self.stop is None:
+            self.stop = reason
+            self.events.append(reason)
+
+
+Mode = Literal["plain", "repeat", "wrapped"]
+
+
+@dataclass(eq=False)
+class Call:
+    """A call: what it wants, and how far it has come."""
+
+    book: Book
+    cents: int
+    tool: bool
+    mode: Mode
+    timeout: float | None
+    until: float = FOREVER
+    state: Literal["waiting", "told", "running", "over"] = "waiting"
+    expected: tuple[Decision, str | None] | None = None
+
+    def wants(self) -> dict[str, int]:
+        tools = {"tools": 1} if self.tool else {}
+        retries = {} if self.mode == "plain" else {"retries": 1}
+        return {"cents": self.cents, "steps": 1, **tools, **retries}
+
+    def sets_aside(self) -> dict[str, int]:
+        return {"cents": self.cents, "retries": int(self.mode == "wrapped")}
+
+
+class Model:
+    """The rules."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.books: list[Book] = []
+        self.calls: list[Call] = []
+
+    def verdict(self, call: Call) -> str:
+        """What the gate has to say: the reason of a stop, "wait" or "admit"."""
+        if reason := call.book.found_stop():
+            return reason
+        if self.now >= call.book.deadline:
+            return "timeout"
+        verdict = "admit"
+        for limit, want in call.wants().items():
+            for book in call.book.chain():
+                if limit not in book.ceilings:
+                    continue
+                ceiling = book.ceilings[limit]
+                if limit == "retries" and call.mode == "wrapped":
+                    ceiling = ceiling or 1  # no retries: the first failure is final, not that nothing may run
+                left = ceiling - book.used[limit]
+                if left <= 0 or want > left:
+                    return LIMITS[limit]
+                if want > left - book.held[limit]:
+                    verdict = "wait"
+        return verdict
+
+    def ask(self, call: Call) -> None:
+        verdict = self.verdict(call)
+        if verdict == "wait":
+            call.state = "waiting"
+        elif verdict == "admit":
+            call.state = "running"
+            call.until = min(call.book.deadline, FOREVER if call.timeout is None else self.now + call.timeout)
+            for book in call.book.chain():
+                book.held.update(call.sets_aside())
+                book.used["steps"] += 1
+                book.used["tools"] += call.tool
+                book.used["retries"] += call.mode == "repeat"
+        else:
+            call.state, call.expected = "over", (Decision.HALT, verdict)
+            if not call.book.found_stop():
+                call.book.latch(verdict)
+
+    def start(self, call: Call) -> None:
+        self.calls.append(call)
+        self.ask(call)
+        if call.state != "running":
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Those who wait ask again once they need not wait any longer, in the order in which they came to know."""
+        told: list[Call] = []
+        while True:
+            for call in self.calls:
+                if call.state == "waiting" and self.verdict(call) != "wait":
+                    call.state = "told"
+                    told.append(call)
+            if not told:
+                return
+            self.ask(told.pop(0))
+
+    def settle(self, call: Call, cents: int | None, *, failed: bool) -> None:
+        call.state = "over"
+        for book in call.book.chain():
+            book.held.subtract(call.sets_aside())
+            book.used["cents"] += call.cents if cents is None else cents
+            book.used["retries"] += failed and call.mode == "wrapped"
+
+    def fail(self, call: Call, reason: str | None) -> None:
+        """A failure may be repeated as long as a retry is left."""
+        spent = any(book.used["retries"] >= book.ceilings.get("retries", FOREVER) for book in call.book.chain())
+        if call.mode == "wrapped" and spent:
+            call.expected = (Decision.HALT, "provider_error")
+            call.book.events.append("provider_error")
+        else:
+            call.expected = (Decision.RETRY, reason)
+
+    def end(self, call: Call, cents: int | None, *, failed: bool) -> None:
+        self.settle(call, cents, failed=failed)
+        if failed:
+            self.fail(call, None)
+        else:
+            call.expected = (Decision.ALLOW, None)
+        self.go_on()
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        over = [call for call in self.calls if call.state == "running" and call.until <= self.now]
+        for call in sorted(over, key=lambda call: call.until):
+            self.settle(call, None, failed=True)
+            if call.until < call.book.deadline:
+                self.fail(call, "call_timeout")
+            else:
+                call.book.latch("timeout")
+                call.expected = (Decision.HALT, call.book.found_stop())
+        self.go_on()
+
+    def abort(self, book: Book) -> None:
+        self.cancel(book)
+        self.go_on()
+
+    def cancel(self, top: Book) -> None:
+        """Everything in and below a book ends, and says that it was aborted, once."""
+        for book in self.books:
+            if top in book.chain() and not book.aborted and not book.closed:
+                book.aborted = True
+                if book.stop:
+                    book.events.append("aborted")
+                book.latch("aborted")
+        for call in self.calls:
+            if call.state == "running" and top in call.book.chain():
+                self.settle(call, None, failed=False)
+                call.expected = (Decision.HALT, "aborted" if call.book.closed else call.book.found_stop())
+
+    def close(self, book: Book) -> None:
+        book.closed = True
+        self.cancel(book)
+        for call in self.calls:
+            if call.state == "waiting" and call.book is book:
+                call.state, call.expected = "over", (Decision.HALT, "aborted")
+        self.go_on()
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Work:
+    """Work that goes on until it is told how to end."""
+
+    end: asyncio.Future[tuple[int | None, bool]]
+
+    async def __call__(self, ticket: Ticket) -> str:
+        cents, fails = await self.end
+        if cents is not None:
+            ticket.charge(f"{cents / 100:.2f}")
+        if fails:
+            raise ValueError("flaky")
+        return "done"
+
+
+CEILINGS: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "cents": st.integers(1, 12),
+        "steps": st.integers(1, 12),
+        "tools": st.integers(1, 6),
+        "retries": st.integers(0, 4),
+    },
+)
+TIMES: Final = st.none() | st.integers(1, 12)
+
+
+def limits_of(ceilings: dict[str, int], seconds: int | None) -> dict[str, Any]:
+    fields = {"steps": "max_steps", "tools": "max_tool_calls", "retries": "max_retries"}
+    limits: dict[str, Any] = {fields[name]: value for name, value in ceilings.items() if name in fields}
+    if "cents" in ceilings:
+        limits["max_cost_usd"] = f"{ceilings['cents'] / 100:.2f}"
+    if seconds is not None:
+        limits["deadline"] = f"{seconds}s"
+    return limits
+
+
+class Gate(RuleBasedStateMachine):
+    """The gate and its model, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = TestClock()
+        self.model = Model()
+        self.contexts: list[ExecutionContext] = []
+        self.works: list[Work] = []
+        self.tasks: list[asyncio.Task[Outcome[Any]]] = []
+
+    def let_run(self) -> None:
+        self.loop.run_until_complete(settle())
+
+    def running(self) -> list[int]:
+        return [number for number, call in enumerate(self.model.calls) if call.state == "running"]
+
+    @initialize(ceilings=CEILINGS, seconds=TIMES)
+    def open(self, ceilings: dict[str, int], seconds: int | None) -> None:
+        self.contexts.append(gate_with(self.clock, **limits_of(ceilings, seconds)))
+        self.model.books.append(Book(ceilings, deadline=seconds or FOREVER))
+
+    @precondition(lambda self: len(self.contexts) < 5)
+    @rule(data=st.data(), ceilings=CEILINGS, seconds=TIMES)
+    def child(self, data: st.DataObject, ceilings: dict[str, int], seconds: int | None) -> None:
+        parent = data.draw(st.integers(0, len(self.contexts) - 1))
+        context, book = self.contexts[parent], self.model.books[parent]
+        limits = unlimited(**limits_of(ceilings, seconds))
+        if book.closed:
+            with pytest.raises(ConfigurationError, match="closed"):
+                context.child(limits)
+            return
+        self.contexts.append(context.child(limits))
+        own = FOREVER if seconds is None else self.model.now + seconds
+        born_aborted = book.aborted
+        self.model.books.append(Book(ceilings, book, min(own, book.deadline)))
+        if born_aborted:
+            self.model.cancel(self.model.books[-1])
+
+    @rule(data=st.data(), cents=st.sampled_from([0, 0, 1, 2, 3, 5]), tool=st.booleans(), timeout=TIMES)
+    def call(self, data: st.DataObject, cents: int, tool: bool, timeout: int | None) -> None:
+        where = data.draw(st.integers(0, len(self.contexts) - 1))
+        mode: Mode = data.draw(st.sampled_from(["plain", "repeat", "wrapped"]))
+        request = CallRequest(
+            "tool" if tool else "llm",
+            estimate=Estimate(input_nanos=cents * CENT),
+            timeout=timeout,
+            retry=mode == "repeat",
+            spends_retry_on_error=mode == "wrapped",
+        )
+        work = Work(self.loop.create_future())
+        call = Call(self.model.books[where], cents, tool, mode, timeout)
+        task = self.loop.create_task(self.contexts[where].acall(request, work))
+        self.let_run()
+        if call.book.closed:
+            with pytest.raises(ConfigurationError, match="closed"):
+                task.result()
+            return
+        self.works.append(work)
+        self.tasks.append(task)
+        self.model.start(call)
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data(), cents=st.none() | st.integers(0, 8), fails=st.booleans())
+    def end(self, data: st.DataObject, cents: int | None, fails: bool) -> None:
+        number = data.draw(st.sampled_from(self.running()))
+        self.works[number].end.set_result((cents, fails))
+        self.let_run()
+        self.model.end(self.model.calls[number], cents, failed=fails)
+
+    @rule(seconds=st.integers(1, 8))
+    def tick(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+        self.let_run()
+        self.model.tick(seconds)
+
+    @precondition(lambda self: len(self.model.calls) > 5)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        where = data.draw(st.integers(0, len(self.contexts) - 1))
+        self.contexts[where].abort("enough")
+        self.let_run()
+        self.model.abort(self.model.books[where])
+
+    @precondition(lambda self: len(self.model.calls) > 5)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        where = data.draw(st.integers(0, len(self.contexts) - 1))
+        self.contexts[where].close()
+        self.let_run()
+        self.model.close(self.model.books[where])
+
+    @invariant()
+    def both_say_the_same_of_every_call(self) -> None:
+        for call, task, work in zip(self.model.calls, self.tasks, self.works, strict=True):
+            if call.state != "over":
+                assert not task.done(), (task, call)
+                continue
+            outcome = task.result()
+            assert (outcome.decision, outcome.stop_reason) == call.expected
+            assert (outcome.value == "done") is (outcome.decision is Decision.ALLOW)
+            assert outcome.admitted or not work.end.done()
+
+    @invariant()
+    def both_count_the_same(self) -> None:
+        for context, book in zip(self.contexts, self.model.books, strict=True):
+            account = context._account  # pyright: ignore[reportPrivateUsage]
+            seen = context.get_snapshot()
+            spent = min(book.used["retries"], book.ceilings.get("retries", 10**9))
+            assert (seen.step_count, seen.retries_used) == (book.used["steps"], spent)
+            assert account.settled[TOOL_CALLS] == book.used["tools"]
+            assert context.usage.cost_nanos == book.used["cents"] * CENT
+            assert account.reserved == [book.held["cents"] * CENT, 0, 0, 0, 0, 0, book.held["retries"]]
+            assert (seen.abort_reason, seen.aborted) == (book.found_stop(), book.aborted)
+            assert [event.event_type for event in seen.events] == book.events
+
+    @invariant()
+    def no_ceiling_is_exceeded_by_what_was_set_aside(self) -> None:
+        for book in self.model.books:
+            assert book.used["steps"] <= book.ceilings.get("steps", FOREVER)
+            assert book.used["tools"] <= book.ceilings.get("tools", FOREVER)
+            assert book.used["retries"] <= max(book.ceilings.get("retries", FOREVER), 1)
+
+    def teardown(self) -> None:
+        for context, book in zip(self.contexts, self.model.books, strict=True):
+            context.close()
+            self.let_run()
+            self.model.close(book)
+        self.both_say_the_same_of_every_call()
+        self.both_count_the_same()
+        ledger: Any = self.contexts[0]._tree.ledger if self.contexts else None  # pyright: ignore[reportPrivateUsage]
+        if ledger is not None:
+            assert (ledger._waiters, ledger._reserving, ledger._holding) == ([], set(), set())
+        self.loop.close()
+
+
+TestGate = Gate.TestCase
+TestGate.settings = settings(max_examples=250, stateful_step_count=40)
