@@ -98,3 +98,13 @@ def retries_left(account: Account) -> bool:
     """Return whether another failure in this chain would still find a retry."""
     rows = (row for row in account.ceilings if row[0] == RETRIES)
     return all(level.settled[RETRIES] < ceiling for _, ceiling, level in rows)
+
+
+def spent_share(account: Account) -> float | None:
+    """Return which share of its cost ceiling is spent, of the tightest one in its chain; None without one."""
+    share: float | None = None
+    for count, ceiling, level in account.ceilings:
+        if count != COST:
+            break
+        share = max(share or 0.0, level.settled[COST] / ceiling)
+    return share

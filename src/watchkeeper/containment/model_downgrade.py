@@ -14,9 +14,6 @@ from watchkeeper.containment.sliding_window import checked_share
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.errors import LimitsError
 
-COST_SHARE = "cost_share"
-"""Key of a context's metadata: which share of its chain's cost ceiling is spent; missing where there is no ceiling."""
-
 
 class ModelDowngradeHook:
     """Asks for a cheaper model once a share of the money is spent, or once another hook does not let a call pass.
@@ -26,7 +23,8 @@ class ModelDowngradeHook:
         at_cost_share: Share of the cost ceiling, above 0 and at most 1; once it is spent, calls are DEGRADE. None to
             look at ``when`` alone.
         when: Another hook, which sees only calls of dearer models: whatever else than ALLOW it says becomes DEGRADE.
-        share: Says which share of the money is spent; by default the context around the call does.
+        share: Says which share of the money is spent; by default the context around the call does, if it has a
+            cost ceiling.
 
     Attributes:
         fallback_model: The cheaper model.
@@ -86,7 +84,7 @@ class ModelDowngradeHook:
     def _is_spent(self, ctx: ToolCallContext) -> bool:
         if self._at_cost_share is None:
             return False
-        spent = self._share() if self._share is not None else ctx.metadata.get(COST_SHARE)
+        spent = self._share() if self._share is not None else ctx.cost_share
         return spent is not None and spent >= self._at_cost_share
 
     def _is_cheaper(self, ctx: ToolCallContext) -> bool:

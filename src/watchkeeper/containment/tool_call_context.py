@@ -34,6 +34,8 @@ class ToolCallContext(msgspec.Struct, frozen=True):
         kind: ``llm``, ``tool`` or ``egress``.
         degraded: Whether the call is the cheaper one already; a hook that says DEGRADE lets it pass.
         number: Tells calls apart: the same before and after a call; 0 outside of a gate.
+        cost_share: Share of the cost ceiling that was spent when the call asked, of the tightest one if several hold;
+            None without a ceiling.
     """
 
     request_id: str
@@ -49,6 +51,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     kind: str = "llm"
     degraded: bool = False
     number: int = 0
+    cost_share: float | None = None
 
 
 def facts_of(chain: ChainMetadata) -> Mapping[str, Any]:
