@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
+from watchkeeper.core.account_limit import AccountLimit, account_name
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.deadline import Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
@@ -81,6 +82,9 @@ class Limits:
         max_turns: Model turns of this run alone; children count their own.
         min_output_tokens: The least reply worth asking for; below it the budget counts as exhausted.
         landing: What to keep back for a last turn, or None for a hard stop.
+        account: An account that this run shares with others, before and beside it, for example "team-a".
+        account_limit: What all of them together may use in a day or a month (UTC): "$20/day", "$300/month", "500k
+            tokens/day". Account and limit stand together, or not at all.
         max_cost_nanos: The cost ceiling in nano-dollars; follows from ``max_cost_usd``.
     """
 
@@ -95,6 +99,8 @@ class Limits:
     max_turns: CountLike | None = 100
     min_output_tokens: int = 256
     landing: Landing | None = Landing()
+    account: str | None = None
+    account_limit: AccountLimit | str | None = None
     max_cost_nanos: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +119,8 @@ class Limits:
             put(self, "max_retries", count(self.max_retries, "max_retries", zero=True))
         put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
         _check_landing(self.landing)
+        if self.account is not None or self.account_limit is not None:
+            put(self, "account_limit", _account_limit(self.account, self.account_limit))
 
     def start(self, clock: Clock) -> Deadline | None:
         """Return the moment at which a run that starts now must be over."""
@@ -129,6 +137,7 @@ class Limits:
         """Say in one line which limits are in force."""
         return _described(self)
 
+
 @lru_cache(maxsize=64)
 def _described(limits: Limits) -> str:
     """Say it; many runs share one Limits, and each records it."""
@@ -142,7 +151,10 @@ def _described(limits: Limits) -> str:
         value = limits.ceiling(name)
         if value is not None:
             parts.append(f"{name.removeprefix('max_').replace('_', ' ')} {value:,}")
+    if limits.account is not None:
+        parts.append(f"account {limits.account} {limits.account_limit}")
     return ", ".join(parts) or "none"
+
 
 def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
     """Return limits in which every ceiling is the tighter of the two; what is no ceiling stays as in ``limits``.
@@ -164,6 +176,16 @@ def _tighter(limits: Limits, other: Limits, clock: Clock) -> Deadline | timedelt
 def _least(one: T | None, two: T | None) -> T | None:
     given: list[Any] = [value for value in (one, two) if value is not None]
     return cast("T", min(given)) if given else None
+
+
+def _account_limit(account: object, limit: object) -> AccountLimit:
+    """Return what may be used under an account; name and limit stand together, or not at all."""
+    if account is None:
+        raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
+    name = account_name(account, "account")
+    if limit is None:
+        raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")
+    return AccountLimit.parse(limit, "account_limit")
 
 
 def _check_landing(given: object) -> None:
