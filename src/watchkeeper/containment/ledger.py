@@ -50,6 +50,11 @@ def do_nothing() -> None:
     """Do nothing."""
 
 
+def nowhere(account: Account, count: int) -> bool:
+    """Return that nobody but this ledger holds anything."""
+    return False
+
+
 class Waiter:
     """A call that waits for others to give back what they hold.
 
@@ -120,10 +125,16 @@ class Ledger(Protocol):
 class MemoryLedger:
     """A ledger in this process's memory."""
 
-    __slots__ = ("_holding", "_lock", "_reserving", "_waiters")
+    __slots__ = ("_elsewhere", "_holding", "_lock", "_reserving", "_waiters")
 
-    def __init__(self) -> None:
-        """Start with no accounts."""
+    def __init__(self, elsewhere: Callable[[Account, int], bool] = nowhere) -> None:
+        """Start with no accounts.
+
+        Args:
+            elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers that
+                may give it back; for a ledger that others share, so that waiting for them is not taken for being stuck.
+        """
+        self._elsewhere = elsewhere
         # Reentrant: a finaliser that the collector runs inside a critical section may come back in here.
         self._lock = threading.RLock()
         self._waiters: list[Waiter] = []
@@ -292,19 +303,42 @@ class MemoryLedger:
 
     def _can_release(self, now: float) -> bool:
         """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
-        stuck = {demand for waiter in self._waiters for demand in waiter.around}
-        waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
         verdicts = [decide(waiter.demand, now) for waiter in self._waiters]
         wanted = {(verdict.limit, verdict.account) for verdict in verdicts if isinstance(verdict, Waits)}
+        return any(self._moves(level, count) or self._elsewhere(level, count) for count, level in wanted)
+
+    def _moves(self, level: Account, count: int) -> bool:
+        """Return whether something of a count that is held here at an account is held by somebody who does not wait."""
+        stuck = {demand for waiter in self._waiters for demand in waiter.around}
+        waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
         return any(
-            holds(demand, count) and level in demand.account.chain
-            for demand in self._reserving - stuck
-            for count, level in wanted
-        ) or any(
-            account.hold[count] and level in account.chain
-            for account in self._holding - waiting
-            for count, level in wanted
-        )
+            holds(demand, count) and counts_at(level, demand.account) for demand in self._reserving - stuck
+        ) or any(account.hold[count] and counts_at(level, account) for account in self._holding - waiting)
+
+    # --- for ledgers that several processes share, built on this one ----------------------------------------------
+
+    @property
+    def waiting(self) -> tuple[Account, ...]:
+        """The accounts of the calls that wait."""
+        with self._lock:
+            return tuple(waiter.demand.account for waiter in self._waiters)
+
+    def review(self, now: float) -> None:
+        """Tell those who wait and need not any longer, because somebody else has changed the figures."""
+        with self._lock:
+            self._review(now)
+
+    def moving(self, account: Account) -> tuple[bool, ...]:
+        """Return, by count, whether what is held here at an account can come back without others giving way first."""
+        with self._lock:
+            if not self._waiters or any(waiter.told for waiter in self._waiters):
+                return (True,) * len(NOTHING)
+            return tuple(self._moves(account, count) for count in range(len(NOTHING)))
+
+
+def counts_at(level: Account, account: Account) -> bool:
+    """Return whether what an account reserves is counted in the figures of ``level``."""
+    return any(above.reserved is level.reserved for above in account.chain)
 
 
 def holds(demand: Demand, count: int) -> bool:
