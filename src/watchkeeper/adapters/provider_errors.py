@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-import aiohttp
-
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
 
@@ -171,6 +169,8 @@ def retry_after(headers: Mapping[str, str], clock: Clock) -> float | None:
 
 def connection_error(error: Exception, *, provider: str, url: str) -> ProviderError:
     """Translate an error below HTTP: nobody there, nobody in time, or a connection that broke."""
+    import aiohttp
+
     chain = list(_causes(error))
     root = chain[-1]
     detail = shorten(str(root) or type(root).__name__)

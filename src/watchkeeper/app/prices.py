@@ -75,6 +75,7 @@ def listed_price(
     wishes: Mapping[str, str] | None = None,
     *,
     long_cache: bool = False,
+    replies: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ModelPrice | None:
     """Return the price that genai-prices lists, or None if it is not installed or does not know the model.
@@ -84,6 +85,7 @@ def listed_price(
         name: The model's name, with or without LiteLLM's prefix.
         wishes: Fields of the request that may choose another price, such as ``service_tier``.
         long_cache: Whether caches are asked to live for an hour.
+        replies: Whether it answers in tokens; embeddings do not, and have no price for them.
         clock: Tells which of the prices are in force.
     """
     try:
@@ -103,12 +105,14 @@ def listed_price(
     except LookupError:
         return None
     different = {repr(each): each for each in listed}
-    return _dearest(_translated(cast("Any", each), long_cache) for each in different.values())
+    return _dearest(_translated(cast("Any", each), long_cache, replies) for each in different.values())
 
 
-def _translated(listed: Any, long_cache: bool) -> ModelPrice | None:
+def _translated(listed: Any, long_cache: bool, replies: bool) -> ModelPrice | None:
     """Translate one list of prices per million tokens; None if the model is not priced by tokens."""
     fresh, output = _rate(listed.input_mtok), _rate(listed.output_mtok)
+    if not replies:
+        output = output or Rate(0)
     if fresh is None or output is None:
         return None
     thinking = _rate(listed.output_reasoning_mtok)

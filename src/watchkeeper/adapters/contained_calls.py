@@ -1,0 +1,277 @@
+"""What a contained block knows of the calls that its clients make, and what they ask of the gate.
+
+The block that is in force is found by a context variable. A model call reserves its worst case, is sent with the output
+cap that was granted, and is charged what the provider counted; where nobody can know that, the reservation stands. A
+refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here speaks HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from watchkeeper.adapters.wire_calls import UNBILLED, WireCall, interface_of
+from watchkeeper.adapters.wire_usage import Seen, read_whole
+from watchkeeper.containment.call import CallRequest, Outcome, Ticket
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.runtime.pricing import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
+
+KEPT_ANSWERS: Final = 1024
+
+
+class PriceOf(Protocol):
+    """Looks up what a model charges; None if nobody knows."""
+
+    def __call__(
+        self, provider: str, model: str, wishes: Mapping[str, str], *, long_cache: bool, replies: bool
+    ) -> ModelPrice | None:
+        """Return the price, given the fields that may choose another one; embeddings have no replies."""
+        ...
+
+
+class CallStopped(BaseException):
+    """A call was not let through, and nothing was sent; ends the contained block that it was made in.
+
+    It is no Exception, as CancelledError is none: a stop has to get past every layer that retries what failed. The
+    block turns it into an error where it ends.
+
+    Attributes:
+        stop: Why, if the gate or a hook refused.
+        error: Why, if the call could not be contained.
+    """
+
+    def __init__(self, stop: Stop | None, error: Exception | None = None) -> None:
+        """Keep the reason."""
+        super().__init__(str(stop.message if stop is not None else error))
+        self.stop = stop
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Containment:
+    """A block in force.
+
+    Attributes:
+        context: The gate that its calls pass.
+        price_of: What models charge.
+        bounded: Whether a ceiling on money or tokens holds, here or above.
+        max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
+        fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
+        stored: Tokens of answers that the provider keeps, by their ids.
+    """
+
+    context: ExecutionContext
+    price_of: PriceOf
+    bounded: bool
+    max_part_tokens: int | None = None
+    fallback_model: str | None = None
+    stored: dict[str, int] = field(default_factory=dict[str, int])
+
+    def check(self, url: str, method: str) -> None:
+        """Refuse a request that may not leave, whatever it is for.
+
+        Raises:
+            CallStopped: If the block is over, or a hook does not allow the address.
+        """
+        stop = self.context.stop
+        if stop is not None:
+            raise CallStopped(stop)
+        check = getattr(self.context, "check_egress", None)
+        decision = check(url, method) if check else Decision.ALLOW
+        if decision is not Decision.ALLOW:
+            said = f"{method} {url} was not allowed to leave: a hook decided {decision.value}"
+            raise CallStopped(Stop("policy_halt", "hook", said))
+
+    def keep(self, seen: Seen) -> None:
+        """Remember how large an answer is that later calls may go on from."""
+        if seen.response_id and seen.usage is not None:
+            while len(self.stored) >= KEPT_ANSWERS:
+                self.stored.pop(next(iter(self.stored)))
+            self.stored[seen.response_id] = seen.usage.total
+
+
+ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_contained", default=None)
+"""The block inside which the running code was called; None outside of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A request as a transport hands it over.
+
+    Attributes:
+        url: Where it goes.
+        path: The path of that.
+        body: What it brings.
+        retry: Whether the SDK repeats a request that failed.
+    """
+
+    url: str
+    path: str
+    body: bytes
+    retry: bool
+
+
+class ContainedCall:
+    """One request that the gate decides about.
+
+    Attributes:
+        wire: The model call that it is; None for a request that bills in a way that nobody can bound.
+        request: What is asked of the gate.
+        seen: What the answer has told.
+        provider: Whose prices hold.
+        failure: The provider's refusal, if that is what came; the caller gets it as it is.
+    """
+
+    def __init__(self, containment: Containment, posted: Posted, provider: str, output_cap: int) -> None:
+        """Find the worst case.
+
+        Raises:
+            CallStopped: If it cannot be bounded, but has to be.
+        """
+        self._containment = containment
+        self._posted = posted
+        self.wire = read_call(posted)
+        self.seen = Seen()
+        self.failure: Any = None
+        self.provider = provider or ("anthropic" if self.wire and self.wire.interface == "messages" else "openai")
+        self._output_cap = output_cap
+        self._model: str | None = None
+        self._ask()
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the answer is to come as a stream."""
+        return self.wire is not None and self.wire.streaming
+
+    def _ask(self) -> None:
+        wire, model = self.wire, self._model
+        if wire is None:
+            self.price = None
+            self._estimate = Estimate(known_cost=False)
+            self.request = CallRequest("tool", self._posted.path, self._estimate, retry=self._posted.retry)
+            return
+        name = model or wire.model
+        replies = wire.interface != "embeddings"
+        self.price = None
+        if not wire.audible:
+            self.price = self._containment.price_of(
+                self.provider, name, wire.wishes, long_cache=wire.long_cache, replies=replies
+            )
+        cap = wire.cap if wire.cap is not None else self._output_cap * wire.copies
+        least = max(self._containment.context.limits.min_output_tokens, wire.least) * wire.copies
+        self._estimate = estimate_call(self._input_tokens(wire), cap if replies else 0, least, self.price)
+        self.request = CallRequest(
+            "llm",
+            name,
+            self._estimate,
+            retry=self._posted.retry,
+        )
+
+    def _input_tokens(self, wire: WireCall) -> int:
+        block = self._containment
+        unsized, known = wire.unsized, 0
+        if wire.previous is not None and wire.previous in block.stored:
+            known = block.stored[wire.previous]
+            unsized -= 1
+        if unsized and block.bounded and block.max_part_tokens is None:
+            raise CallStopped(
+                None,
+                ConfigurationError(
+                    f"the request to {wire.model} has {unsized} part(s) whose tokens its bytes do not bound (an image,"
+                    " a file, a stored conversation, a tool that the provider runs), but a ceiling on cost or tokens"
+                    " holds; say contained(max_part_tokens=...), the most that one of them may cost, or lift it"
+                ),
+            )
+        part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens
+        return wire.bytes + known + unsized * part
+
+    def body(self, ticket: Ticket) -> bytes:
+        """Return what to send, given what was granted."""
+        if self.wire is None:
+            return self._posted.body
+        granted = ticket.max_output_tokens if self._containment.bounded else None
+        return self.wire.capped(granted, self._model)
+
+    def answered(self, content: bytes) -> None:
+        """Take in a whole answer."""
+        if self.wire is not None:
+            self.seen = read_whole(self.wire.interface, content)
+            self._containment.keep(self.seen)
+
+    def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
+        """Say what the call cost; what ended before the provider's last word is charged what was reserved."""
+        seen, worst, granted = self.seen, self._estimate, ticket.max_output_tokens
+        if self.wire is None:
+            return Charge(cost_nanos=None)
+        if seen.usage is not None:
+            self._containment.keep(seen)
+            return charge_reply(seen.usage, self.price)
+        if error is None and seen.ended:
+            return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
+        return charge_failure(error, worst, granted, self.price)
+
+    def degrades(self, outcome: Outcome[Any]) -> bool:
+        """Return whether to ask again, with the cheaper model that a hook wants."""
+        cheaper = self._containment.fallback_model
+        if (
+            outcome.admitted
+            or outcome.decision is not Decision.DEGRADE
+            or self.wire is None
+            or self._model
+            or not cheaper
+        ):
+            return False
+        self._model = cheaper.rpartition(":")[2]
+        self._ask()
+        return True
+
+    def settle(self, outcome: Outcome[Any]) -> None:
+        """Pass on what came of the call, unless it brought an answer or a refusal of the provider's.
+
+        Raises:
+            CallStopped: If the gate or a hook stopped it.
+            Exception: What the transport raised.
+        """
+        if outcome.stop is not None:
+            raise CallStopped(outcome.stop) from outcome.error
+        if not outcome.admitted:
+            said = f"{self.request.operation_name} was not let through: a hook decided {outcome.decision.value}"
+            raise CallStopped(Stop("policy_halt", "hook", said))
+        if outcome.error is not None and self.failure is None:
+            error = outcome.error
+            raise error.__cause__ if isinstance(error, ProviderError) and error.__cause__ is not None else error
+
+
+def read_call(posted: Posted) -> WireCall | None:
+    """Return the model call that a request is, or None if it is none that is known."""
+    interface = interface_of(posted.path)
+    if interface is None:
+        return None
+    try:
+        return WireCall(interface, posted.body, posted.url)
+    except msgspec.DecodeError:
+        return None
+
+
+def is_unbilled(method: str, path: str) -> bool:
+    """Return whether a request costs nothing by itself: one that only reads, or one that is known to be free."""
+    return method != "POST" or UNBILLED.search(path) is not None
+
+
+def unpriced(error: UnpricedModelError) -> CallStopped:
+    """Return the refusal of a call without a price, with the ways out."""
+    ways = UnpricedModelError(
+        f"{error} (contained(prices={{'provider:model': ModelPrice.per_million(input_usd, output_usd)}}), or "
+        "pip install 'watchkeeper[prices]' for the list)"
+    )
+    return CallStopped(None, ways)

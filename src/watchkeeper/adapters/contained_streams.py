@@ -1,0 +1,333 @@
+"""Streamed answers at the gate: the call lasts as long as its stream.
+
+A thread (or task) of its own holds the call at the gate and reads the stream as fast as it comes; the caller takes the
+bytes as they arrive, and can be told to stop at any moment, also while nothing arrives. A stream that is closed early
+is dropped at the provider too, and is charged what was reserved unless its token counts had come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from watchkeeper.adapters.contained_calls import CallStopped, ContainedCall, Containment, unpriced
+from watchkeeper.adapters.http_exchange import as_answer, as_whole, module_of, outgoing, translated
+from watchkeeper.adapters.wire_usage import StreamReader
+from watchkeeper.containment.call import Outcome, Ticket
+from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.workers import WORKERS, Job
+
+LAST_BYTES_SECONDS: Final = 0.2
+"""How long the end of a complete answer may take, so that its connection can be used again."""
+
+SETTLE_SECONDS: Final = 1.0
+"""How long closing waits for the call to be settled."""
+
+EVENT_STREAM: Final = "text/event-stream"
+
+
+class StreamDroppedError(Exception):
+    """The caller closed the stream before its end."""
+
+
+class Head(NamedTuple):
+    """The beginning of an answer."""
+
+    response: Any
+
+
+class Raised(NamedTuple):
+    """How a stream broke off."""
+
+    error: BaseException
+
+
+class End(NamedTuple):
+    """The end of a stream."""
+
+
+Part = Head | Raised | End | bytes
+
+
+class Streamed:
+    """A streamed answer that plain code reads."""
+
+    def __init__(self, block: Containment, call: ContainedCall, real: Any, request: Any) -> None:
+        """Prepare; nothing is sent yet."""
+        self._block = block
+        self._call = call
+        self._real = real
+        self._request = request
+        self._parts: SimpleQueue[Part] = SimpleQueue()
+        self._dropped = False
+        self._over = threading.Event()
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> Any:
+        """Send the request and return the response, its stream still to come.
+
+        Raises:
+            CallStopped: If it may not be sent.
+            Exception: What the transport raised.
+        """
+        WORKERS.run(Job(self._run, lambda job: None))
+        try:
+            first = self._parts.get()
+        except BaseException:
+            self.drop()
+            raise
+        if isinstance(first, Raised):
+            raise first.error
+        assert isinstance(first, Head), "a stream begins with its head"
+        return first.response
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield what arrives."""
+        while not isinstance(part := self._parts.get(), End):
+            if isinstance(part, Raised):
+                raise part.error
+            assert isinstance(part, bytes), "a stream has one head"
+            yield part
+
+    def close(self) -> None:
+        """End the call; what is complete gets a moment to be settled by its own counts."""
+        if self._call.seen.ended:
+            SYSTEM_CLOCK.wait(self._over, LAST_BYTES_SECONDS)
+        if not self._over.is_set():
+            self.drop()
+            SYSTEM_CLOCK.wait(self._over, SETTLE_SECONDS)
+
+    def drop(self) -> None:
+        """Break the connection, so that the provider stops; whoever reads it looks up at once."""
+        self._dropped = True
+        with self._lock:
+            if self._socket is not None:
+                with suppress(OSError):  # it is closed already
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        """Hold the call at the gate until the stream is over."""
+        try:
+            context, call = self._block.context, self._call
+            outcome: Outcome[None] = context.call(call.request, self._read, call.meter)
+            while call.degrades(outcome):
+                outcome = context.call(call.request, self._read, call.meter)
+            self._parts.put(ending(call, outcome))
+        except BaseException as error:
+            self._parts.put(Raised(stopped(error)))
+        finally:
+            self.drop()  # after the deadline the reader may still be waiting for bytes
+            self._over.set()
+
+    def _read(self, ticket: Ticket) -> None:
+        """Read the whole stream, handing on what comes."""
+        self._check()
+        with translated(self._request, self._call.provider):
+            response = self._real.handle_request(outgoing(self._request, self._call, ticket))
+            try:
+                if not streams(response):
+                    content = b"".join(response.stream)
+                    answer = as_answer(self._call, as_whole(self._request, response, content))
+                    self._parts.put(Head(answer))
+                    return
+                self._socket = socket_of(response)
+                reader = reader_of(self._call, response)
+                self._parts.put(Head(streaming_response(self._request, response, ArrivingStream, self)))
+                for chunk in response.stream:
+                    self._check()
+                    self._parts.put(reader.feed(chunk) if reader else chunk)
+                self._parts.put(reader.finish() if reader else b"")
+            finally:
+                with self._lock:  # from now on the connection may carry another call
+                    self._socket = None
+                response.close()
+
+    def _check(self) -> None:
+        if self._dropped:
+            raise StreamDroppedError("the stream was closed before its end")
+
+
+class AsyncStreamed:
+    """A streamed answer that async code reads."""
+
+    def __init__(self, block: Containment, call: ContainedCall, real: Any, request: Any) -> None:
+        """Prepare; nothing is sent yet."""
+        self._block = block
+        self._call = call
+        self._real = real
+        self._request = request
+        self._parts: asyncio.Queue[Part] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> Any:
+        """Send the request and return the response, its stream still to come.
+
+        Raises:
+            CallStopped: If it may not be sent.
+            Exception: What the transport raised.
+        """
+        self._task = self._loop.create_task(self._run())
+        try:
+            first = await self._parts.get()
+        except BaseException:
+            self.drop()
+            raise
+        if isinstance(first, Raised):
+            raise first.error
+        assert isinstance(first, Head), "a stream begins with its head"
+        return first.response
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield what arrives."""
+        while not isinstance(part := await self._parts.get(), End):
+            if isinstance(part, Raised):
+                raise part.error
+            assert isinstance(part, bytes), "a stream has one head"
+            yield part
+
+    async def aclose(self) -> None:
+        """End the call; what is complete gets a moment to be settled by its own counts."""
+        task = self._task
+        if task is None or task.done():
+            return
+        if self._call.seen.ended:
+            await asyncio.wait({task}, timeout=LAST_BYTES_SECONDS)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=SETTLE_SECONDS)
+
+    def drop(self) -> None:
+        """Cancel the call; from any thread."""
+        task = self._task
+        if task is not None and not task.done():
+            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
+                self._loop.call_soon_threadsafe(task.cancel)
+
+    async def _run(self) -> None:
+        """Hold the call at the gate until the stream is over."""
+        try:
+            context, call = self._block.context, self._call
+            outcome: Outcome[None] = await context.acall(call.request, self._read, call.meter)
+            while call.degrades(outcome):
+                outcome = await context.acall(call.request, self._read, call.meter)
+            self._parts.put_nowait(ending(call, outcome))
+        except BaseException as error:
+            self._parts.put_nowait(Raised(stopped(error)))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _read(self, ticket: Ticket) -> None:
+        """Read the whole stream, handing on what comes."""
+        put = self._parts.put_nowait
+        with translated(self._request, self._call.provider):
+            response = await self._real.handle_async_request(outgoing(self._request, self._call, ticket))
+            try:
+                if not streams(response):
+                    content = b"".join([chunk async for chunk in response.stream])
+                    put(Head(as_answer(self._call, as_whole(self._request, response, content))))
+                    return
+                reader = reader_of(self._call, response)
+                put(Head(streaming_response(self._request, response, AsyncArrivingStream, self)))
+                async for chunk in response.stream:
+                    put(reader.feed(chunk) if reader else chunk)
+                put(reader.finish() if reader else b"")
+            finally:
+                await response.aclose()
+
+
+class ArrivingStream:
+    """The stream of a response, mixed with an httpx module's own stream class."""
+
+    def __init__(self, streamed: Streamed) -> None:
+        """Read from what arrives."""
+        self._streamed = streamed
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._streamed.parts()
+
+    def close(self) -> None:
+        """End the call."""
+        self._streamed.close()
+
+    def __del__(self) -> None:
+        """Drop a stream that nobody reads or closes any more."""
+        self._streamed.drop()
+
+
+class AsyncArrivingStream:
+    """The async twin of `ArrivingStream`."""
+
+    def __init__(self, streamed: AsyncStreamed) -> None:
+        """Read from what arrives."""
+        self._streamed = streamed
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._streamed.parts()
+
+    async def aclose(self) -> None:
+        """End the call."""
+        await self._streamed.aclose()
+
+    def __del__(self) -> None:
+        """Drop a stream that nobody reads or closes any more."""
+        self._streamed.drop()
+
+
+def ending(call: ContainedCall, outcome: Outcome[None]) -> Part:
+    """Return what the caller finds at the end: nothing more, or the provider's refusal as the only answer.
+
+    Raises:
+        CallStopped: If the gate or a hook stopped the call.
+        Exception: What the transport raised.
+    """
+    call.settle(outcome)
+    return End() if call.failure is None else Head(call.failure)
+
+
+def stopped(error: BaseException) -> BaseException:
+    """Return what the caller gets to see of an error."""
+    if isinstance(error, UnpricedModelError):
+        return unpriced(error)
+    return CallStopped(None, error) if isinstance(error, ConfigurationError) else error
+
+
+def streams(response: Any) -> bool:
+    """Return whether a response is a stream of events, and no refusal."""
+    return response.status_code < 400 and response.headers.get("content-type", "").startswith(EVENT_STREAM)
+
+
+def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
+    """Return what reads the token counts; None if the stream came compressed, though nobody asked for that."""
+    if call.wire is None or response.headers.get("content-encoding", "identity") != "identity":
+        return None
+    reader = StreamReader(call.wire.interface, hide_usage=call.wire.adds_usage)
+    call.seen = reader.seen
+    return reader
+
+
+def streaming_response(request: Any, response: Any, kind: type[Any], streamed: Any) -> Any:
+    """Return a response like the provider's whose stream is what arrives here."""
+    httpx = module_of(request)
+    base = httpx.SyncByteStream if kind is ArrivingStream else httpx.AsyncByteStream
+    mixed: Any = type(kind.__name__, (kind, base), {})
+    return httpx.Response(
+        response.status_code, headers=response.headers, stream=mixed(streamed), extensions=response.extensions
+    )
+
+
+def socket_of(response: Any) -> socket.socket | None:
+    """Return the socket beneath a response, if its transport shows it."""
+    stream = response.extensions.get("network_stream")
+    with contextlib.suppress(AttributeError):  # not every transport has one
+        found = stream.get_extra_info("socket")
+        return found if isinstance(found, socket.socket) else None
+    return None

@@ -1,0 +1,181 @@
+"""A request on its way to a provider, read from its bytes: what it is, what it may cost at worst, how it is capped.
+
+Four interfaces are known: Chat Completions, Responses, Embeddings, and Anthropic's Messages. A field is changed only
+where the gate grants less than was asked, where no cap was named, where a stream would end without its token counts,
+or where a cheaper model takes over; every other value keeps its bytes. Nothing here sends, and nothing here decides.
+Facts: the request types of the openai and anthropic packages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from watchkeeper.adapters.openai_chat import output_cap_field
+from watchkeeper.runtime.pricing import FRAME_TOKENS, TOOLS_OVERHEAD
+
+Interface = Literal["chat", "responses", "embeddings", "messages"]
+ENDINGS: Final[Mapping[str, Interface]] = {
+    "/chat/completions": "chat",
+    "/responses": "responses",
+    "/embeddings": "embeddings",
+    "/v1/messages": "messages",
+}
+UNBILLED: Final = re.compile(
+    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
+)
+"""Posts that cost nothing by themselves."""
+
+CAPS: Final[Mapping[Interface, tuple[str, ...]]] = {
+    "chat": ("max_completion_tokens", "max_tokens"),
+    "responses": ("max_output_tokens",),
+    "embeddings": (),
+    "messages": ("max_tokens",),
+}
+HISTORY: Final[Mapping[Interface, tuple[str, ...]]] = {
+    "chat": ("messages",),
+    "responses": ("input", "instructions"),
+    "embeddings": (),
+    "messages": ("messages", "system"),
+}
+UNSIZED: Final = frozenset(
+    {
+        "audio",
+        "computer_screenshot",
+        "container_upload",
+        "document",
+        "file",
+        "image",
+        "image_url",
+        "input_audio",
+        "input_file",
+        "input_image",
+        "item_reference",
+        "video_url",
+    }
+)
+"""Types of parts whose bytes say nothing of the tokens they cost."""
+
+SIZED_SOURCES: Final = frozenset({"text", "content"})
+STORED: Final = ("previous_response_id", "conversation", "prompt")
+"""Fields of Responses that bring in what the provider has stored."""
+
+AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers")
+OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
+"""Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
+
+DEAR: Final = ("service_tier", "speed", "inference_geo")
+"""Fields that may choose another price."""
+
+
+def interface_of(path: str) -> Interface | None:
+    """Return the interface that a path belongs to, or None."""
+    if "/threads/" in path:
+        return None
+    return next((interface for ending, interface in ENDINGS.items() if path.endswith(ending)), None)
+
+
+class WireCall:
+    """One model call, read from the body of its request.
+
+    Attributes:
+        interface: Which interface it is for.
+        model: The model's name.
+        streaming: Whether the answer is to come as a stream.
+        cap: Output tokens that it asks for at most, all alternatives together; None if it names no cap.
+        copies: How many alternatives it asks for.
+        least: Output tokens without which the provider would refuse the request.
+        unsized: Parts whose bytes say nothing of what they cost.
+        bytes: Size of everything else, and room for what the interface adds: an upper bound of its tokens.
+        previous: The stored answer that it goes on from, if it does.
+        wishes: Fields that may choose another price.
+        long_cache: Whether it asks for caches that live for an hour.
+        audible: Whether it asks for spoken answers, which no list of prices by token covers.
+        adds_usage: Whether the stream's token counts are there only because we ask for them.
+    """
+
+    def __init__(self, interface: Interface, body: bytes, url: str) -> None:
+        """Read a body.
+
+        Raises:
+            msgspec.DecodeError: If it is not a JSON object, or a field is not what it has to be.
+        """
+        self._fields = fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        self._url = url
+        self.interface: Interface = interface
+        self.model = self._get("model", str) or ""
+        self.streaming = self._get("stream", bool) or False
+        self.copies = max(self._get("n", int) or 1, 1) if interface == "chat" else 1
+        caps = [cap for cap in (self._get(name, int) for name in CAPS[interface]) if cap is not None]
+        self.cap = min(caps) * self.copies if caps else None
+        thinking: dict[str, Any] = self._get("thinking", dict) or {}
+        self.least = int(thinking.get("budget_tokens") or 0) + 1 if interface == "messages" else 0
+        self.wishes = {name: wish for name in DEAR if (wish := self._get(name, str)) is not None}
+        self.long_cache = re.search(rb'"ttl"\s*:\s*"1h"', body) is not None
+        self.audible = "audio" in fields
+        self.previous: str | None = self._get("previous_response_id", str) if interface == "responses" else None
+        options: dict[str, Any] = self._get("stream_options", dict) or {}
+        self.adds_usage = interface == "chat" and self.streaming and not options.get("include_usage")
+        self._options = options
+        self.unsized = 0
+        self.bytes = len(body)
+        self._measure()
+
+    def capped(self, granted: int | None, model: str | None = None) -> bytes:
+        """Return the body to send.
+
+        Args:
+            granted: Output tokens granted for all alternatives together; None leaves the cap as it is.
+            model: Asked instead of the one that the request names.
+        """
+        fields: dict[str, Any] = dict(self._fields)
+        names = CAPS[self.interface]
+        if granted is not None and names and (self.cap is None or granted < self.cap):
+            default = output_cap_field(self._url) if self.interface == "chat" else names[0]
+            for name in [name for name in names if self._given(name)] or [default]:
+                fields[name] = granted // self.copies
+        if self.adds_usage:
+            fields["stream_options"] = {**self._options, "include_usage": True}
+        if model is not None:
+            fields["model"] = model
+        return msgspec.json.encode(fields)
+
+    def _given(self, name: str) -> bool:
+        return name in self._fields and bytes(self._fields[name]) != b"null"
+
+    def _get(self, name: str, type_: Any) -> Any:
+        return msgspec.json.decode(self._fields[name], type=type_ | None) if name in self._fields else None
+
+    def _measure(self) -> None:
+        """Bound the input: bytes for what is text, a count of what is not."""
+        for name in HISTORY[self.interface]:
+            if name in self._fields:
+                content: Any = msgspec.json.decode(self._fields[name])
+                self.bytes += FRAME_TOKENS * (len(cast("list[Any]", content)) if isinstance(content, list) else 1)
+                self._weigh(content)
+        tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
+        if tools:
+            self.bytes += TOOLS_OVERHEAD
+        self.unsized += sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
+        names = (*STORED, *AT_THE_PROVIDER) if self.interface == "responses" else AT_THE_PROVIDER
+        self.unsized += sum(self._given(name) for name in names)
+
+    def _weigh(self, content: Any) -> None:
+        """Take out of the bytes, and count, the parts whose bytes say nothing of their tokens."""
+        if isinstance(content, list):
+            for part in cast("list[Any]", content):
+                self._weigh(part)
+        elif isinstance(content, dict):
+            fields = cast("dict[str, Any]", content)
+            source: Any = fields.get("source")
+            plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
+            if fields.get("type") in UNSIZED and not plain:
+                self.unsized += 1
+                self.bytes -= len(msgspec.json.encode(fields))
+                return
+            for value in fields.values():
+                if isinstance(value, list | dict):
+                    self._weigh(value)

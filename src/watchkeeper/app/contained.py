@@ -1,0 +1,343 @@
+"""Containment in a hurry: ``contained(...)`` around a function, or a block, that itself uses a provider's SDK.
+
+Inside, calls of clients made with `adapters.contained_http` are counted, priced and stopped; where the block ends, a
+stop becomes a RunStoppedError that says why and what was spent. Each call of a decorated function, and each entry of a
+block, is a chain of its own; one inside another is bound by both. Blocks know nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import Token
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
+
+from watchkeeper.adapters.contained_calls import ACTIVE, CallStopped, Containment, PriceOf
+from watchkeeper.app.prices import Prices, listed_price
+from watchkeeper.containment.call import CallRequest
+from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.flight import set_timer
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.deadline import DeadlineLike
+from watchkeeper.core.errors import ConfigurationError, RunStoppedError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.quantities import CountLike, MoneyLike, count
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Ceilings(TypedDict, total=False):
+    """What a block may use, by itself; what is not named has the default of `Limits`, None lifts it.
+
+    Attributes:
+        max_cost_usd: Dollars.
+        max_steps: Admitted calls, also those that fail.
+        timeout: A length from the entry ("5m", timedelta), or a moment (datetime, Deadline).
+        max_total_tokens: Input and output tokens.
+        max_input_tokens: Input tokens.
+        max_output_tokens: Output tokens.
+        max_tool_calls: Requests that are neither model calls nor free.
+        max_retries: Requests that an SDK repeats.
+    """
+
+    max_cost_usd: MoneyLike | None
+    max_steps: CountLike | None
+    timeout: DeadlineLike | None
+    max_total_tokens: CountLike | None
+    max_input_tokens: CountLike | None
+    max_output_tokens: CountLike | None
+    max_tool_calls: CountLike | None
+    max_retries: CountLike | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for a block, and who is asked and told."""
+
+    limits: Limits
+    pipeline: ShieldPipeline | None
+    circuit_breaker: CircuitBreaker | CircuitBreakers | None
+    prices: Prices
+    max_part_tokens: int | None
+    on_event: Callable[[SafetyEvent], object] | None
+    clock: Clock
+
+
+def contained(
+    *,
+    limits: Limits | None = None,
+    pipeline: ShieldPipeline | None = None,
+    circuit_breaker: CircuitBreaker | CircuitBreakers | None = None,
+    prices: Prices | None = None,
+    max_part_tokens: CountLike | None = None,
+    on_event: Callable[[SafetyEvent], object] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    **ceilings: Unpack[Ceilings],
+) -> Contained:
+    """Return a decorator and context manager, sync and async, that contains the model calls made inside.
+
+    Args:
+        limits: All ceilings in one value, instead of single ones. Nothing is kept back for a landing turn, which a
+            block does not have, and ``max_turns`` counts nothing here.
+        pipeline: Hooks that are asked about every call and every address.
+        circuit_breaker: Keeps calls away from a provider that is down.
+        prices: The caller's own prices by ``provider:model`` or model; they win over the price list.
+        max_part_tokens: The most input tokens that one part may cost whose bytes do not bound it: an image, a file, a
+            stored conversation, a tool that the provider runs. Without it such requests are refused under a ceiling
+            on cost or tokens.
+        on_event: Told of every stop.
+        clock: Where time comes from.
+        **ceilings: Single ceilings; see `Ceilings`.
+
+    Raises:
+        ConfigurationError: For limits beside single ceilings, and for values that make no sense.
+        TypeError: For a ceiling that does not exist.
+    """
+    unknown = ceilings.keys() - Ceilings.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"contained() got an unexpected keyword argument {min(unknown)!r}")
+    if limits is None:
+        named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
+        limits = Limits(**named, landing=None)
+    elif ceilings:
+        raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
+    for name, price in (prices or {}).items():
+        if not isinstance(price, ModelPrice):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"prices[{name!r}]={price!r} must be a ModelPrice")
+    part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
+    limits = replace(limits, landing=None)
+    return Contained(Terms(limits, pipeline, circuit_breaker, prices or {}, part, on_event, clock))
+
+
+class Contained:
+    """A decorator and context manager made by `contained`.
+
+    As a decorator it may be used for any number of functions and calls, at once too; as a context manager it is open
+    once at a time. Entered, it gives the `ExecutionContext` that its calls pass.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        """Keep the terms; nothing is opened yet."""
+        self._terms = terms
+        self._block: Block | None = None
+
+    def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
+        """Contain each call of a function, sync or async.
+
+        Raises:
+            ConfigurationError: For a generator function, whose body runs outside of its call.
+        """
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
+        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+            waiting = cast("Callable[P, Any]", fn)
+
+            @functools.wraps(fn)
+            async def contained_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with Contained(self._terms):
+                    return await waiting(*args, **kwargs)
+
+            return cast("Callable[P, T]", contained_coroutine)
+
+        @functools.wraps(fn)
+        def contained_call(*args: P.args, **kwargs: P.kwargs) -> T:
+            with Contained(self._terms):
+                value = fn(*args, **kwargs)
+                if inspect.iscoroutine(value):
+                    value.close()
+                    raise ConfigurationError(f"{fn!r} returned a coroutine: decorate the `async def` itself")
+                return value
+
+        return contained_call
+
+    def __enter__(self) -> ExecutionContext:
+        """Open a block."""
+        self._check_unused()
+        self._block = Block(self._terms)
+        return self._block.context
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the block.
+
+        Raises:
+            RunStoppedError: If a stop ended it.
+        """
+        block, self._block = self._block, None
+        if block is not None:
+            block.leave(error)
+
+    async def __aenter__(self) -> ExecutionContext:
+        """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
+        self._check_unused()
+        self._block = Block(self._terms)
+        self._block.watch()
+        return self._block.context
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the block; raises as `__exit__` does."""
+        self.__exit__(kind, error, traceback)
+
+    def _check_unused(self) -> None:
+        if self._block is not None:
+            raise ConfigurationError("this contained(...) is open already: make another one for another block")
+
+
+class Block:
+    """One entry: its context, and what is put back when it ends.
+
+    Attributes:
+        context: The gate of the calls made inside; a child of the block around it.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        """Open the context and put it in force."""
+        limits, outer = terms.limits, ACTIVE.get()
+        self._terms = terms
+        self.context = open_context(terms, outer)
+        spending = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens, limits.max_output_tokens)
+        bounded = any(ceiling is not None for ceiling in spending)
+        fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
+        block = Containment(self.context, lookup(terms, None), bounded, terms.max_part_tokens, fallback)
+        if outer is not None:
+            block = replace(
+                block,
+                price_of=lookup(terms, outer.price_of),
+                bounded=bounded or outer.bounded,
+                max_part_tokens=terms.max_part_tokens or outer.max_part_tokens,
+                fallback_model=fallback or outer.fallback_model,
+                stored=outer.stored,
+            )
+        self._mark: Token[Containment | None] = ACTIVE.set(block)
+        self._guard: Guard | None = None
+
+    def watch(self) -> None:
+        """Let the deadline, and an abort, interrupt the running task."""
+        self._guard = Guard(self.context, self._terms.clock)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Put back what was in force, close the context, and say what ended the block.
+
+        Raises:
+            RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
+            ConfigurationError: If a call inside could not be contained.
+        """
+        with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
+            ACTIVE.reset(self._mark)
+        interrupted = self._guard is not None and self._guard.end(error)
+        context = self.context
+        refused = refusal_behind(error)
+        stop = context.stop if interrupted or isinstance(error, RunStoppedError) else None
+        if refused is not None:
+            stop = refused.stop
+        snapshot = context.get_snapshot()
+        context.close()
+        if refused is not None and refused.error is not None:
+            raise refused.error from refused
+        if stop is not None:
+            raise RunStoppedError(stop.message, stop=stop, result=snapshot) from error
+
+
+class Guard:
+    """Cancels the task of an async block once its time is over, or it is aborted."""
+
+    def __init__(self, context: ExecutionContext, clock: Clock) -> None:
+        """Begin to watch over the running task."""
+        task = asyncio.current_task()
+        if task is None:
+            raise ConfigurationError("`async with contained(...)` runs in an asyncio task only")
+        self._task = task
+        self._loop = task.get_loop()
+        self._context = context
+        self._others = task.cancelling()
+        self._struck = False
+        deadline = context.deadline
+        self._timer = set_timer(clock, deadline.instant(clock), self._strike) if deadline is not None else None
+        self._forget: Callable[[], None] | None = context.cancellation.on_cancel(self._aborted)
+
+    def _aborted(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._strike)
+
+    def _strike(self) -> None:
+        if not self._struck and self._forget is not None:
+            self._struck = True
+            self._task.cancel()
+
+    def end(self, error: BaseException | None) -> bool:
+        """Stop watching; return whether it was this that ended the block."""
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._struck:
+            return False
+        others = self._task.uncancel() > self._others
+        if others or not isinstance(error, asyncio.CancelledError):
+            return False
+        if self._context.stop is None:  # nothing asked since the time was over: asking latches the stop
+            self._context.call(CallRequest("tool", "the contained block"), lambda ticket: None)
+        return True
+
+
+def open_context(terms: Terms, outer: Containment | None) -> ExecutionContext:
+    """Open the context of a block: a child of the one around it, if there is one.
+
+    Raises:
+        ConfigurationError: For hooks of its own inside another block.
+    """
+    if outer is None:
+        return ExecutionContext(terms.limits, clock=terms.clock, on_event=terms.on_event)
+    if terms.pipeline is not None or terms.circuit_breaker is not None:
+        raise ConfigurationError(
+            "a contained block inside another one has the hooks and the circuit breaker of the outer one; say "
+            "pipeline=... and circuit_breaker=... there"
+        )
+    return outer.context.child(terms.limits, on_event=terms.on_event)
+
+
+def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
+    """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
+    known: dict[tuple[Any, ...], ModelPrice | None] = {}
+
+    def price_of(
+        provider: str, model: str, wishes: Mapping[str, str], *, long_cache: bool, replies: bool
+    ) -> ModelPrice | None:
+        for key in (f"{provider}:{model}", model):
+            if key in terms.prices:
+                return terms.prices[key]
+        if outer is not None:
+            return outer(provider, model, wishes, long_cache=long_cache, replies=replies)
+        question = (provider, model, *sorted(wishes.items()), long_cache, replies)
+        if question not in known:
+            known[question] = listed_price(
+                provider, model, wishes, long_cache=long_cache, replies=replies, clock=terms.clock
+            )
+        return known[question]
+
+    return price_of
+
+
+def refusal_behind(error: BaseException | None) -> CallStopped | None:
+    """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
+    if isinstance(error, CallStopped):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return next((found for part in group.exceptions if (found := refusal_behind(part))), None)
+    if not isinstance(error, Exception) or isinstance(error, RunStoppedError):
+        return None
+    return refusal_behind(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
