@@ -7,7 +7,7 @@ build.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         model: What hooks are told about the model.
         provider: Whom it goes to; key of the circuit breaker where there is one for each.
         degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
+        arguments: What hooks are told about the arguments of a tool; None for nothing.
     """
 
     kind: NodeKind
@@ -57,6 +58,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     model: str = ""
     provider: str = ""
     degraded: bool = False
+    arguments: Any = None
 
 
 class Ticket:

@@ -6,8 +6,6 @@ model is let through unasked, so that the switch can be made and nothing is degr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.hooks import PreDispatchHook
 from watchkeeper.containment.sliding_window import checked_share
@@ -23,8 +21,6 @@ class ModelDowngradeHook:
         at_cost_share: Share of the cost ceiling, above 0 and at most 1; once it is spent, calls are DEGRADE. None to
             look at ``when`` alone.
         when: Another hook, which sees only calls of dearer models: whatever else than ALLOW it says becomes DEGRADE.
-        share: Says which share of the money is spent; by default the context around the call does, if it has a
-            cost ceiling.
 
     Attributes:
         fallback_model: The cheaper model.
@@ -33,15 +29,13 @@ class ModelDowngradeHook:
         LimitsError: If a value makes no sense, or there is nothing by which to decide.
     """
 
-    __slots__ = ("_at_cost_share", "_share", "_when", "fallback_model")
+    __slots__ = ("_at_cost_share", "_when", "fallback_model")
 
     def __init__(
         self,
         model: str,
         at_cost_share: float | None = 0.8,
         when: PreDispatchHook | None = None,
-        *,
-        share: Callable[[], float] | None = None,
     ) -> None:
         """Keep what to decide by."""
         if not model.strip():
@@ -50,7 +44,6 @@ class ModelDowngradeHook:
             raise LimitsError("at_cost_share=None and when=None leave nothing to decide by; give one of them")
         self._at_cost_share = None if at_cost_share is None else checked_share(at_cost_share, "at_cost_share")
         self._when = when
-        self._share = share
         self.fallback_model = model
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
@@ -82,10 +75,8 @@ class ModelDowngradeHook:
         return f"{why}: go on with {self.fallback_model}"
 
     def _is_spent(self, ctx: ToolCallContext) -> bool:
-        if self._at_cost_share is None:
-            return False
-        spent = self._share() if self._share is not None else ctx.cost_share
-        return spent is not None and spent >= self._at_cost_share
+        at = self._at_cost_share
+        return at is not None and ctx.cost_share is not None and ctx.cost_share >= at
 
     def _is_cheaper(self, ctx: ToolCallContext) -> bool:
         return ctx.degraded or (ctx.model is not None and _same(ctx.model, self.fallback_model))

@@ -36,6 +36,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
         number: Tells calls apart: the same before and after a call; 0 outside of a gate.
         cost_share: Share of the cost ceiling that was spent when the call asked, of the tightest one if several hold;
             None without a ceiling.
+        arguments: What a tool is called with, in a run the text that the model wrote; None if nobody told.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     degraded: bool = False
     number: int = 0
     cost_share: float | None = None
+    arguments: Any = None
 
 
 def facts_of(chain: ChainMetadata) -> Mapping[str, Any]:

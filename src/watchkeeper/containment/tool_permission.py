@@ -173,7 +173,7 @@ class _Queue:
 
 def question(ctx: ToolCallContext, seconds: float) -> str:
     """Return what is shown on a terminal."""
-    arguments = ctx.metadata.get("arguments")
+    arguments = ctx.arguments
     shown = "" if arguments is None else f" with\n  {str(arguments)[:LONGEST_SHOWN]}\n "
     name = (ctx.tool_name or "a tool without a name").replace("\n", "\\n")
     return f"\nMay {name} run{shown}? No answer within {format_duration(seconds)} is a no. [y]es, [a]lways, [N]o: "

@@ -151,7 +151,13 @@ class ToolCalls:
                     raise
                 raise StrayCancellationError from error
 
-        request = CallRequest(kind="tool", operation_name=tool.name, timeout=tool.timeout, retry=number > 1)
+        request = CallRequest(
+            kind="tool",
+            operation_name=tool.name,
+            timeout=tool.timeout,
+            retry=number > 1,
+            arguments=call.arguments,
+        )
         try:
             outcome = await self._home.gate.acall(request, work, no_charge)
             if not outcome.admitted and outcome.decision in WAITING:
