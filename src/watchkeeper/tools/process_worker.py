@@ -6,7 +6,6 @@ gives none. Ends without the interpreter's farewell, because a thread or an exit
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import sys
@@ -126,6 +125,8 @@ def called(function: Any, params: Any, spreads: bool) -> Any:
     returned = function(**params) if spreads else function(params)
     if not inspect.isawaitable(returned):
         return returned
+
+    import asyncio
 
     async def waited() -> Any:
         return await returned

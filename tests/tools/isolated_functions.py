@@ -1,0 +1,221 @@
+"""What isolated tools of the tests do in their processes: nothing of the tools' machinery is imported here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order.
+
+    Attributes:
+        number: Its number.
+        due: Its day.
+        colour: Its colour.
+    """
+
+    number: int
+    due: date
+    colour: Colour = Colour.RED
+
+
+@dataclass(frozen=True)
+class Filed:
+    order: Order
+    price: Decimal
+    process: int
+
+
+def file_order(order: Order) -> Filed:
+    """File an order."""
+    return Filed(order, Decimal("1.50"), os.getpid())
+
+
+def add(a: int, b: int = 2) -> int:
+    """Add."""
+    return a + b
+
+
+async def add_later(a: int, b: int) -> int:
+    """Add, later."""
+    import asyncio
+
+    await asyncio.sleep(0)
+    return a + b
+
+
+def surroundings() -> dict[str, str]:
+    """Tell where it runs."""
+    return {"folder": os.getcwd(), "variable": os.environ.get("ISOLATED", ""), "input": sys.stdin.read()}
+
+
+def fail(text: str) -> str:
+    """Raise."""
+    raise ValueError(text)
+
+
+def refuse(text: str) -> str:
+    """Refuse."""
+    from watchkeeper.core.errors import ToolValidationError
+
+    raise ToolValidationError(text)
+
+
+def give_up(text: str) -> Any:
+    """Return a failure."""
+    from watchkeeper.tools.result import ToolResult
+
+    return ToolResult.error(text)
+
+
+def leave(code: int) -> str:
+    """End the process at once."""
+    os._exit(code)
+
+
+def exit_with(code: int, *, nothing: bool = False, text: bool = False) -> str:
+    """Exit."""
+    sys.exit(None if nothing else "said" if text else code)
+
+
+def crash() -> str:
+    """Read where nothing is."""
+    print("about to read")
+    print("really", file=sys.stderr, flush=True)
+    ctypes.string_at(0)
+    return "never"
+
+
+def die(number: int) -> str:
+    """Send itself a signal."""
+    os.kill(os.getpid(), number)
+    return "never"
+
+
+def flood(size: int) -> str:
+    """Print much and die."""
+    print("x" * size)
+    print("the end", flush=True)
+    os._exit(1)
+
+
+def large(size: int) -> str:
+    """Return much."""
+    return "y" * size
+
+
+def unserialisable() -> Any:
+    """Return what cannot travel."""
+    return threading.Lock()
+
+
+def surrogate() -> str:
+    """Raise what cannot be written."""
+    raise ValueError("\udc80")
+
+
+def close_everything() -> str:
+    """Close every pipe."""
+    os.closerange(0, 256)
+    return "done"
+
+
+def take_the_place(path: str) -> str:
+    """Close every pipe and open files instead."""
+    os.closerange(3, 64)
+    for _ in range(32):
+        os.open(path, os.O_CREAT | os.O_WRONLY)
+    return "done"
+
+
+def tell_and_wait(fifo: str) -> None:
+    """Hold a fifo open, tell the process id, live for ever."""
+    with open(fifo, "w") as pipe:
+        print(os.getpid(), file=pipe, flush=True)
+        while True:
+            signal.pause()
+
+
+def wait(fifo: str) -> str:
+    """Wait for ever."""
+    tell_and_wait(fifo)
+    return "never"
+
+
+def wait_stubbornly(fifo: str) -> str:
+    """Wait for ever, whatever TERM says."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    tell_and_wait(fifo)
+    return "never"
+
+
+def clean_up(fifo: str, note: str) -> str:
+    """Wait, and clean up when told to end."""
+
+    def ended(number: int, frame: object) -> None:
+        with open(note, "w") as file:
+            file.write("clean")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, ended)
+    tell_and_wait(fifo)
+    return "never"
+
+
+SHELL = 'trap "" TERM; exec 9>"$0"; echo $$ >&9; sleep 600; echo late >"$0.late"'
+
+
+def wait_for_shell(fifo: str) -> str:
+    """Wait for a shell that ignores TERM and would write a file."""
+    subprocess.run(["sh", "-c", SHELL, fifo], check=False)
+    return "never"
+
+
+def leave_shell(fifo: str, *, own_session: bool = False) -> str:
+    """Return while a shell that ignores TERM goes on."""
+    subprocess.Popen(["sh", "-c", SHELL, fifo], start_new_session=own_session)
+    return "left"
+
+
+def fork_and_exit(fifo: str) -> str:
+    """Leave a fork of itself behind."""
+    if os.fork() == 0:
+        tell_and_wait(fifo)
+    os._exit(0)
+
+
+def hold_interpreter(fifo: str) -> str:
+    """Wait in C code that lets nothing else run."""
+    with open(fifo, "w") as pipe:
+        print(os.getpid(), file=pipe, flush=True)
+        ctypes.PyDLL(None).sleep(600)
+    return "never"
+
+
+def kill_guard() -> str:
+    """Kill the process that watches over this one."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    threading.Event().wait()
+    return "never"
+
+
+def stop_guard(fifo: str) -> str:
+    """Stop the process that watches over this one."""
+    os.kill(os.getppid(), signal.SIGSTOP)
+    tell_and_wait(fifo)
+    return "never"
