@@ -79,4 +79,4 @@ class BudgetWindowHook:
 
     def explain(self, ctx: ToolCallContext) -> str:
         """Say how full the window is."""
-        return f"{self.calls:,} of {self._max_calls:,} calls were let through {self._window}"
+        return f"{self.calls:,} of {self._max_calls:,} calls were let through {self._window}."

@@ -38,13 +38,13 @@ class ModelDowngradeHook:
         when: PreDispatchHook | None = None,
     ) -> None:
         """Keep what to decide by."""
-        if not model.strip():
-            raise LimitsError(f"model={model!r} is empty; name the cheaper model, for example 'openai:gpt-5-mini'")
+        self.fallback_model = _named(model)
         if at_cost_share is None and when is None:
             raise LimitsError("at_cost_share=None and when=None leave nothing to decide by; give one of them")
         self._at_cost_share = None if at_cost_share is None else checked_share(at_cost_share, "at_cost_share")
+        if when is not None and not hasattr(when, "before_llm_call"):
+            raise LimitsError(f"when={when!r} is no hook that is asked before a model call: it has no before_llm_call")
         self._when = when
-        self.fallback_model = model
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
         """Return DEGRADE for a call of a dearer model once it is time, else None."""
@@ -69,10 +69,10 @@ class ModelDowngradeHook:
 
     def explain(self, ctx: ToolCallContext) -> str:
         """Say why it is time for the cheaper model."""
-        why = (
-            f"{self._at_cost_share:.0%} of the money is spent" if self._is_spent(ctx) else f"{self._when!r} asks for it"
-        )
-        return f"{why}: go on with {self.fallback_model}"
+        why = f"{type(self._when).__name__} holds dearer calls back"
+        if self._is_spent(ctx):
+            why = f"At least {self._at_cost_share:.0%} of the money is spent"
+        return f"{why}; go on with {self.fallback_model}."
 
     def _is_spent(self, ctx: ToolCallContext) -> bool:
         at = self._at_cost_share
@@ -80,6 +80,12 @@ class ModelDowngradeHook:
 
     def _is_cheaper(self, ctx: ToolCallContext) -> bool:
         return ctx.degraded or (ctx.model is not None and _same(ctx.model, self.fallback_model))
+
+
+def _named(model: object) -> str:
+    if not isinstance(model, str) or not model.strip():
+        raise LimitsError(f"model={model!r} names no model; write for example 'openai:gpt-5-mini'")
+    return model
 
 
 def _same(one: str, other: str) -> bool:

@@ -62,6 +62,8 @@ class TokenRateHook:
         self._degrade_at = at_share(degrade_threshold, self._max_tokens, "degrade_threshold")
         if when_full not in (Decision.HALT, Decision.QUEUE):
             raise LimitsError(f"when_full={when_full!r} must be Decision.HALT or Decision.QUEUE")
+        if tokens_of is not None and not callable(tokens_of):
+            raise LimitsError(f"tokens_of={tokens_of!r} cannot be called; give a function of the response")
         self._when_full = Decision(when_full)
         self._tokens_of = tokens_of or tokens_told_by
         self._window = SlidingWindow(window_seconds, clock)
@@ -105,7 +107,7 @@ class TokenRateHook:
         """Say how full the window is, and what the call would need."""
         needed = _told(ctx)
         wish = "" if needed is None else f"; the call may need {needed:,}"
-        return f"{self.tokens:,} of {self._max_tokens:,} tokens were used {self._window}{wish}"
+        return f"{self.tokens:,} of {self._max_tokens:,} tokens were used {self._window}{wish}."
 
 
 def tokens_told_by(response: object) -> int | None:

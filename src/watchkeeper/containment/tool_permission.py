@@ -94,18 +94,18 @@ class ToolPermissionHook:
 
     def explain(self, ctx: ToolCallContext) -> str:
         """Say why a call was denied."""
-        return self._why.pop(id(ctx), "the tool may be used")
+        return self._why.pop(id(ctx), "The tool may be used.")
 
     def _objection(self, ctx: ToolCallContext) -> str | None:
         """Return why a call may not run, or None if it may."""
         name = ctx.tool_name or ""
         denied = _matching(self._deny, name)
         if denied is not None:
-            return f"the tool {name!r} is denied (deny={denied!r})"
+            return f"The tool {name!r} is denied (deny={denied!r})."
         if _matching(self._ask, name) is not None:
             return None if name in self._always else self._answer(ctx, name)
         if _matching(self._allow, name) is None:
-            return f"the tool {name!r} is not among those that are allowed"
+            return f"The tool {name!r} is not among those that are allowed."
         return None
 
     def _answer(self, ctx: ToolCallContext, name: str) -> str | None:
@@ -115,7 +115,7 @@ class ToolPermissionHook:
                 return None
             left = until - self._clock.monotonic()
             if not came or left <= 0:
-                return f"nobody could be asked about the tool {name!r} in time"
+                return f"Nobody could be asked about the tool {name!r} in time."
             return self._put(ctx, name, left)
 
     def _put(self, ctx: ToolCallContext, name: str, seconds: float) -> str | None:
@@ -125,7 +125,7 @@ class ToolPermissionHook:
         call.wait(seconds, self._clock)
         if call.leave():
             withdrawn.cancel("nobody answered in time")
-            return f"nobody allowed the tool {name!r} within {format_duration(self._timeout)}"
+            return f"Nobody allowed the tool {name!r} within {format_duration(self._timeout)}."
         said = call.result()
         word = said.strip().lower() if isinstance(said, str) else None
         if word in ALWAYS:
@@ -133,8 +133,8 @@ class ToolPermissionHook:
         if said is True or word in YES or word in ALWAYS:
             return None
         if said is None:
-            return f"nobody is there to allow the tool {name!r}"
-        return f"the tool {name!r} was not allowed when asked"
+            return f"Nobody is there to allow the tool {name!r}."
+        return f"The tool {name!r} was not allowed when somebody was asked."
 
     def _said(self, ctx: ToolCallContext, seconds: float, withdrawn: CancellationToken) -> object:
         if isinstance(self._ask_with, Terminal):
