@@ -15,6 +15,7 @@ from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.model import ModelReply, ModelSettings, OutputSchema
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.script import Reply, call, say
 from watchkeeper.testing.wire import WireReply, WireRequest, WireServer, json_reply
 
@@ -102,21 +103,24 @@ async def test_visible_reasoning_goes_back_while_its_calls_are_answered() -> Non
     assert "reasoning_content" not in sent[4]
 
 
-async def test_what_a_server_ties_to_a_call_goes_back_with_it() -> None:
+async def test_what_a_server_ties_to_a_call_goes_back_with_it_and_to_nobody_else() -> None:
     """For example the thought signatures of Gemini's compatible endpoint."""
     extra = {"google": {"thought_signature": "abc"}}
-    made = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "lookup", "arguments": "{}"},
-        "extra_content": extra,
-    }
-    reply = await answered(completed({"role": "assistant", "content": None, "tool_calls": [made]}))
+    made = {"id": "call_1", "type": "function", "function": {"name": "lookup", "arguments": "{}"}}
+    signed = {**made, "extra_content": extra}
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [signed]}
+    reply = await answered(completed(message))
     transcript = conversation()
     transcript.append(reply.message)
     transcript.append(ToolMessage("call_1", "lookup", "a bird"))
-    _, body = await ask(CHAT, [say("Yes.")], transcript=transcript)
-    assert body["messages"][2]["tool_calls"] == [made]
+    async with FakeOpenAI([say("Yes."), say("Yes.")]) as fake:
+        for name, provider in (("some-model", "elsewhere"), ("gpt-5-mini", "openai")):
+            model = OpenAIChatModel(name, api_key="test", base_url=fake.base_url, provider=provider)
+            await model.turn(request(transcript))
+            await model.close()
+        again, other = (body["messages"][2] for body in fake.bodies())
+    assert again == {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [signed]}
+    assert other == {"role": "assistant", "content": None, "tool_calls": [made]}
 
 
 async def test_calls_without_ids_get_some_of_their_own() -> None:

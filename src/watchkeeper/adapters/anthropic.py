@@ -9,11 +9,12 @@ Facts: https://platform.claude.com/docs/en/api/messages and the types of the ant
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
 from watchkeeper.adapters.anthropic_reply import ENCODING, Events, read_message
-from watchkeeper.adapters.encoding import Kept, check_extra, encode, join_body, own_data, tool_arguments
+from watchkeeper.adapters.encoding import Kept, check_extra, encode, join_body, own_data, portable_id, tool_arguments
 from watchkeeper.adapters.endpoint import Endpoint, check_base_url, decode_reply, import_sdk
 from watchkeeper.adapters.strict_schema import ANTHROPIC_KEYWORDS, describe_schema, strict_schema
 from watchkeeper.core.errors import MissingKeyError
@@ -35,6 +36,7 @@ LONGEST_WHOLE_ANSWER: Final = 21_333
 TOOL_CHOICE: Final = {"auto": "auto", "required": "any", "none": "none"}
 EFFORT: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 EMPTY_TEXT: Final = "(empty)"
+TOOL_USE_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 CacheTime = Literal["5m", "1h"]
 
 
@@ -239,7 +241,8 @@ def content_blocks(message: Message, encoding: str) -> list[dict[str, Any]]:
                 {"type": "text", "text": EMPTY_TEXT}
             ]
         case ToolMessage():
-            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.call_id}
+            used = portable_id(message.call_id, TOOL_USE_ID)
+            block: dict[str, Any] = {"type": "tool_result", "tool_use_id": used}
             if message.text:
                 block["content"] = message.text
             if message.is_error:
@@ -264,7 +267,12 @@ def _assistant_blocks(message: AssistantMessage, encoding: str) -> list[dict[str
         return cast("list[dict[str, Any]]", returned)
     blocks: list[dict[str, Any]] = [{"type": "text", "text": message.text}] if message.text.strip() else []
     blocks.extend(
-        {"type": "tool_use", "id": call.call_id, "name": call.name, "input": tool_arguments(call.arguments)}
+        {
+            "type": "tool_use",
+            "id": portable_id(call.call_id, TOOL_USE_ID),
+            "name": call.name,
+            "input": tool_arguments(call.arguments),
+        }
         for call in message.tool_calls
     )
     return blocks

@@ -6,6 +6,8 @@ A message is encoded when it is new and its bytes are kept in its transcript; wh
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -17,6 +19,7 @@ from watchkeeper.core.transcript import Transcript
 
 ENCODER: Final = msgspec.json.Encoder()
 KEPT_ENTRIES: Final = 64
+DIGEST: Final = 32
 
 
 def encode(value: Any) -> bytes:
@@ -69,6 +72,16 @@ def own_data(message: AssistantMessage, encoding: str) -> dict[str, Any]:
         return {}
     data = cast("dict[str, Any]", data)
     return data if data.get("encoding") == encoding else {}
+
+
+def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
+    """Return a call's id as a provider accepts it: itself, or where its form is not allowed one made from it.
+
+    Ids of other providers, from before a switch of models, can be longer than a provider takes, or have other letters.
+    """
+    if allowed.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST]}"
 
 
 class Kept:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from watchkeeper.adapters.encoding import check_extra
 from watchkeeper.adapters.endpoint import check_base_url, import_sdk
 from watchkeeper.adapters.openai_chat import fixed_fields, message_fields, request_head
-from watchkeeper.adapters.openai_chat_reply import Chunks, convert_completion, read_reply
+from watchkeeper.adapters.openai_chat_reply import ENCODING, Chunks, convert_completion, read_reply
 from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -71,6 +71,7 @@ class LiteLLMModel:
         self.context_window = context_window or facts.get("max_input_tokens")
         self.max_output_tokens = max_output_tokens or facts.get("max_output_tokens")
         self.free = False
+        self._encoding = f"{ENCODING}:{self.provider}:{name}"
         self._base_url = base_url
         self._options: dict[str, Any] = {
             key: value
@@ -90,7 +91,7 @@ class LiteLLMModel:
             **request_head(self.name, request, "max_tokens"),
             **fixed_fields(request, self.native_output),
             **self._options,
-            "messages": [message_fields(message) for message in request.transcript],
+            "messages": [message_fields(message, self._encoding) for message in request.transcript],
             "timeout": request.timeout,
             "num_retries": 0,
             "max_retries": 0,
@@ -114,7 +115,7 @@ class LiteLLMModel:
         except Exception as error:
             # LiteLLM passes on whatever the libraries beneath it raise.
             raise self._translate(error) from error
-        return read_reply(completion, self.provider, len(request.transcript))
+        return read_reply(completion, self.provider, len(request.transcript), self._encoding)
 
     async def close(self) -> None:
         """Close LiteLLM's connections, which it shares among all its models."""

@@ -7,11 +7,12 @@ Facts: https://platform.openai.com/docs/api-reference/chat and the types of the 
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data
+from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data, portable_id
 from watchkeeper.adapters.endpoint import decode_reply
 from watchkeeper.adapters.openai_chat_reply import ENCODING, Chunks, Completion, read_reply
 from watchkeeper.adapters.openai_endpoint import image_url, named_schema, openai_endpoint
@@ -19,6 +20,8 @@ from watchkeeper.core.messages import AssistantMessage, Message, SystemMessage, 
 from watchkeeper.core.model import ModelReply, ModelRequest, ToolSpec
 
 RESERVED: Final = frozenset({"messages", "stream", "stream_options"})
+OPENAI_CALL_ID: Final = re.compile(r".{1,40}", re.DOTALL)
+ANY_CALL_ID: Final = re.compile(r".*", re.DOTALL)
 OutputCapField = Literal["max_completion_tokens", "max_tokens"]
 
 
@@ -62,6 +65,9 @@ class OpenAIChatModel:
             "OpenAIChatModel", api_key=api_key, base_url=base_url, provider=provider, headers=headers
         )
         self._cap = output_cap_field(self._endpoint.url)
+        self._call_ids = call_ids_at(self._endpoint.url)
+        # What one server wants back with its calls another one refuses, so each model has encodings of its own.
+        self._encoding = f"{ENCODING}:{provider}:{name}"
         self._kept = Kept()
 
     async def turn(self, request: ModelRequest) -> ModelReply:
@@ -75,7 +81,7 @@ class OpenAIChatModel:
         if streaming:
             head["stream"] = True
             head["stream_options"] = {"include_usage": True}
-        pieces = encoded_messages(request.transcript, ENCODING, lambda message: encode(message_fields(message)))
+        pieces = encoded_messages(request.transcript, self._encoding, self._encode)
         tail = self._kept.get(
             lambda: encode(fixed_fields(request, self.native_output)), request.tools, request.output, request.settings
         )
@@ -87,17 +93,29 @@ class OpenAIChatModel:
         else:
             content = await self._endpoint.ask("chat/completions", body, request.timeout)
             completion = decode_reply(content, Completion, self.provider)
-        return read_reply(completion, self.provider, len(request.transcript))
+        return read_reply(completion, self.provider, len(request.transcript), self._encoding)
 
     async def close(self) -> None:
         """Close the connections; the model stays usable."""
         await self._endpoint.close()
 
+    def _encode(self, message: Message) -> bytes:
+        return encode(message_fields(message, self._encoding, self._call_ids))
+
 
 def output_cap_field(url: str) -> OutputCapField:
     """Return what a server calls the cap on a reply; others than OpenAI know the older name, and rarely the newer."""
-    host = urllib.parse.urlsplit(url).hostname or ""
-    return "max_completion_tokens" if host.endswith(("openai.com", "openai.azure.com")) else "max_tokens"
+    return "max_completion_tokens" if is_openai(url) else "max_tokens"
+
+
+def call_ids_at(url: str) -> re.Pattern[str]:
+    """Return the form of a call's id that a server takes; others than OpenAI may need their own, however long."""
+    return OPENAI_CALL_ID if is_openai(url) else ANY_CALL_ID
+
+
+def is_openai(url: str) -> bool:
+    """Return whether a server is OpenAI's, at its own address or at Azure's."""
+    return (urllib.parse.urlsplit(url).hostname or "").endswith(("openai.com", "openai.azure.com"))
 
 
 def request_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
@@ -136,8 +154,16 @@ def tool_fields(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def message_fields(message: Message) -> dict[str, Any]:
-    """Return a message as the interface wants it."""
+def message_fields(
+    message: Message, encoding: str = ENCODING, call_ids: re.Pattern[str] = ANY_CALL_ID
+) -> dict[str, Any]:
+    """Return a message as the interface wants it.
+
+    Args:
+        message: What was said.
+        encoding: Name of the model's encodings; what other models kept in the message is left out.
+        call_ids: The form of a call's id that the server takes.
+    """
     match message:
         case SystemMessage(text=text):
             return {"role": "system", "content": text}
@@ -154,20 +180,20 @@ def message_fields(message: Message) -> dict[str, Any]:
                 ],
             }
         case ToolMessage(call_id=call_id, text=text):
-            return {"role": "tool", "tool_call_id": call_id, "content": text}
+            return {"role": "tool", "tool_call_id": portable_id(call_id, call_ids), "content": text}
         case AssistantMessage():
-            return _assistant_fields(message)
+            return _assistant_fields(message, encoding, call_ids)
 
 
-def _assistant_fields(message: AssistantMessage) -> dict[str, Any]:
+def _assistant_fields(message: AssistantMessage, encoding: str, call_ids: re.Pattern[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": "assistant", "content": message.text}
-    mine = own_data(message, ENCODING)
+    mine = own_data(message, encoding)
     if message.tool_calls:
         fields["content"] = message.text or None
         extras = mine.get("calls", {})
         fields["tool_calls"] = [
             {
-                "id": call.call_id,
+                "id": portable_id(call.call_id, call_ids),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
                 **extras.get(call.call_id, {}),

@@ -173,13 +173,14 @@ def convert_completion(fields: Mapping[str, Any], provider: str) -> Completion:
         ) from error
 
 
-def read_reply(completion: Completion, provider: str, position: int) -> ModelReply:
+def read_reply(completion: Completion, provider: str, position: int, encoding: str = ENCODING) -> ModelReply:
     """Return the answer in our terms.
 
     Args:
         completion: The whole answer.
         provider: Provider name, for errors.
         position: Where in the transcript the answer will stand; names calls that came without an id.
+        encoding: Name of the model's encodings, under which it finds again what it wants back.
 
     Raises:
         ProviderError: If there is no message in the answer.
@@ -202,7 +203,10 @@ def read_reply(completion: Completion, provider: str, position: int) -> ModelRep
     reasoning = message.reasoning_content or (message.reasoning if isinstance(message.reasoning, str) else "")
     return ModelReply(
         message=AssistantMessage(
-            text=_text(message.content), tool_calls=calls, reasoning=reasoning, provider_data=_echo(message, calls)
+            text=_text(message.content),
+            tool_calls=calls,
+            reasoning=reasoning,
+            provider_data=_echo(message, calls, encoding),
         ),
         usage=read_usage(completion.usage),
         finish=finish,
@@ -223,7 +227,7 @@ def _arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else encode(arguments).decode()
 
 
-def _echo(message: ReplyMessage, calls: tuple[ToolCall, ...]) -> dict[str, Any] | None:
+def _echo(message: ReplyMessage, calls: tuple[ToolCall, ...], encoding: str) -> dict[str, Any] | None:
     """Return what the server wants back unchanged while its calls are answered, if it sent any."""
     if not calls:
         return None
@@ -233,7 +237,7 @@ def _echo(message: ReplyMessage, calls: tuple[ToolCall, ...]) -> dict[str, Any] 
         for call, sent in zip(calls, message.tool_calls or (), strict=True)
         if sent.extra_content
     }
-    return {"encoding": ENCODING, "message": fields, "calls": extras} if fields or extras else None
+    return {"encoding": encoding, "message": fields, "calls": extras} if fields or extras else None
 
 
 def read_usage(usage: ReplyUsage | None) -> TokenUsage:

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data
+from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data, portable_id
 from watchkeeper.adapters.endpoint import decode_reply
 from watchkeeper.adapters.openai_endpoint import image_url, named_schema, openai_endpoint
 from watchkeeper.core.messages import (
@@ -32,6 +32,7 @@ ENCODING: Final = "openai_responses"
 RESERVED: Final = frozenset({"input", "stream", "store", "previous_response_id", "conversation", "background"})
 # Asking others for encrypted reasoning is an error ("Encrypted content is not supported with this model").
 REASONING_MODELS: Final = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
+CALL_ID: Final = re.compile(r".{1,64}", re.DOTALL)
 FINAL_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -215,7 +216,7 @@ def input_items(message: Message, encoding: str) -> list[dict[str, Any]]:
             ]
             return [{"role": "user", "content": content}]
         case ToolMessage(call_id=call_id, text=text):
-            return [{"type": "function_call_output", "call_id": call_id, "output": text}]
+            return [{"type": "function_call_output", "call_id": portable_id(call_id, CALL_ID), "output": text}]
         case AssistantMessage():
             return _assistant_items(message, encoding)
 
@@ -228,7 +229,12 @@ def _assistant_items(message: AssistantMessage, encoding: str) -> list[dict[str,
     if message.text:
         items.append({"role": "assistant", "content": message.text})
     items.extend(
-        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        {
+            "type": "function_call",
+            "call_id": portable_id(call.call_id, CALL_ID),
+            "name": call.name,
+            "arguments": call.arguments,
+        }
         for call in message.tool_calls
     )
     return items
