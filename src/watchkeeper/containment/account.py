@@ -7,8 +7,10 @@ ceilings bound all its descendants together. An account is plain data; the ledge
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Final
 
+from watchkeeper.core.account_limit import Period
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.stop import Stop
 
@@ -37,6 +39,8 @@ class Account:
     Attributes:
         chain: This account and all above it, innermost first.
         key: What a ledger that several processes share knows it by; None for an account of this process alone.
+        period: Whether it begins anew with every day or month (UTC); None for an account that never does.
+        renews_on: The day on which it does next; set by the ledger that keeps it.
         ceilings: ``(count, ceiling, account)`` for every ceiling in the chain, in the order of admission, innermost
             account first: the rows that admission goes through.
         settled: What was used, by count.
@@ -62,6 +66,8 @@ class Account:
         "limits",
         "name",
         "opened_at",
+        "period",
+        "renews_on",
         "reserved",
         "settled",
         "stop",
@@ -71,10 +77,18 @@ class Account:
     )
 
     def __init__(
-        self, limits: Limits, parent: Account | None = None, name: str = "", *, key: str | None = None
+        self,
+        limits: Limits,
+        parent: Account | None = None,
+        name: str = "",
+        *,
+        key: str | None = None,
+        period: Period | None = None,
     ) -> None:
         """Open an account with ceilings of its own under ``parent``."""
         self.key = key
+        self.period: Period | None = period
+        self.renews_on: date | None = None
         self.limits = limits
         self.name = name
         self.chain: tuple[Account, ...] = (self, *(parent.chain if parent else ()))

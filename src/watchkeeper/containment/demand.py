@@ -45,6 +45,7 @@ class Demand:
         granted: Output tokens granted; set by the ledger.
         reserved: ``(count, amount)`` of what is set aside; empty before admission and after settlement.
         held: What the context held for its landing turn before the call was admitted; set by the ledger.
+        day: The day (UTC) on which it was admitted; set by a ledger that keeps days.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Demand:
         "concerns",
         "counts",
         "covered",
+        "day",
         "granted",
         "held",
         "hold",
@@ -81,6 +83,7 @@ class Demand:
         self.granted = 0
         self.reserved: tuple[tuple[int, int], ...] = ()
         self.held = NOTHING
+        self.day = ""
 
 
 Shape = tuple[tuple[bool, ...], tuple[int, ...], int]

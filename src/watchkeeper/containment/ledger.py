@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -127,16 +128,21 @@ class MemoryLedger:
 
     __slots__ = ("_elsewhere", "_holding", "_lock", "_reserving", "_waiters")
 
-    def __init__(self, elsewhere: Callable[[Account, int], bool] = nowhere) -> None:
+    def __init__(
+        self,
+        elsewhere: Callable[[Account, int], bool] = nowhere,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
         """Start with no accounts.
 
         Args:
             elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers that
                 may give it back; for a ledger that others share, so that waiting for them is not taken for being stuck.
+            lock: A reentrant lock around every look at the figures, for somebody who changes them too.
         """
         self._elsewhere = elsewhere
         # Reentrant: a finaliser that the collector runs inside a critical section may come back in here.
-        self._lock = threading.RLock()
+        self._lock: AbstractContextManager[Any] = lock or threading.RLock()
         self._waiters: list[Waiter] = []
         self._holding: set[Account] = set()
         self._reserving: set[Demand] = set()
@@ -327,6 +333,12 @@ class MemoryLedger:
         """Tell those who wait and need not any longer, because somebody else has changed the figures."""
         with self._lock:
             self._review(now)
+
+    def tell_all(self) -> None:
+        """Tell all who wait to ask again, because what they would hear now is worth more than waiting."""
+        with self._lock:
+            for waiter in self._waiters:
+                waiter.tell()
 
     def moving(self, account: Account) -> tuple[bool, ...]:
         """Return, by count, whether what is held here at an account can come back without others giving way first."""

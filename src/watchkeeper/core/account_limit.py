@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Final, Literal
 
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.quantities import count, format_money, money
+from watchkeeper.core.usage import NANOS_PER_USD
 
 Period = Literal["day", "month"]
 
@@ -64,6 +66,11 @@ class AccountLimit:
         """Write it as it is read: ``$20.00/day``, ``500,000 tokens/month``."""
         amount = f"{self.tokens:,} tokens" if self.nanos is None else format_money(self.nanos)
         return f"{amount}/{self.period}"
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """The money of each period, in dollars."""
+        return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
 
     def days(self, moment: datetime) -> tuple[date, date]:
         """Return the first and the last day of the period in which a moment lies; see `period_days`."""
