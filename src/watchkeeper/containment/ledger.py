@@ -289,9 +289,12 @@ class MemoryLedger:
         """Keep or forget a waiter after it asked."""
         waiter.told = False
         listed = waiter in self._waiters
-        if waits and not listed:
-            self._waiters.append(waiter)
-        elif listed and not waits:
+        if waits:  # it has just asked, so nothing has changed for the others: a thousand may wait
+            if not listed:
+                self._waiters.append(waiter)
+            self._unstick(now)
+            return
+        if listed:
             self._waiters.remove(waiter)
         self._review(now)
 
@@ -302,6 +305,10 @@ class MemoryLedger:
         for waiter in tuple(self._waiters):
             if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
                 waiter.tell()
+        self._unstick(now)
+
+    def _unstick(self, now: float) -> None:
+        """Give the youngest of those who wait its last chance if nobody can release anything for any of them."""
         if not any(waiter.told for waiter in self._waiters) and not self._can_release(now):
             youngest = self._waiters[-1]
             youngest.last_chance = True
@@ -309,9 +316,15 @@ class MemoryLedger:
 
     def _can_release(self, now: float) -> bool:
         """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
-        verdicts = [decide(waiter.demand, now) for waiter in self._waiters]
-        wanted = {(verdict.limit, verdict.account) for verdict in verdicts if isinstance(verdict, Waits)}
-        return any(self._moves(level, count) or self._elsewhere(level, count) for count, level in wanted)
+        seen: set[tuple[int, Account]] = set()
+        for waiter in self._waiters:
+            verdict = decide(waiter.demand, now)
+            if not isinstance(verdict, Waits) or (verdict.limit, verdict.account) in seen:
+                continue
+            if self._moves(verdict.account, verdict.limit) or self._elsewhere(verdict.account, verdict.limit):
+                return True
+            seen.add((verdict.limit, verdict.account))
+        return False
 
     def _moves(self, level: Account, count: int) -> bool:
         """Return whether something of a count that is held here at an account is held by somebody who does not wait."""
