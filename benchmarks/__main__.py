@@ -9,7 +9,9 @@ from pathlib import Path
 
 def main() -> int:
     """Run the named benchmarks, or all; return 1 if one of them missed a target or failed."""
-    found = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("__"))
+    here = Path(__file__).parent
+    modules = [path.stem for path in here.glob("*.py") if not path.stem.startswith("__")]
+    found = sorted([*modules, *(path.parent.name for path in here.glob("*/__main__.py"))])
     wanted = sys.argv[1:] or found
     unknown = sorted(set(wanted) - set(found))
     if unknown:
