@@ -54,6 +54,11 @@ class Permit:
         if self.breaker.counts(error):
             self.breaker.settle(self, failed=True)
 
+    @property
+    def holds_probe(self) -> bool:
+        """Whether its call is the one that tests whether what is guarded is back."""
+        return self.breaker.is_probe(self)
+
     def release(self) -> None:
         """Give the probe's place back if it is held and nothing was reported; harmless otherwise."""
         self.breaker.give_back(self)
@@ -142,8 +147,13 @@ class CircuitBreaker:
         """Free the probe's place if this permit holds it."""
         if self._probe is not None:
             with self._lock:
-                if self._probe == id(permit) and permit.generation == self._generation:
+                if self.is_probe(permit):
                     self._probe = None
+
+    def is_probe(self, permit: Permit) -> bool:
+        """Return whether this permit holds the probe's place."""
+        with self._lock:
+            return self._probe == id(permit) and permit.generation == self._generation
 
     def counts(self, error: BaseException) -> bool:
         """Return whether an error counts as a failure of what is guarded."""

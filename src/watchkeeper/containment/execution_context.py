@@ -18,16 +18,20 @@ from typing import Any, Final, TypeVar
 
 from watchkeeper.containment.account import Account
 from watchkeeper.containment.admission import Exhausted, decide
+from watchkeeper.containment.asking import ask_aside, block_for_answer
 from watchkeeper.containment.blocking import UnrunCoroutineError, refuse_coroutine, run_blocking
 from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Work
+from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
+from watchkeeper.containment.guards import Entry, Guards
 from watchkeeper.containment.incidents import Incidents
-from watchkeeper.containment.ledger import MemoryLedger, Waiter
+from watchkeeper.containment.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
+from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.snapshot import ContextSnapshot
 from watchkeeper.containment.waiting import block_for_turn, wait_turn
@@ -47,6 +51,11 @@ COUNTER_BITS: Final = 48
 """Low bits of a node's UUID that count the nodes of a tree; the others are random and the same for the tree."""
 
 
+ONE_CALL: Final = Limits(
+    deadline=None, max_total_tokens=None, max_steps=1, max_retries=None, max_turns=None, landing=None
+)
+
+
 class ExecutionContext:
     """The gate of one run, chain or request.
 
@@ -62,8 +71,11 @@ class ExecutionContext:
     def __init__(
         self,
         config: ExecutionConfig | Limits,
-        *,
+        pipeline: ShieldPipeline | None = None,
         metadata: ChainMetadata | None = None,
+        *,
+        circuit_breaker: CircuitBreaker | CircuitBreakers | None = None,
+        ledger: Ledger | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
         on_event: Callable[[SafetyEvent], object] | None = None,
@@ -72,15 +84,32 @@ class ExecutionContext:
 
         Args:
             config: What the chain may spend: the seed's configuration (hard stops) or `Limits` (with landing).
+            pipeline: Hooks that are asked about every model call and tool call; limits only, if None.
             metadata: Who the chain belongs to; fresh ids if None.
+            circuit_breaker: One for all calls of the chain, or one for each provider; may be shared between chains.
+            ledger: Where reservations are kept; in this process's memory, for this chain alone, by default.
             clock: Where time comes from.
             ids: Where ids come from.
-            on_event: Told of every stop, on the thread that found it.
+            on_event: Told of every incident, on the thread that found it.
         """
         limits = config.as_limits() if isinstance(config, ExecutionConfig) else config
         metadata = metadata or ChainMetadata(str(ids.uuid()), str(ids.uuid()))
         numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
-        self._set_up(limits, Tree(clock, MemoryLedger(), numbers), Incidents(metadata, clock, on_event), None, "")
+        guards = None
+        if pipeline is not None or circuit_breaker is not None:
+            guards = Guards(pipeline, circuit_breaker, metadata)
+        tree = Tree(clock, ledger if ledger is not None else MemoryLedger(), numbers, guards)
+        self._set_up(limits, tree, Incidents(metadata, clock, on_event), None, "")
+
+    @classmethod
+    def for_one_call(
+        cls, pipeline: ShieldPipeline, metadata: ChainMetadata | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> ExecutionContext:
+        """Open a context for one call, for a caller who holds only a pipeline; use it as a context manager.
+
+        No limit of a chain holds in it but one: a second call is refused (seed: execution-context, section 8).
+        """
+        return cls(ONE_CALL, pipeline, metadata, clock=clock)
 
     _account: Account
 
@@ -167,6 +196,8 @@ class ExecutionContext:
         if not isinstance(entered, Flight):
             if isinstance(entered, Waiter):
                 entered = await wait_turn(passage, request, entered, self._clock)
+            if isinstance(entered, Entry):
+                entered = await ask_aside(passage, entered, self._clock)
             if isinstance(entered, Outcome):
                 return entered
         flight = entered
@@ -204,6 +235,8 @@ class ExecutionContext:
         if not isinstance(entered, Flight):
             if isinstance(entered, Waiter):
                 entered = block_for_turn(passage, request, entered, self._clock)
+            if isinstance(entered, Entry):
+                entered = block_for_answer(passage, entered, self._clock)
             if isinstance(entered, Outcome):
                 return entered
         flight = entered
@@ -228,6 +261,16 @@ class ExecutionContext:
         if error is not None and not isinstance(error, LeftBehindError):
             raise error
         return outcome
+
+    def check_egress(self, url: str, method: str = "GET") -> Decision:
+        """Ask the pipeline's egress hooks about a request that is about to leave; ALLOW without any.
+
+        Whoever sends requests calls it first. HALT once everything is stopped.
+
+        Raises:
+            ConfigurationError: If the context is closed.
+        """
+        return self._passage.check_egress(url, method)
 
     def affords(self, request: CallRequest) -> bool:
         """Return whether the ceilings leave room for the least of a call and for the landing turn that it names.

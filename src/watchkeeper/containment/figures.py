@@ -18,8 +18,6 @@ from watchkeeper.containment.account import (
     TOTAL_TOKENS,
     Account,
 )
-from watchkeeper.containment.estimate import NO_TOKENS, Charge
-from watchkeeper.containment.flight import Flight
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.stop import Stop
@@ -66,6 +64,8 @@ def budget_status_of(account: Account, deadline: Deadline | None, now: float) ->
         tool_calls_used=settled[TOOL_CALLS],
         max_cost_usd=None if nanos is None else Decimal(nanos) / NANOS_PER_USD,
         cost_usd=None if account.unpriced else Decimal(settled[COST]) / NANOS_PER_USD,
+        max_steps=limits.ceiling("max_steps"),
+        steps_used=settled[STEPS],
     )
 
 
@@ -78,20 +78,6 @@ def work_stop_of(account: Account) -> Stop | None:
     """Return what ended the work here, found here or above; a stop of everything ends the work too."""
     stops = (level.work_stop or level.stop for level in account.chain)
     return next((stop for stop in stops if stop is not None), None)
-
-
-def all_reserved(flight: Flight) -> Charge:
-    """Return all that was reserved for a call, or what it said it cost if that is more: what it may come to."""
-    amounts = dict(flight.demand.reserved)
-    tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
-    tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
-    return Charge(tokens, max(amounts.get(COST, 0), flight.charged_nanos or 0))
-
-
-def as_said(flight: Flight) -> Charge:
-    """Return what an ended call said it cost, or else all that was reserved for it."""
-    charge = all_reserved(flight)
-    return charge if flight.charged_nanos is None else Charge(charge.tokens, flight.charged_nanos)
 
 
 def retries_left(account: Account) -> bool:

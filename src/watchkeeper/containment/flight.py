@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 from watchkeeper.containment.account import Account
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.guards import Entry
 from watchkeeper.containment.nodes import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
@@ -49,6 +50,7 @@ class Flight(Ticket):
         struck: Whether the interruption has reached the task.
         left: The task in which work that was left behind goes on.
         outer: The call inside which it was made.
+        entry: How it came past the guards, if there are any.
         wake: Makes a thread that waits for the work look up.
         thread: The worker's call in which work that was left behind goes on.
     """
@@ -61,6 +63,7 @@ class Flight(Ticket):
         "_timer",
         "demand",
         "done",
+        "entry",
         "expires_at",
         "interrupted",
         "left",
@@ -84,6 +87,7 @@ class Flight(Ticket):
         self._token = None
         self.request = request
         self.outer = outer
+        self.entry: Entry | None = None
         self.demand = demand
         self.expires_at = NEVER
         self.overrun: Interruption = "deadline"
@@ -122,6 +126,13 @@ class Flight(Ticket):
             demands.append(flight.demand)
             flight = flight.outer
         return tuple(demands)
+
+    def guarded(self) -> Entry | None:
+        """Return how this call, or the nearest around it that was guarded, came past the guards."""
+        flight: Flight | None = self
+        while flight is not None and flight.entry is None:
+            flight = flight.outer
+        return None if flight is None else flight.entry
 
     def interrupt(self, reason: Interruption) -> None:
         """Stop the work as soon as it can be stopped; from any thread, any number of times."""

@@ -13,26 +13,41 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from watchkeeper.containment.account import COST, INPUT_TOKENS, OUTPUT_TOKENS
 from watchkeeper.containment.call import Meter
-from watchkeeper.containment.estimate import Charge
-from watchkeeper.containment.figures import all_reserved, as_said
+from watchkeeper.containment.estimate import NO_TOKENS, Charge
 from watchkeeper.containment.flight import Flight
 from watchkeeper.containment.ledger import Ledger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.logs import logger
+from watchkeeper.core.usage import TokenUsage
 
 
 def measure(
     flight: Flight, value: Any, error: BaseException | None, meter: Meter[Any] | None
-) -> tuple[Charge, Exception | None]:
+) -> tuple[Charge, BaseException | None]:
     """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
     if meter is None:
         return as_said(flight), None
     try:
         return meter(value, error, flight), None
-    except Exception as raised:
+    except BaseException as raised:  # whoever called raises it again, once the call is settled
         logger().error("meter.failed", operation=flight.node.name, error=repr(raised))
         return all_reserved(flight), raised
+
+
+def all_reserved(flight: Flight) -> Charge:
+    """Return all that was reserved for a call, or what it said it cost if that is more: what it may come to."""
+    amounts = dict(flight.demand.reserved)
+    tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
+    tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
+    return Charge(tokens, max(amounts.get(COST, 0), flight.charged_nanos or 0))
+
+
+def as_said(flight: Flight) -> Charge:
+    """Return what an ended call said it cost, or else all that was reserved for it."""
+    charge = all_reserved(flight)
+    return charge if flight.charged_nanos is None else Charge(charge.tokens, flight.charged_nanos)
 
 
 class LateResult:
@@ -70,9 +85,9 @@ class LateResult:
         """Take in the result, or the error, whenever it comes."""
         flight, now = self._flight, self._clock.monotonic()
         ending = flight.node.ending
-        charge = self._booked
+        charge, broken = self._booked, None
         if self._meter is not None:
-            charge, _ = measure(flight, value, error, self._meter)
+            charge, broken = measure(flight, value, error, self._meter)
             self._ledger.correct(flight.demand, self._booked, charge, now)
         if ending is not None:
             said = repr(error) if error is not None else ending.error
@@ -80,6 +95,8 @@ class LateResult:
                 ending, cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
             )
         self._forget()
+        if broken is not None and not isinstance(broken, Exception):
+            raise broken
 
     def finished(self, task: asyncio.Task[Any]) -> None:
         """Take in what became of work that went on in a task of its own."""

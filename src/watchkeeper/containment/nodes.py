@@ -219,6 +219,12 @@ class NodeStore:
                 self.dropped += len(self._older)
                 self._older, self._newer = full, []
 
+    @property
+    def newest(self) -> Node | None:
+        """The node that was added last."""
+        newer = self._newer or self._older
+        return newer[-1] if newer else None
+
     def view(self, unfinished: Iterable[Node]) -> NodesView:
         """Return the nodes as they are now.
 

@@ -19,22 +19,26 @@ from watchkeeper.containment.call import CallRequest, Meter, Outcome
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
-from watchkeeper.containment.figures import all_reserved, retries_left, retries_of, stop_of, usage_of, work_stop_of
+from watchkeeper.containment.figures import retries_left, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, NEVER, Flight, Interruption
+from watchkeeper.containment.guards import Entry, Guards
 from watchkeeper.containment.incidents import Incidents
-from watchkeeper.containment.late import LateResult, measure
+from watchkeeper.containment.late import LateResult, all_reserved, measure
 from watchkeeper.containment.ledger import Ledger, Refused, Waiter
 from watchkeeper.containment.nodes import Ending, Node, NodeStatus, NodeStore
 from watchkeeper.containment.operations import Operations
+from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.snapshot import ContextSnapshot
 from watchkeeper.containment.stops import (
     CLOSED_UNDER_WAY,
     aborted,
+    circuit_open,
     exhausted,
     expired,
     no_retry_left,
     operation_exhausted,
     overran,
+    said_by_hook,
 )
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
@@ -47,12 +51,17 @@ T = TypeVar("T")
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
 
 
+CALL_STOPS: Final = ("circuit_open", "provider_rate_limit", "provider_error", "policy_halt", "policy_quarantine")
+"""Reasons that stop one call and not the chain."""
+
+
 class Tree(NamedTuple):
     """What all contexts of one tree share."""
 
     clock: Clock
     ledger: Ledger
     numbers: Iterator[int]
+    guards: Guards | None
 
 
 class Ended(NamedTuple):
@@ -81,6 +90,7 @@ class Passage:
     __slots__ = (
         "_clock",
         "_flights",
+        "_guards",
         "_ledger",
         "_numbers",
         "_operations",
@@ -96,7 +106,7 @@ class Passage:
 
     def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
         """Open for calls."""
-        self._clock, self._ledger, self._numbers = tree
+        self._clock, self._ledger, self._numbers, self._guards = tree
         self._store = NodeStore(tree.clock)
         self._flights: dict[int, Flight] = {}
         self._operations = Operations()
@@ -115,8 +125,12 @@ class Passage:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
-    def enter(self, request: CallRequest) -> Flight | Outcome[Any] | Waiter:
-        """Ask for admission: return the call, or its refusal, or (for a call that has to wait) what waits for it."""
+    def enter(self, request: CallRequest) -> Flight | Outcome[Any] | Waiter | Entry:
+        """Ask for admission: return the call, or its refusal, or what it has to wait for.
+
+        That is a Waiter if others hold what it needs, or an Entry if it is admitted and a hook that blocks is to be
+        asked.
+        """
         if self.closed:
             self.check_open()
         if self._priced and not request.estimate.known_cost:
@@ -131,12 +145,14 @@ class Passage:
         demand = Demand(self.account, request, outer.covered() if outer else ())
         grant = self._ledger.admit(demand, now)
         if type(grant) is Admitted:
-            return self._begin(request, demand, outer, now)
+            if self._guards is None:
+                return self._begin(request, demand, outer, now)
+            return self._pass_guards(self._guards, request, demand, outer, now)
         if type(grant) is Refused:
             return self._refuse(request, grant, outer, now)
         return Waiter(demand, outer.holding() if outer else ())
 
-    def ask_again(self, request: CallRequest, waiter: Waiter) -> Flight | Outcome[Any] | None:
+    def ask_again(self, request: CallRequest, waiter: Waiter) -> Flight | Outcome[Any] | Entry | None:
         """Ask for admission on behalf of a call that waits; None if it has to go on waiting."""
         outer = CURRENT.get()
         now = self._clock.monotonic()
@@ -144,7 +160,9 @@ class Passage:
             return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
         grant = self._ledger.admit(waiter.demand, now, waiter)
         if type(grant) is Admitted:
-            return self._begin(request, waiter.demand, outer, now)
+            if self._guards is None:
+                return self._begin(request, waiter.demand, outer, now)
+            return self._pass_guards(self._guards, request, waiter.demand, outer, now)
         if type(grant) is Refused:
             return self._refuse(request, grant, outer, now)
         if waiter.last_chance and isinstance(grant, Waits):
@@ -163,6 +181,85 @@ class Passage:
     def phase_ends(self, request: CallRequest) -> float:
         """Return the instant at which the phase of a call is over."""
         return self.account.deadline_at if request.phase == "landing" else self.account.work_until
+
+    # --- past the guards ----------------------------------------------------------------------------------------------
+
+    def _pass_guards(
+        self, guards: Guards, request: CallRequest, demand: Demand, outer: Flight | None, now: float
+    ) -> Flight | Outcome[Any] | Entry:
+        """Ask pipeline and breaker about a call that is admitted; whatever they refuse gives everything back."""
+        if request.kind == "child":
+            return self._begin(request, demand, outer, now)
+        entry = guards.entry(request, demand, outer.guarded() if outer else None, next(self._numbers))
+        seconds = guards.blocks_for(request)
+        if seconds is not None:
+            entry.answer_by = min(now + seconds, self.phase_ends(request))
+            return entry
+        try:
+            event = entry.review()
+        except BaseException:
+            self.turn_back(entry)
+            raise
+        return self.let_in(entry, event)
+
+    def let_in(self, entry: Entry, event: SafetyEvent | None, *, answered: bool = True) -> Flight | Outcome[Any]:
+        """Begin a call that was admitted, or refuse it after all.
+
+        Args:
+            entry: The call.
+            event: What the pipeline said against it, if it did.
+            answered: Whether the pipeline answered at all in the time it had.
+        """
+        request, outer, now = entry.request, CURRENT.get(), self._clock.monotonic()
+        late = self._too_late(request, now)
+        if late is not None:
+            self.turn_back(entry)
+            return self._refuse(request, late, outer, now)
+        event = event if answered else entry.unanswered()
+        if event is not None:
+            self.turn_back(entry)
+            self.incidents.record(event)
+            refused = self._refuse_call(request, event.event_type, outer, now)
+            return Outcome(event.decision, None, None, event.event_type, said_by_hook(event), refused, admitted=False)
+        breaker = entry.pass_breaker()
+        if breaker is not None:
+            self.turn_back(entry)
+            stop = circuit_open(breaker)
+            self.incidents.report(stop)
+            return self._refuse(request, Refused(stop, latched=False), outer, now)
+        flight = self._begin(request, entry.demand, outer, now)
+        flight.entry = entry
+        return flight
+
+    def turn_back(self, entry: Entry) -> None:
+        """Undo the admission of a call that does not run after all."""
+        self._ledger.refund(entry.demand, self._clock.monotonic())
+        entry.turn_back()
+
+    def _too_late(self, request: CallRequest, now: float) -> Refused | None:
+        """Return why an admitted call may not begin any more, if asking about it took too long."""
+        if self.closed:
+            return Refused(CLOSED_UNDER_WAY, latched=False)
+        if self.cancellation.is_cancelled:
+            stop = stop_of(self.account) or aborted(self.cancellation.reason or "")
+            return Refused(stop, latched=False)
+        if now < self.phase_ends(request):
+            return None
+        return self._time_is_over(landing=request.phase == "landing", now=now)
+
+    def check_egress(self, url: str, method: str) -> Decision:
+        """Ask the hooks about a request to the outside; nothing leaves once everything is stopped."""
+        self.check_open()
+        if stop_of(self.account) is not None:
+            return Decision.HALT
+        if self._guards is None:
+            return Decision.ALLOW
+        inside = CURRENT.get()
+        event = self._guards.egress(inside.guarded() if inside else None, url, method)
+        if event is None:
+            return Decision.ALLOW
+        self.incidents.record(event)
+        return event.decision
 
     def _begin(self, request: CallRequest, demand: Demand, outer: Flight | None, now: float) -> Flight:
         """Record an admitted call, and set the time at which it is interrupted."""
@@ -186,13 +283,18 @@ class Passage:
     def _refuse(self, request: CallRequest, refused: Refused, outer: Flight | None, now: float) -> Outcome[Any]:
         """Record a call that may not run."""
         stop = refused.stop
-        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
-        status = STATUS_OF_REFUSAL.get(stop.reason, "halted")
-        node.ending = Ending(now, status, 0, NO_TOKENS, 0, stop.reason, None, None)
-        self._store.add(node)
+        node = self._refuse_call(request, stop.reason, outer, now)
         if refused.latched:
             self.stopped(stop)
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
+
+    def _refuse_call(self, request: CallRequest, reason: str, outer: Flight | None, now: float) -> Node:
+        """Keep the node of a call that may not run."""
+        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
+        status = STATUS_OF_REFUSAL.get(reason, "halted")
+        node.ending = Ending(now, status, 0, NO_TOKENS, 0, reason, None, None)
+        self._store.add(node)
+        return node
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -212,6 +314,8 @@ class Passage:
         elif struck and not foreign and isinstance(error, asyncio.CancelledError):
             error = overran(flight) if overrun else None
         charge, broken = measure(flight, value, error, meter)
+        if broken is not None and not isinstance(broken, Exception):
+            error, broken = broken, None
         if error is not None and not isinstance(error, Exception):
             stop_reason = "timeout" if reason == "deadline" else reason
             self._record(flight, charge, "timeout" if overrun else "aborted", stop_reason, error, now)
@@ -220,7 +324,12 @@ class Passage:
             error = overran(flight)
         if reason is None and error is None:
             self._record(flight, charge, "ok", None, broken, now)
-            return Outcome(Decision.ALLOW, value, broken, None, None, flight.node)
+            event = flight.entry.answered(value) if flight.entry is not None else None
+            if event is None:
+                return Outcome(Decision.ALLOW, value, broken, None, None, flight.node)
+            self._mark(flight, event.event_type, "halted")
+            self.incidents.record(event)
+            return Outcome(event.decision, value, broken, event.event_type, said_by_hook(event), flight.node)
         return self._conclude(Ended(flight, value, error, charge, reason, now))
 
     def leave_behind(self, flight: Flight, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
@@ -240,12 +349,11 @@ class Passage:
             return self._fail(ended)
         account, landing = self.account, flight.demand.landing
         if reason == "deadline":
-            stop = expired(account, landing=landing)
-            latched = self._ledger.latch(account, stop, account.lands and not landing, now)
-            self._record(flight, charge, "timeout", stop.reason, error, now)
-            if latched:
-                self.stopped(stop)
-            stop = (stop_of(account) if landing else work_stop_of(account)) or stop
+            over = self._time_is_over(landing=landing, now=now)
+            self._record(flight, charge, "timeout", "timeout", error, now)
+            if over.latched:
+                self.stopped(expired(account, landing=landing))
+            stop = over.stop
         else:
             stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
             self._record(flight, charge, "aborted", stop.reason, error, now)
@@ -256,12 +364,19 @@ class Passage:
         flight, value, error, charge, reason, now = ended
         self._record(flight, charge, "timeout" if reason else "error", reason, error, now)
         request = flight.request
+        event = flight.entry.failed(error) if flight.entry is not None and error is not None else None
+        if event is not None:
+            self.incidents.record(event)
         exhausted = request.max_retries is not None and self._operations.exhausted(request)
         if not exhausted and (not flight.demand.may_fail or retries_left(self.account)):
-            return Outcome(Decision.RETRY, value, error, reason, None, flight.node)
+            if event is None:
+                return Outcome(Decision.RETRY, value, error, reason, None, flight.node)
+            stop = said_by_hook(event)
+            said = event.event_type if stop is not None else reason or event.event_type
+            self._mark(flight, said)
+            return Outcome(event.decision, value, error, said, stop, flight.node)
         stop = no_retry_left(flight, error)
-        if flight.node.ending is not None:
-            flight.node.ending = replace(flight.node.ending, stop_reason=stop.reason)
+        self._mark(flight, stop.reason)
         self.incidents.report(stop)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, flight.node)
 
@@ -284,6 +399,30 @@ class Passage:
         said = None if error is None else f"{type(error).__name__}: {error}"
         node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
         self._flights.pop(node.number, None)
+        if flight.entry is not None:
+            self._tell_guards(flight.entry, flight, charge, error, failed=failed and stop_reason != "timeout")
+
+    def _tell_guards(
+        self, entry: Entry, flight: Flight, charge: Charge, error: BaseException | None, *, failed: bool
+    ) -> None:
+        """Tell breaker and hooks what became of a call that is settled; a hook may end what follows."""
+        ending = flight.node.ending
+        succeeded = ending is not None and ending.status == "ok"
+        entry.settle(error, succeeded=succeeded, failed=failed and isinstance(error, Exception))
+        event = entry.charged(charge, succeeded=succeeded)
+        if event is None:
+            return
+        self.incidents.record(event)
+        stop = said_by_hook(event)
+        account, landing = self.account, flight.demand.landing
+        if stop and self._ledger.latch(account, stop, account.lands and not landing, self._clock.monotonic()):
+            self.stopped(stop)
+
+    def _mark(self, flight: Flight, stop_reason: str, status: NodeStatus | None = None) -> None:
+        """Write on the node of a call that has ended what was decided about it."""
+        ending = flight.node.ending
+        if ending is not None:
+            flight.node.ending = replace(ending, stop_reason=stop_reason, status=status or ending.status)
 
     # --- stops --------------------------------------------------------------------------------------------------------
 
@@ -292,6 +431,13 @@ class Passage:
         self.incidents.report(stop)
         if self.snapshot_at_stop is None:
             self.snapshot_at_stop = self.snapshot()
+
+    def _time_is_over(self, *, landing: bool, now: float) -> Refused:
+        """Latch the end of the time; return the stop that holds, and whether it was latched by this."""
+        account = self.account
+        stop = expired(account, landing=landing)
+        latched = self._ledger.latch(account, stop, account.lands and not landing, now)
+        return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
     def land(self, stop: Stop) -> None:
         """End the work; what is under way goes on."""
@@ -330,7 +476,7 @@ class Passage:
             cost_usd_accumulated=account.settled[COST] / NANOS_PER_USD,
             retries_used=retries_of(account),
             aborted=self.aborted,
-            abort_reason=None if stop is None else stop.reason,
+            abort_reason=self._last_refusal() if stop is None else stop.reason,
             elapsed_ms=(self._clock.monotonic() - account.opened_at) * 1000,
             nodes=self._store.view([flight.node for flight in list(self._flights.values())]),
             events=tuple(self.incidents.events),
@@ -338,3 +484,9 @@ class Passage:
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
         )
+
+    def _last_refusal(self) -> str | None:
+        """Return why the last call was stopped, if one call was and not the chain."""
+        node = self._store.newest
+        reason = node.ending.stop_reason if node is not None and node.ending is not None else None
+        return reason if reason in CALL_STOPS else None

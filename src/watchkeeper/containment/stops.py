@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from watchkeeper.containment.account import (
     COST,
@@ -16,7 +16,10 @@ from watchkeeper.containment.account import (
 )
 from watchkeeper.containment.admission import Exhausted, Expired, Waits
 from watchkeeper.containment.call import CallRequest
+from watchkeeper.containment.circuit_breaker import CircuitBreaker
+from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.flight import Flight
+from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.core.stop import Stop, StopReason
 
@@ -93,6 +96,18 @@ def subject(account: Account, caller: Account) -> str:
 
 
 CLOSED_UNDER_WAY: Final = Stop("aborted", "gate", "The context was closed while the call was under way.")
+
+
+def said_by_hook(event: SafetyEvent) -> Stop | None:
+    """Return the stop behind what a hook said; only HALT and QUARANTINE stop anything."""
+    if event.decision is not Decision.HALT and event.decision is not Decision.QUARANTINE:
+        return None
+    return Stop(cast("StopReason", event.event_type), "hook", event.reason)
+
+
+def circuit_open(breaker: CircuitBreaker) -> Stop:
+    """Say that a breaker lets nothing through."""
+    return Stop("circuit_open", "gate", breaker.explain())
 
 
 def no_retry_left(flight: Flight, error: BaseException | None) -> Stop:

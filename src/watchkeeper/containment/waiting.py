@@ -14,12 +14,15 @@ from typing import Any
 
 from watchkeeper.containment.call import CallRequest, Outcome
 from watchkeeper.containment.flight import NEVER, Flight, running_loop, set_timer
+from watchkeeper.containment.guards import Entry
 from watchkeeper.containment.ledger import Waiter
 from watchkeeper.containment.passage import Passage
 from watchkeeper.core.clock import Clock, Timer
 
 
-async def wait_turn(passage: Passage, request: CallRequest, waiter: Waiter, clock: Clock) -> Flight | Outcome[Any]:
+async def wait_turn(
+    passage: Passage, request: CallRequest, waiter: Waiter, clock: Clock
+) -> Flight | Outcome[Any] | Entry:
     """Wait on the running loop until the call is admitted or refused."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
@@ -52,7 +55,9 @@ async def wait_turn(passage: Passage, request: CallRequest, waiter: Waiter, cloc
         passage.give_up(waiter)
 
 
-def block_for_turn(passage: Passage, request: CallRequest, waiter: Waiter, clock: Clock) -> Flight | Outcome[Any]:
+def block_for_turn(
+    passage: Passage, request: CallRequest, waiter: Waiter, clock: Clock
+) -> Flight | Outcome[Any] | Entry:
     """Block this thread until the call is admitted or refused.
 
     The thread of a running loop is never blocked: whoever holds what is wanted may need that very loop to give it back.
