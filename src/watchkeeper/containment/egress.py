@@ -103,6 +103,12 @@ class EgressAllowList:
         origin = origin_of(url)
         return origin is not None and any(rule.covers(origin) for rule in self._rules)
 
+    def explain(self, ctx: ToolCallContext) -> str:
+        """Say where the request would have gone; of its path and its query nothing."""
+        origin = origin_of(ctx.endpoint or "")
+        where = f"{origin.scheme}://{origin.host}:{origin.port}" if origin else "an address that is not plainly written"
+        return f"Nothing on the list allows this request to {where}."
+
 
 def origin_of(url: str) -> Origin | None:
     """Return where a URL leads, or None if it is not written so plainly that everybody reads the same in it."""
@@ -148,8 +154,9 @@ def _in_ascii(text: str) -> str | None:
     if not all(character in ".-_" or unicodedata.category(character)[0] in "LMN" for character in name):
         return None
     try:
-        ascii_name = name.encode("idna").decode("ascii")
-        return ascii_name if ascii_name.encode("ascii").decode("idna") == name else None
+        ascii_name = name.encode("idna")
+        same = ascii_name.decode("idna") == name and text.removesuffix(".").encode("idna").lower() == ascii_name
+        return ascii_name.decode("ascii") if same else None
     except UnicodeError:
         return None
 
