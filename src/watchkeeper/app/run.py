@@ -120,6 +120,8 @@ def gate_of(limits: Limits, session: Session, around: Surroundings, options: Run
     """Open the gate of a run: its ceilings, its hooks, its circuit breakers."""
     return ExecutionContext(
         limits,
+        options.shield,
+        circuit_breaker=around.breakers,
         clock=options.clock,
         ids=options.ids,
         on_event=session.dispatch,

@@ -19,7 +19,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import TextDelta
-from watchkeeper.runtime.model_calls import is_outage
+from watchkeeper.runtime.failures import is_outage
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore

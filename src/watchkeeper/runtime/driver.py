@@ -24,7 +24,8 @@ from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionC
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.runtime.bounded import RunOverError, within
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
-from watchkeeper.runtime.model_calls import ModelCalls, WorkStoppedError
+from watchkeeper.runtime.failures import WorkStoppedError
+from watchkeeper.runtime.model_calls import ModelCalls
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.tool_calls import ToolCalls

@@ -14,15 +14,25 @@ from typing import Any, Final, Literal
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
-from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.stop import Stop, StopReason
+from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.runtime.backoff import Backoff
 from watchkeeper.runtime.bounded import StrayCancellationError, is_cancelled
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
+from watchkeeper.runtime.failures import (
+    DEGRADED,
+    OWN_FAULTS,
+    UnansweredError,
+    WorkStoppedError,
+    may_pass_on,
+    not_let_through,
+    passed_on,
+    provider_stop,
+    refusal,
+)
 from watchkeeper.runtime.model_line import ModelInUse, ModelLine
 from watchkeeper.runtime.patience import WAITING, asked_again, held_back
 from watchkeeper.runtime.plan import RunHome, RunPlan
@@ -33,39 +43,6 @@ Phase = Literal["work", "landing"]
 
 LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
 """Seconds that a provider may ask to wait; after a longer one another model is asked instead, if there is one."""
-
-DEGRADED: Final = "degraded"
-"""Why a run goes on with the cheaper model: a hook said so."""
-
-OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
-"""Faults of the request: another model would answer it with the same."""
-
-
-class WorkStoppedError(Exception):
-    """The gate, or a provider for good, ended the work; carries the stop to the driver."""
-
-    def __init__(self, stop: Stop, error: BaseException | None = None) -> None:
-        """Keep the stop and the error behind it."""
-        super().__init__(stop.message)
-        self.stop = stop
-        self.error = error
-
-
-class UnansweredError(Exception):
-    """The model in use does not answer; another may.
-
-    Attributes:
-        reason: The provider's fault, ``circuit_open`` or ``degraded``.
-        stop: What ends the run if no other model takes over.
-        error: The exception behind it, if there is one.
-    """
-
-    def __init__(self, reason: str, stop: Stop, error: BaseException | None = None) -> None:
-        """Keep why."""
-        super().__init__(stop.message)
-        self.reason = reason
-        self.stop = stop
-        self.error = error
 
 
 class ModelCalls:
@@ -222,7 +199,7 @@ class ModelCalls:
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
             raise self._failure(outcome, turn, number)
         if reply.finish == "refusal" and self._another(landing) is not None:
-            raise _refusal(reply, model.provider)
+            raise refusal(reply, model.provider)
         reply = self._with_own_call_ids(reply)
         usage = counted(reply, estimate)
         self._recorder.record(
@@ -245,15 +222,28 @@ class ModelCalls:
         """Return what is raised for a call that brought no reply; of an admitted one the failure is recorded."""
         stop, error = outcome.stop, outcome.error
         if not outcome.admitted:
-            return _not_let_through(outcome)
+            return not_let_through(outcome)
         if stop is not None:
             self._record_failure(turn, number, stop.reason, stop.message, None)
+            if stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error):
+                return UnansweredError(error.fault, stop, error)
             return WorkStoppedError(stop, error)
+        if outcome.decision is Decision.DEGRADE:
+            said = f"A hook asked for the cheaper model: {held_back(outcome)}."
+            self._record_failure(turn, number, DEGRADED, said, None)
+            return UnansweredError(DEGRADED, Stop("policy_halt", "hook", said), error)
         if error is None:
-            return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+            return self._unwanted(outcome)
         if not isinstance(error, ProviderError):
             self._record_failure(turn, number, "error", f"{type(error).__name__}: {error}", None)
-        return _passed_on(error, turn == 1 and not self.line.switched)
+        return passed_on(error, turn == 1 and not self.line.switched)
+
+    def _unwanted(self, outcome: Outcome[ModelReply]) -> BaseException:
+        """Return the error for a reply that a hook would not have, where it may be asked for again."""
+        if outcome.decision not in WAITING:
+            return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
+        said = f"the answer is not used: {held_back(outcome)}"
+        return ProviderError(said, fault="server", provider=self.line.in_use.model.provider, billed=True)
 
     def _record_failure(self, turn: int, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""
@@ -335,49 +325,3 @@ def request_for(in_use: ModelInUse, ticket: Ticket, landing: bool) -> ModelReque
         timeout=ticket.timeout,
         on_delta=whole.on_delta,
     )
-
-
-def _not_let_through(outcome: Outcome[ModelReply]) -> BaseException:
-    """Return what is raised for a call that was not admitted."""
-    stop = outcome.stop
-    if stop is not None and stop.reason == "circuit_open":
-        return UnansweredError("circuit_open", stop)
-    if stop is not None:
-        return WorkStoppedError(stop, outcome.error)
-    said = f"The model may not be asked: {held_back(outcome)}."
-    if outcome.decision is Decision.DEGRADE:
-        return UnansweredError(DEGRADED, Stop("policy_halt", "hook", said))
-    return WorkStoppedError(Stop("policy_halt", "hook", said))
-
-
-def _refusal(reply: ModelReply, provider: str) -> ProviderError:
-    """Return the error for a reply that refuses, where another model may answer."""
-    said = reply.refusal or reply.message.text or "no reason given"
-    return ProviderError(f"the model refused: {said}", fault="refused", provider=provider, billed=True)
-
-
-def _passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
-    """Return what is raised for a failed attempt: a bug in an adapter ends the work, it never loses what was done.
-
-    What is wrong with the configuration shows in the first turn, where there is nothing to lose yet.
-    """
-    if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
-        return error
-    said = f"The model failed unexpectedly: {type(error).__name__}: {error}"
-    return WorkStoppedError(Stop("error", "provider", said), error)
-
-
-def is_outage(error: BaseException) -> bool:
-    """Return whether an error says that a provider is down, and not that it was asked for something wrong."""
-    return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}
-
-
-def provider_stop(error: ProviderError) -> Stop:
-    """Translate a provider's failure, after all retries, into a stop."""
-    reasons: dict[str, StopReason] = {
-        "rate_limit": "provider_rate_limit",
-        "context_full": "context_full",
-        "refused": "refused",
-    }
-    waited = f" (asked to wait {format_duration(error.retry_after)})" if error.retry_after else ""
-    return Stop(reasons.get(error.fault, "provider_error"), "provider", f"The provider failed: {error}{waited}")

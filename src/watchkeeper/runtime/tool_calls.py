@@ -59,6 +59,7 @@ class Attempt:
         stop: Set if the gate stopped the work here.
         node_id: The admitted call at the gate, if it was admitted.
         duration_ms: From admission to result.
+        repeatable: Whether hooks let a failed call be tried again.
     """
 
     outcome: ToolOutcome
@@ -69,6 +70,7 @@ class Attempt:
     stop: Stop | None = None
     node_id: str | None = None
     duration_ms: float = 0.0
+    repeatable: bool = True
 
 
 class ToolCalls:
@@ -125,7 +127,7 @@ class ToolCalls:
         except ToolValidationError as error:
             return Attempt("invalid", ToolResult.error(str(error)), params=call.arguments)
         attempt = await self._attempt(call, tool, params, 1)
-        while attempt.outcome in ("crashed", "timeout") and attempt.stop is None and attempt.number <= tool.retries:
+        while may_retry(attempt, tool):
             await self._drop(attempt)
             self._record(call, attempt)
             attempt = await self._attempt(call, tool, params, attempt.number + 1)
@@ -165,17 +167,26 @@ class ToolCalls:
         finally:
             if process is not None:  # nothing follows the call while anything of it is alive
                 await process.gone()
-        word, result = classify(tool, outcome)
+        stop = self._stop_of(outcome)
+        word, result = classify(tool, outcome, stop)
         return Attempt(
             outcome=word,
             result=result,
             number=number,
             params=params,
             context=context,
-            stop=None if is_denied(outcome) else outcome.stop,
+            stop=stop,
             node_id=outcome.node_id,
             duration_ms=(clock.monotonic() - began) * 1000,
+            repeatable=outcome.stop is None,
         )
+
+    def _stop_of(self, outcome: Outcome[Any]) -> Stop | None:
+        """Return the stop of the run behind an outcome; what a hook says of one call ends that call only."""
+        stop = outcome.stop
+        if stop is None or stop.source != "hook":
+            return stop
+        return stop if stop in (self._home.gate.stop, self._home.gate.work_stop) else None
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
         info = CallInfo(
@@ -253,23 +264,24 @@ def not_run(call: ToolCall, stop: Stop) -> Attempt:
     return Attempt("skipped", ToolResult.error(said), params=call.arguments)
 
 
-def is_denied(outcome: Outcome[Any]) -> bool:
-    """Return whether a hook would not have this one call; the run goes on, and the model is told why."""
-    return not outcome.admitted and (outcome.stop is None or outcome.stop.source == "hook")
+def may_retry(attempt: Attempt, tool: Tool) -> bool:
+    """Return whether a call that went like this is attempted once more."""
+    failed = attempt.outcome in ("crashed", "timeout") and attempt.stop is None
+    return failed and attempt.repeatable and attempt.number <= tool.retries
 
 
-def classify(tool: Tool, outcome: Outcome[ToolResult[Any]]) -> tuple[ToolOutcome, ToolResult[Any]]:
-    """Say in one word how an attempt went, and what the model is told about it."""
-    if is_denied(outcome):
-        said = outcome.stop.message if outcome.stop is not None else held_back(outcome)
-        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
-    if outcome.stop is not None:
+def classify(tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None) -> tuple[ToolOutcome, ToolResult[Any]]:
+    """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
+    if stop is not None:
         ran = outcome.node_id is not None
-        if outcome.stop.reason == "timeout":
+        if stop.reason == "timeout":
             return "deadline", ToolResult.error(DEADLINE_MESSAGE)
         if ran:
-            return "cancelled", ToolResult.error(f"stopped midway: {outcome.stop.message}")
-        return "denied", ToolResult.error(f"not run: {outcome.stop.message}")
+            return "cancelled", ToolResult.error(f"stopped midway: {stop.message}")
+        return "denied", ToolResult.error(f"not run: {stop.message}")
+    if not outcome.admitted:
+        said = held_back(outcome) if outcome.stop is None else outcome.stop.message
+        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
     if outcome.error is None:
         result = cast("ToolResult[Any]", outcome.value)
         return "ok" if result.success else "failed", result
