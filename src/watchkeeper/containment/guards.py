@@ -196,6 +196,12 @@ class Entry:
         return pipeline.ask("after_llm_call", self._after or self.ctx, response)
 
     def failed(self, error: BaseException) -> SafetyEvent | None:
-        """Ask the hooks what a failure means."""
+        """Ask the hooks what a failure means.
+
+        The policy for failures without any hook holds for calls that spend a retry when they fail (`wrap_*`, `call_*`);
+        who repeats calls by a rule of his own, as a run does, needs none.
+        """
         pipeline = self._guards.pipeline
-        return None if pipeline is None else pipeline.ask("on_error", self._after or self.ctx, error)
+        if pipeline is None or not (self.request.spends_retry_on_error or pipeline.concerns("on_error")):
+            return None
+        return pipeline.ask("on_error", self._after or self.ctx, error)

@@ -163,8 +163,8 @@ class ShieldPipeline:
     # --- for the gate -------------------------------------------------------------------------------------------------
 
     def concerns(self, method: str) -> bool:
-        """Return whether asking could make a difference."""
-        return bool(self._asked[method]) or method == "on_error"
+        """Return whether there is a hook to ask."""
+        return bool(self._asked[method])
 
     def blocks_for(self, method: str) -> float | None:
         """Return the seconds that asking may block, or None if no hook asked here says that it blocks."""
