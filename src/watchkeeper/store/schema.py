@@ -145,7 +145,7 @@ def _read_only(address: str, path: Path) -> sqlite3.Connection:
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables, unless they are there; the write shows now, not in the middle of a run, that it is possible."""
     _is_store(connection, path)
-    _share(connection)
+    share(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("BEGIN IMMEDIATE")
     if not _is_store(connection, path):
@@ -155,7 +155,7 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
 
 
-def _share(connection: sqlite3.Connection) -> None:
+def share(connection: sqlite3.Connection) -> None:
     """Put the file into WAL mode.
 
     SQLite does not wait for others when it changes the mode, so several processes that make a file at once would fail

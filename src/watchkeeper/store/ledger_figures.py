@@ -1,0 +1,301 @@
+"""What one process knows of shared accounts: figures from the file, what it holds itself, what is not yet written.
+
+All accounts of this process with the same key have the same lists of figures, so that what one of them loads or
+changes all of them see. Changes are noted as differences; what cannot be written stays noted and goes into the next
+transaction. What this process holds is written as a whole, so that a file that has given it up learns it again.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from watchkeeper.containment.account import NOTHING, Account
+from watchkeeper.containment.ledger import MemoryLedger
+from watchkeeper.core.account_limit import Period, period_days
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import StoreError
+from watchkeeper.core.ids import IdSource
+from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile
+
+T = TypeVar("T")
+
+ALL_MOVE: Final = (1 << len(NOTHING)) - 1
+ABANDONED: Final[list[object]] = []
+"""Connections of a parent process: closing them here would close them there."""
+
+
+class Numbers(list[int]):
+    """Figures by count, shared by accounts with one key; they live as long as one of these."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Change:
+    """What is to be added to the settled figures of one name and day."""
+
+    __slots__ = ("amounts", "unpriced")
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.amounts = [0] * len(COLUMNS)
+        self.unpriced = False
+
+
+class Figures:
+    """Loads, watches and writes the figures of shared accounts; its ledger keeps other threads out.
+
+    Attributes:
+        lease_seconds: How long what this process holds stays without a sign of life.
+        looking: Held while the lists of figures change.
+    """
+
+    __slots__ = (
+        "_accounts",
+        "_clock",
+        "_dirty",
+        "_file",
+        "_held",
+        "_holder",
+        "_ids",
+        "_masks",
+        "_now",
+        "_others",
+        "_renewed_at",
+        "_reserved",
+        "_settled",
+        "_unwritten",
+        "lease_seconds",
+        "looking",
+    )
+
+    def __init__(
+        self, file: LedgerFile, lease_seconds: float, clock: Clock, ids: IdSource, looking: AbstractContextManager[Any]
+    ) -> None:
+        """Know nothing yet."""
+        self._file = file
+        self._clock = clock
+        self._ids = ids
+        self.lease_seconds = lease_seconds
+        self.looking = looking
+        self._accounts: weakref.WeakSet[Account] = weakref.WeakSet()
+        self._settled: weakref.WeakValueDictionary[tuple[str, Period | None], Numbers] = weakref.WeakValueDictionary()
+        self._reserved: weakref.WeakValueDictionary[str, Numbers] = weakref.WeakValueDictionary()
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Be a new holder that holds nothing and has nothing to write."""
+        ABANDONED.extend(connection for connection in (self._file.abandon(),) if connection is not None)
+        self._holder = str(self._ids.uuid())
+        self._held: dict[str, list[int]] = {}
+        self._unwritten: dict[tuple[str, str], Change] = {}
+        self._dirty: set[str] = set()
+        self._masks: dict[str, int] = {}
+        self._others: dict[str, Held] = {}
+        self._renewed_at = -math.inf
+        self._now = self._clock.now()
+
+    # --- what accounts there are --------------------------------------------------------------------------------------
+
+    def bind(self, shared: Iterable[Account]) -> None:
+        """Give accounts the lists of figures that belong to their keys."""
+        for level in shared:
+            if level in self._accounts or level.key is None:
+                continue
+            settled = self._settled.setdefault((level.key, level.period), Numbers(level.settled))
+            reserved = self._reserved.setdefault(level.key, Numbers(level.reserved))
+            level.settled, level.reserved = settled, reserved
+            self._accounts.add(level)
+
+    def held_elsewhere(self, account: Account, count: int) -> bool:
+        """Return whether others hold something of a count that may come back without our giving way."""
+        held = None if account.key is None else self._others.get(account.key)
+        return held is not None and held.moving[count] > 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is held or has yet to be written."""
+        return bool(self._held or self._unwritten or self._dirty)
+
+    def today(self) -> str:
+        """Return the present day, in UTC."""
+        return self._clock.now().date().isoformat()
+
+    # --- in a transaction ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Open the file and forget what is old.
+
+        Raises:
+            StoreError: If the file cannot be used.
+        """
+        with self._used():
+            self._file.begin()
+            self._file.forget(self._clock.now().timestamp() - KEEP_SECONDS)
+            self._file.commit()
+
+    def load(self, shared: Iterable[Account]) -> None:
+        """Begin a transaction, give back what the dead have held, and bring accounts up to date.
+
+        Raises:
+            StoreError: If the file cannot be used.
+        """
+        with self._used():
+            self._file.begin()
+            now = self._now = self._clock.now()  # not before: others may have kept us waiting
+            self._file.bury(now.timestamp(), self._holder)
+            with self.looking:
+                for level in shared:
+                    self._load_one(level, now)
+
+    def _load_one(self, level: Account, now: datetime) -> None:
+        name = str(level.key)
+        first, last = window(level, now)
+        settled, unpriced = self._file.settled(name, first, last)
+        for (noted, day), change in self._unwritten.items():
+            if noted == name and first <= day <= last:
+                settled = [one + other for one, other in zip(settled, change.amounts, strict=True)]
+                unpriced = unpriced or change.unpriced
+        others = self._file.reserved(name, self._holder)
+        self._others.pop(name, None)
+        if any(others.amounts):
+            self._others[name] = others
+        own = self._held.get(name, NOTHING)
+        level.settled[:] = settled
+        level.reserved[:] = [one + other for one, other in zip(others.amounts, own, strict=True)]
+        level.unpriced = unpriced
+        if level.period is not None:
+            level.renews_on = period_days(level.period, now)[1] + timedelta(days=1)
+
+    def watch(self, shared: tuple[Account, ...], act: Callable[[], T], day: str = "") -> T:
+        """Do something and note what it changes; what it books counts for ``day``, or for the present one."""
+        with self.looking:
+            before = [(level, level.settled.copy(), level.reserved.copy(), level.unpriced) for level in shared]
+            try:
+                return act()
+            finally:
+                for level, settled, reserved, unpriced in before:
+                    self._note(level, settled, reserved, unpriced, day)
+
+    def _note(self, level: Account, settled: list[int], reserved: list[int], unpriced: bool, day: str) -> None:
+        name = str(level.key)
+        if level.settled != settled or level.unpriced != unpriced:
+            booked = "" if level.period is None else day or self._now.date().isoformat()
+            change = self._unwritten.setdefault((name, booked), Change())
+            for count, (new, old) in enumerate(zip(level.settled, settled, strict=True)):
+                change.amounts[count] += new - old
+            change.unpriced = change.unpriced or level.unpriced
+            if not in_window(level, booked, self._now):
+                level.settled[:], level.unpriced = settled, unpriced
+        if level.reserved != reserved:
+            held = self._held.setdefault(name, list(NOTHING))
+            for count, (new, old) in enumerate(zip(level.reserved, reserved, strict=True)):
+                # A copy of a process never held what it gives back for its parent, nor a closed ledger what comes late.
+                held[count] = max(held[count] + new - old, 0)
+            if not any(held):
+                del self._held[name]
+            self._dirty.add(name)
+
+    def is_past(self, shared: Iterable[Account], day: str) -> bool:
+        """Return whether a day counts no longer for one of the accounts."""
+        return bool(day) and not all(in_window(level, day, self._now) for level in shared)
+
+    def write(self, inner: MemoryLedger) -> None:
+        """Write what is noted, renew the lease if it is time, and end the transaction.
+
+        Raises:
+            StoreError: If it cannot be written; it stays noted.
+        """
+        file, now = self._file, self._now.timestamp()
+        masks = self._masks_of(inner)
+        changed = self._dirty | {name for name, mask in masks.items() if mask != self._masks.get(name, ALL_MOVE)}
+        due = bool(self._held) and not 0 <= now - self._renewed_at < self.lease_seconds / 3
+        with self._used():
+            if due:
+                file.renew(self._holder, now, self.lease_seconds)
+                changed |= self._held.keys()
+            for name in changed:
+                file.hold(name, self._holder, self._held.get(name, NOTHING), masks.get(name, ALL_MOVE))
+            for (name, day), change in self._unwritten.items():
+                if any(change.amounts) or change.unpriced:
+                    file.book(name, day, change.amounts, change.unpriced, now)
+            file.commit()
+        self._unwritten.clear()
+        self._dirty.clear()
+        self._masks = masks
+        if due:
+            self._renewed_at = now
+
+    def moves_otherwise(self, inner: MemoryLedger) -> bool:
+        """Return whether others should learn that what is held here is stuck, or no longer is."""
+        return self._masks_of(inner) != self._masks
+
+    def _masks_of(self, inner: MemoryLedger) -> dict[str, int]:
+        """Return for every name under which something that cannot come back by itself is held what can."""
+        if not self._held or not inner.waiting:
+            return {}
+        masks: dict[str, int] = {}
+        for level in list(self._accounts):
+            if level.key in self._held:
+                mask = sum(1 << count for count, moves in enumerate(inner.moving(level)) if moves)
+                if mask != ALL_MOVE:
+                    masks[level.key] = mask
+        return masks
+
+    def leave(self) -> None:
+        """Write what is noted and give back all that is held.
+
+        Raises:
+            StoreError: If it cannot be written.
+        """
+        with self._used():
+            self._file.begin()
+            self._now = self._clock.now()
+            for (name, day), change in self._unwritten.items():
+                self._file.book(name, day, change.amounts, change.unpriced, self._now.timestamp())
+            self._file.leave(self._holder)
+            self._file.commit()
+        self._unwritten.clear()
+        self._held.clear()
+        self._dirty.clear()
+        self._masks.clear()
+
+    def rollback(self) -> None:
+        """End the transaction, if one is under way, and change nothing."""
+        self._file.rollback()
+
+    def close(self) -> None:
+        """Close the file; it is opened again if it is used again."""
+        self._file.close()
+
+    @contextmanager
+    def _used(self) -> Generator[None]:
+        """Say what failed in our own terms, and let go of a connection on which something failed."""
+        import sqlite3
+
+        try:
+            yield
+        except (sqlite3.Error, OSError, OverflowError) as error:
+            self._file.rollback()
+            self._file.close()
+            raise StoreError(
+                f"the ledger {self._file.path} cannot be used: {error}; calls that it counts are refused until it can"
+            ) from error
+
+
+def window(level: Account, now: datetime) -> tuple[str, str]:
+    """Return the first and the last day whose figures count for an account now."""
+    if level.period is None:
+        return "", ""
+    first, last = period_days(level.period, now)
+    return first.isoformat(), last.isoformat()
+
+
+def in_window(level: Account, day: str, now: datetime) -> bool:
+    """Return whether the figures of a day count for an account now; one without a period has no days."""
+    first, last = window(level, now)
+    return level.period is None or first <= day <= last

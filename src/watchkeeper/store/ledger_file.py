@@ -1,0 +1,299 @@
+"""The file of a ledger: its tables, and the few statements that read and change them.
+
+One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
+``reserved`` what each holder has set aside; ``holders`` until when a holder counts as alive unless it says so again.
+Every look and change stands inside one transaction that keeps other writers out. Nothing here decides anything. A file
+of another program or another version is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from watchkeeper.core.errors import StoreError
+from watchkeeper.store.schema import share
+
+if TYPE_CHECKING:
+    import sqlite3
+
+APPLICATION_ID: Final = 0x574B4C47
+"""What SQLite keeps in the file's head to say whose it is: ``WKLG``."""
+
+SCHEMA_VERSION: Final = 1
+VARIABLE: Final = "WATCHKEEPER_LEDGER"
+KEEP_SECONDS: Final = 400 * 86_400.0
+"""Figures that nobody has added to for so long are forgotten when the file is opened."""
+
+COLUMNS: Final = (
+    "cost_nanos",
+    "total_tokens",
+    "input_tokens",
+    "output_tokens",
+    "steps",
+    "tool_calls",
+    "retries",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "model_calls",
+)
+"""What is counted, in the order of `Account.settled`; the first seven can be reserved."""
+
+RESERVED: Final = COLUMNS[:7]
+
+
+def _columns(names: Iterable[str]) -> str:
+    # An INTEGER that overflows becomes a REAL in SQLite; a ledger must fail rather than round.
+    return ", ".join(f"{name} INTEGER NOT NULL CHECK (typeof({name}) = 'integer')" for name in names)
+
+
+TABLES: Final = (
+    f"""
+    CREATE TABLE settled (
+        name TEXT NOT NULL,
+        day TEXT NOT NULL,
+        {_columns(COLUMNS)},
+        unpriced INTEGER NOT NULL,
+        used_at REAL NOT NULL,
+        PRIMARY KEY (name, day)
+    ) WITHOUT ROWID
+    """,
+    f"""
+    CREATE TABLE reserved (
+        name TEXT NOT NULL,
+        holder TEXT NOT NULL,
+        {_columns(RESERVED)},
+        moving INTEGER NOT NULL,
+        PRIMARY KEY (name, holder)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE holders (
+        holder TEXT PRIMARY KEY,
+        process INTEGER NOT NULL,
+        renewed_at REAL NOT NULL,
+        lease_seconds REAL NOT NULL
+    ) WITHOUT ROWID
+    """,
+    f"PRAGMA application_id={APPLICATION_ID}",
+    f"PRAGMA user_version={SCHEMA_VERSION}",
+)
+
+_USED: Final = ", ".join(COLUMNS)
+_KEPT: Final = ", ".join(RESERVED)
+_ADDED: Final = ", ".join(f"{name} = {name} + excluded.{name}" for name in COLUMNS)
+_MARKS: Final = ", ".join("?" * (len(COLUMNS) + 4))
+_SETTLED: Final = f"SELECT {_USED}, unpriced FROM settled WHERE name = ? AND day BETWEEN ? AND ?"  # noqa: S608
+_RESERVED: Final = f"SELECT {_KEPT}, moving FROM reserved WHERE name = ? AND holder <> ?"  # noqa: S608
+_BOOK: Final = f"""
+    INSERT INTO settled (name, day, {_USED}, unpriced, used_at) VALUES ({_MARKS})
+    ON CONFLICT (name, day) DO UPDATE
+    SET {_ADDED}, unpriced = max(unpriced, excluded.unpriced), used_at = excluded.used_at
+    """  # noqa: S608
+_HOLD: Final = f"INSERT OR REPLACE INTO reserved VALUES ({', '.join('?' * (len(RESERVED) + 3))})"  # noqa: S608
+
+
+class Held(NamedTuple):
+    """What others have set aside at an account, by count, and how much of that may come back by itself."""
+
+    amounts: tuple[int, ...]
+    moving: tuple[int, ...]
+
+
+NONE_HELD: Final = Held((0,) * 7, (0,) * 7)
+
+
+class LedgerFile:
+    """One connection to the file of a ledger; whoever owns it keeps other threads out.
+
+    Attributes:
+        path: The file.
+    """
+
+    __slots__ = ("_busy_seconds", "_connection", "path")
+
+    def __init__(self, path: Path, busy_seconds: float) -> None:
+        """Remember where the file is; it is opened when it is first used.
+
+        Args:
+            path: The file.
+            busy_seconds: How long to wait for other processes that write to it.
+        """
+        self.path = path
+        self._busy_seconds = busy_seconds
+        self._connection: sqlite3.Connection | None = None
+
+    def begin(self) -> None:
+        """Begin a transaction that keeps all other writers out.
+
+        Raises:
+            sqlite3.Error: If the file cannot be used, or is held by others for too long.
+            StoreError: If it is not the file of a ledger, or of another version.
+        """
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = connect(self.path, self._busy_seconds)
+        connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make what was changed last."""
+        self._used.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Take back what was changed since the transaction began; harmless outside one.
+
+        A connection that cannot even do that is let go; the next transaction opens another.
+        """
+        import sqlite3
+
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; it is opened again if it is used again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def abandon(self) -> object:
+        """Let go of the connection without closing it, and return it: after a fork it is the parent's."""
+        connection, self._connection = self._connection, None
+        return connection
+
+    # --- inside a transaction -----------------------------------------------------------------------------------------
+
+    def settled(self, name: str, first: str = "", last: str = "") -> tuple[list[int], bool]:
+        """Return what was used under a name from one day to another, and whether some of it has no known price."""
+        total, unpriced = [0] * len(COLUMNS), False
+        for row in self._used.execute(_SETTLED, (name, first, last)):
+            total = [one + other for one, other in zip(total, row, strict=False)]
+            unpriced = unpriced or bool(row[-1])
+        return total, unpriced
+
+    def reserved(self, name: str, but: str) -> Held:
+        """Return what all holders but one have set aside under a name."""
+        rows = self._used.execute(_RESERVED, (name, but)).fetchall()
+        if not rows:
+            return NONE_HELD
+        amounts = tuple(sum(row[count] for row in rows) for count in range(len(RESERVED)))
+        moving = tuple(sum(row[count] for row in rows if row[-1] >> count & 1) for count in range(len(RESERVED)))
+        return Held(amounts, moving)
+
+    def book(self, name: str, day: str, change: Sequence[int], unpriced: bool, now: float) -> None:
+        """Add to what was used."""
+        self._used.execute(_BOOK, (name, day, *change, int(unpriced), now))
+
+    def hold(self, name: str, holder: str, amounts: Sequence[int], moving: int) -> None:
+        """Say what a holder has set aside under a name."""
+        if any(amounts):
+            self._used.execute(_HOLD, (name, holder, *amounts, moving))
+        else:
+            self._used.execute("DELETE FROM reserved WHERE name = ? AND holder = ?", (name, holder))
+
+    def renew(self, holder: str, now: float, lease_seconds: float) -> None:
+        """Say that a holder is alive."""
+        row = (holder, os.getpid(), now, lease_seconds)
+        self._used.execute("INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?)", row)
+
+    def leave(self, holder: str) -> None:
+        """Give back all that a holder has set aside, and forget it."""
+        self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
+        self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
+
+    def bury(self, now: float, but: str) -> None:
+        """Give back what those have set aside whose lease is over.
+
+        A lease that seems to begin in the future was renewed before the clock went back; it begins now.
+        """
+        query = "SELECT holder, renewed_at, lease_seconds FROM holders"
+        for holder, renewed_at, lease in self._used.execute(query).fetchall():
+            if holder == but:
+                continue
+            if renewed_at > now:
+                self._used.execute("UPDATE holders SET renewed_at = ? WHERE holder = ?", (now, holder))
+            elif renewed_at + lease <= now:
+                self.leave(holder)
+
+    def forget(self, before: float) -> None:
+        """Forget what nobody has added to since."""
+        self._used.execute("DELETE FROM settled WHERE used_at < ?", (before,))
+
+    @property
+    def _used(self) -> sqlite3.Connection:
+        assert self._connection is not None, "outside a transaction"
+        return self._connection
+
+
+def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> Path:
+    """Return the file that ``where`` means: a path, or ``default`` for the user's own.
+
+    The user's own is what ``WATCHKEEPER_LEDGER`` names, else a file in the user's data folder, beside that of the runs.
+    """
+    if where == "default":
+        where = (os.environ if environ is None else environ).get(VARIABLE) or "default"
+    if where != "default":
+        return Path(where).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("watchkeeper", appauthor=False) / "ledger.sqlite3"
+
+
+def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    """Open the file, and make it if it is missing.
+
+    Raises:
+        sqlite3.Error: If it cannot be opened or written.
+        OSError: If its folder cannot be made.
+        StoreError: If it is not the file of a ledger, or was written by another version.
+    """
+    import sqlite3
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+    try:
+        if not is_ledger(connection, path):
+            share(connection)
+        # A crash of the machine may lose the last transactions, a crash of the process none.
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        if not is_ledger(connection, path):
+            for statement in TABLES:
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def is_ledger(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the tables are there; False for an empty file.
+
+    Raises:
+        StoreError: If the file is somebody else's.
+    """
+    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    inside = connection.in_transaction
+    if not inside:
+        connection.execute("BEGIN")  # one look at all three: somebody may be making the file right now
+    try:
+        owner, version, tables = (connection.execute(query).fetchone()[0] for query in queries)
+    finally:
+        if not inside:
+            connection.execute("ROLLBACK")
+    if not (owner or version or tables):
+        return False
+    if owner != APPLICATION_ID:
+        raise StoreError(f"{path} is not the file of a ledger; name another one (ledger=..., {VARIABLE})")
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"the ledger {path} has schema version {version}, this Watchkeeper writes version {SCHEMA_VERSION}; name"
+            " another file, or use the Watchkeeper that wrote it"
+        )
+    return True

@@ -1,0 +1,368 @@
+"""A ledger that several processes on one machine share: one file, one ceiling for all of them.
+
+It composes a `MemoryLedger`: in one transaction that keeps all other writers out, it loads the figures of the accounts
+that have a key, lets the same code decide and reserve as in one process, and writes what changed. What a process has
+reserved is under a lease: a process that dies leaks nothing once its lease is over, and what was settled stays. If the
+file cannot be used, nothing is admitted; what was spent is kept in memory and written as soon as that is possible.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Self, TypeVar
+
+from watchkeeper.containment.account import Account
+from watchkeeper.containment.admission import Admitted
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import Charge
+from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import ConfigurationError, StoreError
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
+from watchkeeper.core.logs import logger
+from watchkeeper.core.quantities import duration
+from watchkeeper.core.stop import Stop
+from watchkeeper.store.ledger_figures import Figures
+from watchkeeper.store.ledger_file import LedgerFile, ledger_path
+from watchkeeper.store.ledger_forks import survive_forks
+from watchkeeper.store.ledger_keeper import Keeper
+
+T = TypeVar("T")
+
+SHORTEST_POLL: Final = 0.02
+LONGEST_POLL: Final = 0.25
+
+
+class Later(NamedTuple):
+    """An operation that a finaliser wanted in the middle of another one."""
+
+    accounts: tuple[Account, ...]
+    act: Callable[[], object]
+    day: str
+
+
+class SqliteLedger:
+    """A ledger in a SQLite file; safe to use from several threads and from several processes at once.
+
+    Contexts whose root has the same ``chain_id`` share that root's figures, whichever process they are in. If they
+    name different ceilings, each enforces its own, so that the tighter one holds. Every admission and settlement is a
+    transaction of some hundred microseconds, on the thread that calls.
+
+    Attributes:
+        path: The file.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_busy",
+        "_clock",
+        "_closed",
+        "_figures",
+        "_inner",
+        "_keeper",
+        "_later",
+        "_lock",
+        "_looking",
+        "_poll",
+        "path",
+    )
+
+    def __init__(
+        self,
+        path: Path | str = "default",
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        lease_seconds: float = 30.0,
+        busy_seconds: float = 10.0,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        """Open the file, and make it if it is missing.
+
+        Args:
+            path: The file; ``default`` is the user's own.
+            clock: Where time comes from; all who share a file must share it too.
+            lease_seconds: After how long without a sign of life the reservations of a process come back to the others.
+                A process that was merely paused for longer takes its own back, and books what it spent.
+            busy_seconds: How long to wait for others that write to the file.
+            ids: Names this holder of reservations.
+
+        Raises:
+            LimitsError: If a number of seconds makes no sense.
+            StoreError: If the file cannot be used, is not a ledger, or was written by another version.
+        """
+        lease = duration(lease_seconds, "lease_seconds").total_seconds()
+        busy = duration(busy_seconds, "busy_seconds").total_seconds()
+        self.path = ledger_path(path)
+        self._closed = False
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._looking = threading.RLock()
+        self._figures = Figures(LedgerFile(self.path, busy), lease, clock, ids, self._looking)
+        self._inner = MemoryLedger(self._figures.held_elsewhere, self._looking)
+        self._keeper: Keeper | None = None
+        self._poll = SHORTEST_POLL
+        self._busy = False
+        self._later: list[Later] = []
+        self._figures.prepare()
+        survive_forks(self)
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+
+    def open(self, account: Account) -> None:
+        """Take in an account, sharing the figures of those in its chain that have a key.
+
+        Raises:
+            StoreError: If the file cannot be used.
+            ConfigurationError: If two accounts in the chain have the same key.
+        """
+        shared = shared_by(account)
+        if not shared:
+            self._inner.open(account)
+            return
+        keys = [level.key for level in shared]
+        if len(set(keys)) < len(keys):
+            raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
+        with self._lock:
+            self._check_open()
+            self._figures.bind(shared)
+            now = self._clock.monotonic()
+            self._strictly(shared, partial(self._inner.open, account), partial(self._inner.close, account, now))
+
+    def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
+        """Decide about a call and, if it is admitted, reserve for it, for all processes at once.
+
+        Raises:
+            StoreError: If the file cannot be used, or the ledger is closed; the call is not admitted.
+        """
+        account = demand.account
+        shared = shared_by(account)
+        if not shared or is_stopped(demand):
+            with self._lock:
+                return self._inner.admit(demand, now, waiter)
+        with self._lock:
+            self._check_open()
+            demand.day = self._figures.today()
+            grant = self._strictly(
+                shared, partial(self._inner.admit, demand, now, waiter), partial(self._inner.refund, demand, now)
+            )
+            if waiter is not None and not isinstance(grant, Admitted):
+                self._hasten()
+            return grant
+
+    def withdraw(self, waiter: Waiter, now: float) -> None:
+        """Forget a waiter; harmless if it is forgotten already."""
+        with self._lock:
+            self._inner.withdraw(waiter, now)
+            shared = shared_by(waiter.demand.account)
+            if shared and not self._closed and self._figures.moves_otherwise(self._inner):
+                self._leniently(shared, partial(self._inner.review, now))
+
+    def refund(self, demand: Demand, now: float) -> None:
+        """Undo an admission: of a call that was refused after it and never ran."""
+        self._leniently(shared_by(demand.account), partial(self._inner.refund, demand, now), demand.day)
+
+    def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
+        """Give back what was reserved for a call and book what it cost, on the day on which it was admitted."""
+        act = partial(self._inner.settle, demand, charge, failed, now)
+        self._leniently(shared_by(demand.account), act, demand.day)
+
+    def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
+        """Replace what was booked for a call by what its late result shows."""
+        act = partial(self._inner.correct, demand, booked, charge, now)
+        self._leniently(shared_by(demand.account), act, demand.day)
+
+    def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
+        """Put a stop on an account unless there is one; stops hold in this process only, and wait for no file."""
+        return self._inner.latch(account, stop, work_only, now)
+
+    def close(self, account: Account, now: float) -> None:
+        """Give back what the account still holds; `shutdown` closes the ledger itself."""
+        self._leniently(shared_by(account), partial(self._inner.close, account, now))
+
+    # --- operations on shared figures ---------------------------------------------------------------------------------
+
+    def _strictly(self, shared: tuple[Account, ...], act: Callable[[], T], undo: Callable[[], object]) -> T:
+        """Do something that must not happen unless it is written."""
+        if self._busy:
+            raise StoreError(
+                f"the ledger {self.path} is in the middle of something else; do not call it in a finaliser"
+            )
+        self._busy = True
+        try:
+            self._figures.load(shared)
+            result = self._figures.watch(shared, act)
+            try:
+                self._figures.write(self._inner)
+            except StoreError:
+                self._figures.watch(shared, undo)
+                raise
+            return result
+        finally:
+            self._figures.rollback()
+            self._end()
+
+    def _leniently(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> None:
+        """Do something that happens anyway, and write it now or later."""
+        if not shared:
+            act()
+            return
+        with self._lock:
+            if self._busy:
+                self._later.append(Later(shared, act, day))
+                return
+            self._busy = True
+            try:
+                self._do(shared, act, day)
+            finally:
+                self._figures.rollback()
+                if self._closed:
+                    self._figures.close()
+                self._end()
+
+    def _do(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
+        """Load, act, write; return whether it is written."""
+        figures = self._figures
+        failure: StoreError | None = None
+        try:
+            figures.load(shared)
+        except StoreError as error:
+            failure = error
+        figures.watch(shared, act, day)
+        if failure is None:
+            if figures.is_past(shared, day):
+                self._inner.review(self._clock.monotonic())  # what was booked does not count for today
+            try:
+                figures.write(self._inner)
+            except StoreError as error:
+                failure = error
+        if failure is not None:
+            logger().error("ledger.unwritten", path=str(self.path), error=str(failure))
+        return failure is None
+
+    def _end(self) -> None:
+        """Do what finalisers wanted meanwhile, and see to it that somebody looks after what is left."""
+        self._busy = False
+        if self._later:
+            later = self._later.pop(0)
+            self._leniently(*later)
+        elif self._keeper is None and not self._closed and self._is_needed():
+            self._keeper = keeper_of(self, self._clock, self._wait())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(
+                f"the ledger {self.path} was shut down; open another one, or shut it down after its contexts"
+            )
+
+    # --- looking after it ---------------------------------------------------------------------------------------------
+
+    def look_after(self) -> float | None:
+        """Renew the lease, ask for those who wait, write what is left to write; called by the ledger's own thread.
+
+        Returns:
+            After how many seconds to come back; None if there is nothing to look after.
+        """
+        with self._lock:
+            if self._closed or not self._is_needed():
+                self._keeper = None
+                return None
+            waiting = self._inner.waiting
+            shared = {level: None for account in waiting for level in shared_by(account)}
+            self._busy = True
+            try:
+                if not self._do(tuple(shared), partial(self._inner.review, self._clock.monotonic())):
+                    self._inner.tell_all()
+            finally:
+                self._figures.rollback()
+                self._end()
+            self._poll = min(self._poll * 2, LONGEST_POLL)
+            return self._wait()
+
+    def _is_needed(self) -> bool:
+        return bool(self._inner.waiting) or self._figures.is_busy
+
+    def _wait(self) -> float:
+        return self._poll if self._inner.waiting else self._figures.lease_seconds / 3
+
+    def _hasten(self) -> None:
+        """Look soon, and then less and less often: somebody waits."""
+        if self._poll > SHORTEST_POLL or self._keeper is None:
+            self._poll = SHORTEST_POLL
+        if self._keeper is not None:
+            self._keeper.wake()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Give back all that is held here and close the file.
+
+        Calls still under way are settled all the same; nothing is admitted any more. Calling it twice is harmless.
+        """
+        with self._lock:
+            keeper, self._keeper = self._keeper, None
+            if keeper is not None:
+                keeper.stop()
+            if not self._closed:
+                self._closed = True
+                self._inner.tell_all()
+                try:
+                    self._figures.leave()
+                except StoreError as error:
+                    logger().error("ledger.unwritten", path=str(self.path), error=str(error))
+                finally:
+                    self._figures.close()
+        if keeper is not None:
+            keeper.join()
+
+    def __enter__(self) -> Self:
+        """Return the ledger."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Shut it down."""
+        self.shutdown()
+
+    def __del__(self) -> None:
+        """Shut down a ledger that nobody shut down."""
+        if hasattr(self, "_later"):
+            self.shutdown()
+
+    def before_fork(self) -> None:
+        """Let nobody be in the middle of something while this process is copied."""
+        self._lock.acquire()
+        self._looking.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on; in the copy as a holder of its own, which holds nothing yet."""
+        if child:
+            self._keeper = None
+            self._figures.start_over()
+        self._looking.release()
+        self._lock.release()
+
+
+def shared_by(account: Account) -> tuple[Account, ...]:
+    """Return the accounts of a chain that other processes may use too."""
+    return tuple(level for level in account.chain if level.key is not None)
+
+
+def is_stopped(demand: Demand) -> bool:
+    """Return whether a call is refused whatever the figures are."""
+    return any(
+        level.stop is not None or (level.work_stop is not None and not demand.landing) for level in demand.account.chain
+    )
+
+
+def keeper_of(ledger: SqliteLedger, clock: Clock, first: float) -> Keeper:
+    """Start a thread that looks after a ledger as long as somebody has it."""
+    found = weakref.ref(ledger)
+
+    def look() -> float | None:
+        ledger = found()
+        return None if ledger is None else ledger.look_after()
+
+    return Keeper(look, clock, first)
