@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from watchkeeper.app.agent import Agent
+    from watchkeeper.app.contained import contained
     from watchkeeper.app.many import arun_many, run_many
     from watchkeeper.app.run import arun, run
     from watchkeeper.containment.config import ExecutionConfig
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from watchkeeper.prompt.sections import MarkdownSection
     from watchkeeper.prompt.template import PromptTemplate
     from watchkeeper.runtime.adapter import Adapter
-    from watchkeeper.runtime.events import TextDelta
     from watchkeeper.runtime.result import ManyResult, RunResult
     from watchkeeper.session.session import Session
     from watchkeeper.session.snapshot import Snapshot
@@ -75,7 +75,6 @@ _HOMES: Final = {
     "Snapshot": "watchkeeper.session.snapshot",
     "Stop": "watchkeeper.core.stop",
     "TaskCompletionResult": "watchkeeper.prompt.completion",
-    "TextDelta": "watchkeeper.runtime.events",
     "TokenUsage": "watchkeeper.core.usage",
     "Tool": "watchkeeper.tools.tool",
     "ToolContext": "watchkeeper.tools.context",
@@ -85,6 +84,7 @@ _HOMES: Final = {
     "WatchkeeperError": "watchkeeper.core.errors",
     "arun": "watchkeeper.app.run",
     "arun_many": "watchkeeper.app.many",
+    "contained": "watchkeeper.app.contained",
     "run": "watchkeeper.app.run",
     "run_many": "watchkeeper.app.many",
     "tool": "watchkeeper.tools.tool",
@@ -118,7 +118,6 @@ __all__ = [
     "Snapshot",
     "Stop",
     "TaskCompletionResult",
-    "TextDelta",
     "TokenUsage",
     "Tool",
     "ToolContext",
@@ -128,6 +127,7 @@ __all__ = [
     "WatchkeeperError",
     "arun",
     "arun_many",
+    "contained",
     "run",
     "run_many",
     "tool",

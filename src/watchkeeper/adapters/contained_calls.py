@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from watchkeeper.adapters.remote import check_remote
 from watchkeeper.adapters.wire_calls import UNBILLED, WireCall, interface_of
 from watchkeeper.adapters.wire_usage import Seen, read_whole
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
@@ -81,13 +82,16 @@ class Containment:
         """Refuse a request that may not leave, whatever it is for.
 
         Raises:
-            CallStopped: If the block is over, or a hook does not allow the address.
+            CallStopped: If the block is over, or the address is not allowed.
         """
         stop = self.context.stop
         if stop is not None:
             raise CallStopped(stop)
-        check = getattr(self.context, "check_egress", None)
-        decision = check(url, method) if check else Decision.ALLOW
+        try:
+            check_remote(url)
+            decision = self.context.check_egress(url, method)
+        except ConfigurationError as error:
+            raise CallStopped(None, error) from None
         if decision is not Decision.ALLOW:
             said = f"{method} {url} was not allowed to leave: a hook decided {decision.value}"
             raise CallStopped(Stop("policy_halt", "hook", said))
@@ -175,6 +179,9 @@ class ContainedCall:
             name,
             self._estimate,
             retry=self._posted.retry,
+            model=name,
+            provider=self.provider,
+            degraded=model is not None,
         )
 
     def _input_tokens(self, wire: WireCall) -> int:

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import ModuleType
 from typing import Any, Final
 
@@ -198,7 +198,7 @@ def posted(request: Any, body: bytes) -> Posted:
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
+def refusals() -> Generator[None]:
     """Let what cannot be admitted at all end the block, instead of being retried by an SDK."""
     try:
         yield
@@ -208,12 +208,12 @@ def refusals() -> Iterator[None]:
         raise CallStopped(None, error) from None
 
 
-def checked(output_cap: int) -> int:
+def checked(output_cap: object) -> int:
     """Return a cap that can be one.
 
     Raises:
         ConfigurationError: If it is not a positive whole number.
     """
-    if isinstance(output_cap, bool) or not isinstance(output_cap, int) or output_cap < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(output_cap, bool) or not isinstance(output_cap, int) or output_cap < 1:
         raise ConfigurationError(f"output_cap={output_cap!r} must be a whole number of tokens, 1 or more")
     return output_cap

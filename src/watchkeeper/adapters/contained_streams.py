@@ -179,7 +179,7 @@ class AsyncStreamed:
         try:
             first = await self._parts.get()
         except BaseException:
-            self.drop()
+            await self.aclose()
             raise
         if isinstance(first, Raised):
             raise first.error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 from watchkeeper.adapters.contained_calls import ContainedCall
@@ -88,7 +88,7 @@ def json_of(response: Any) -> Any:
 
 
 @contextlib.contextmanager
-def translated(request: Any, provider: str) -> Iterator[None]:
+def translated(request: Any, provider: str) -> Generator[None]:
     """Turn the transport's errors into ours; the original is the cause."""
     httpx = module_of(request)
     try:

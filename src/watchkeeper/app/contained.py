@@ -25,6 +25,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.flight import set_timer
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.containment.snapshot import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.deadline import DeadlineLike
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError
@@ -181,8 +182,9 @@ class Contained:
     async def __aenter__(self) -> ExecutionContext:
         """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
         self._check_unused()
+        task = running_task()
         self._block = Block(self._terms)
-        self._block.watch()
+        self._block.watch(task)
         return self._block.context
 
     async def __aexit__(
@@ -224,9 +226,9 @@ class Block:
         self._mark: Token[Containment | None] = ACTIVE.set(block)
         self._guard: Guard | None = None
 
-    def watch(self) -> None:
-        """Let the deadline, and an abort, interrupt the running task."""
-        self._guard = Guard(self.context, self._terms.clock)
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Let the deadline, and an abort, interrupt a task."""
+        self._guard = Guard(self.context, task, self._terms.clock)
 
     def leave(self, error: BaseException | None) -> None:
         """Put back what was in force, close the context, and say what ended the block.
@@ -240,25 +242,27 @@ class Block:
         interrupted = self._guard is not None and self._guard.end(error)
         context = self.context
         refused = refusal_behind(error)
-        stop = context.stop if interrupted or isinstance(error, RunStoppedError) else None
+        stop = context.stop if interrupted else None
         if refused is not None:
             stop = refused.stop
-        snapshot = context.get_snapshot()
+        elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
+            stop = error.stop
         context.close()
         if refused is not None and refused.error is not None:
             raise refused.error from refused
         if stop is not None:
-            raise RunStoppedError(stop.message, stop=stop, result=snapshot) from error
+            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from error
+
+    def _is_ours(self, result: object) -> bool:
+        """Return whether a block inside this one has stopped; then this one ends by the same stop."""
+        return isinstance(result, ContextSnapshot) and result.chain_id == self.context.get_snapshot().chain_id
 
 
 class Guard:
     """Cancels the task of an async block once its time is over, or it is aborted."""
 
-    def __init__(self, context: ExecutionContext, clock: Clock) -> None:
+    def __init__(self, context: ExecutionContext, task: asyncio.Task[Any], clock: Clock) -> None:
         """Begin to watch over the running task."""
-        task = asyncio.current_task()
-        if task is None:
-            raise ConfigurationError("`async with contained(...)` runs in an asyncio task only")
         self._task = task
         self._loop = task.get_loop()
         self._context = context
@@ -293,6 +297,21 @@ class Guard:
         return True
 
 
+def running_task() -> asyncio.Task[Any]:
+    """Return the task that runs now.
+
+    Raises:
+        ConfigurationError: If there is none.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    if task is None:
+        raise ConfigurationError("`async with contained(...)` works in asyncio's tasks only; elsewhere use `with`")
+    return task
+
+
 def open_context(terms: Terms, outer: Containment | None) -> ExecutionContext:
     """Open the context of a block: a child of the one around it, if there is one.
 
@@ -300,7 +319,13 @@ def open_context(terms: Terms, outer: Containment | None) -> ExecutionContext:
         ConfigurationError: For hooks of its own inside another block.
     """
     if outer is None:
-        return ExecutionContext(terms.limits, clock=terms.clock, on_event=terms.on_event)
+        return ExecutionContext(
+            terms.limits,
+            terms.pipeline,
+            circuit_breaker=terms.circuit_breaker,
+            clock=terms.clock,
+            on_event=terms.on_event,
+        )
     if terms.pipeline is not None or terms.circuit_breaker is not None:
         raise ConfigurationError(
             "a contained block inside another one has the hooks and the circuit breaker of the outer one; say "

@@ -1,0 +1,425 @@
+"""`contained(...)` as decorator and context manager: what holds inside, and what comes out at its border."""
+
+# ruff: noqa: PT012, SIM117 -- a block that is ended is what is tested, and blocks nest as they are used
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+import watchkeeper
+from watchkeeper.adapters.contained_calls import ACTIVE, CallStopped
+from watchkeeper.adapters.contained_http import contained_async_http_client, contained_http_client
+from watchkeeper.app.contained import Contained, contained
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.script import say
+
+MESSAGES: Any = [{"role": "user", "content": "Hello."}]
+
+
+@pytest.fixture
+def server() -> Iterator[FakeOpenAI]:
+    with FakeOpenAI(lambda number, body: say("Good.")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: FakeOpenAI) -> Iterator[OpenAI]:
+    with OpenAI(api_key="k", base_url=server.base_url, http_client=contained_http_client()) as client:
+        yield client
+
+
+def ask(client: OpenAI) -> str | None:
+    answer = client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES)
+    return answer.choices[0].message.content
+
+
+def ask_for_ever(client: OpenAI) -> None:
+    while True:
+        ask(client)
+
+
+# --- the decorator ----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_at_the_front_door() -> None:
+    assert watchkeeper.contained is contained
+
+
+def test_a_function_keeps_its_name_and_its_result(client: OpenAI) -> None:
+    @contained(max_steps=2)
+    def greet(name: str) -> str:
+        """Greet."""
+        return f"{ask(client)} {name}"
+
+    assert greet("Ada") == "Good. Ada"
+    assert (greet.__name__, greet.__doc__) == ("greet", "Greet.")
+
+
+def test_each_call_of_a_function_is_a_chain_of_its_own(client: OpenAI, server: FakeOpenAI) -> None:
+    @contained(max_steps=2)
+    def loop(times: int) -> int:
+        for _ in range(times):
+            ask(client)
+        return times
+
+    assert [loop(2), loop(2)] == [2, 2]
+    with pytest.raises(RunStoppedError, match="2 steps") as caught:
+        loop(3)
+    assert len(server.requests) == 6
+    assert caught.value.stop.limit == "max_steps"
+    assert caught.value.result.usage.steps == 2
+
+
+def test_a_function_may_call_itself(client: OpenAI) -> None:
+    depths: list[int] = []
+
+    @contained(max_steps=3)
+    def dig(depth: int) -> None:
+        depths.append(depth)
+        ask(client)
+        dig(depth + 1)
+
+    with pytest.raises(RunStoppedError, match="3 steps"):
+        dig(1)
+    assert depths == [1, 2, 3, 4]
+
+
+async def test_an_async_function_is_contained(server: FakeOpenAI) -> None:
+    http = contained_async_http_client()
+    async with AsyncOpenAI(api_key="k", base_url=server.base_url, http_client=http) as client:
+
+        @contained(max_steps=2)
+        async def loop(times: int) -> int:
+            for _ in range(times):
+                await client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES)
+            return times
+
+        assert (await loop(1), await loop(2)) == (1, 2)
+        with pytest.raises(RunStoppedError):
+            await loop(3)
+    assert len(server.requests) == 5
+
+
+async def test_an_object_with_an_async_call_is_contained() -> None:
+    class Job:
+        async def __call__(self) -> bool:
+            return ACTIVE.get() is not None
+
+    assert await contained()(Job())() is True
+
+
+def test_errors_of_the_function_pass_as_they_are() -> None:
+    @contained()
+    def broken() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        broken()
+    assert ACTIVE.get() is None
+
+
+def test_generator_functions_are_refused() -> None:
+    def plain() -> Iterator[int]:
+        yield 1
+
+    async def waiting() -> AsyncIterator[int]:
+        yield 1
+
+    for fn in (plain, waiting):
+        with pytest.raises(ConfigurationError, match="generator function"):
+            contained()(cast("Any", fn))
+
+
+def test_a_plain_function_that_makes_a_coroutine_is_refused() -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="decorate the `async def`"):
+        contained()(cast("Any", lambda: work()))()
+
+
+# --- the context manager ----------------------------------------------------------------------------------------------
+
+
+def test_a_block_shows_what_is_used(client: OpenAI) -> None:
+    with contained(max_cost_usd="$1", timeout="5m") as ctx:
+        ask(client)
+        status = ctx.budget_status()
+        assert ctx.usage.model_calls == 1
+    assert ctx.get_snapshot().step_count == 1
+    assert (str(status.max_cost_usd), status.steps_used) == ("1", 1)
+
+
+def test_a_block_is_open_once_at_a_time() -> None:
+    block = contained()
+    with block:
+        with pytest.raises(ConfigurationError, match="open already"):
+            block.__enter__()
+    with block:
+        pass
+    block.__exit__(None, None, None)
+
+
+async def test_an_async_block_is_open_once_at_a_time() -> None:
+    block = contained()
+    async with block:
+        with pytest.raises(ConfigurationError, match="open already"):
+            await block.__aenter__()
+
+
+def test_a_refusal_that_is_handled_inside_ends_nothing(client: OpenAI) -> None:
+    with contained(max_steps=1) as ctx:
+        with pytest.raises(CallStopped) as caught:
+            ask_for_ever(client)
+    assert caught.value.stop == ctx.stop
+    assert ctx.stop is not None
+
+
+def test_a_refusal_behind_another_error_is_still_the_reason(client: OpenAI) -> None:
+    with pytest.raises(RunStoppedError) as caught, contained(max_steps=1):
+        try:
+            ask_for_ever(client)
+        except BaseException as error:
+            raise ValueError("it went wrong") from error
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_a_refusal_in_a_group_of_tasks_is_the_reason(client: OpenAI) -> None:
+    with pytest.raises(RunStoppedError, match="1 step"):
+        async with contained(max_steps=1), asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(asyncio.to_thread(ask, client))
+
+
+def test_an_error_after_a_refusal_that_was_handled_is_its_own(client: OpenAI) -> None:
+    with pytest.raises(ZeroDivisionError), contained(max_steps=1):
+        with pytest.raises(CallStopped):
+            ask_for_ever(client)
+        print(1 / 0)
+    with pytest.raises(KeyError), contained(max_steps=1):
+        try:
+            ask_for_ever(client)
+        except CallStopped:
+            raise KeyError("x") from None
+
+
+def test_ctrl_c_is_never_turned_into_anything_else(client: OpenAI) -> None:
+    with pytest.raises(KeyboardInterrupt), contained(max_steps=1):
+        try:
+            ask_for_ever(client)
+        except CallStopped:
+            raise KeyboardInterrupt from None
+    with pytest.raises(KeyboardInterrupt), contained(max_steps=1):
+        try:
+            ask_for_ever(client)
+        except CallStopped as error:
+            raise KeyboardInterrupt from error
+
+
+def test_events_of_stops_are_told(client: OpenAI) -> None:
+    told: list[SafetyEvent] = []
+    with pytest.raises(RunStoppedError), contained(max_steps=1, on_event=told.append):
+        ask_for_ever(client)
+    assert [event.event_type for event in told] == ["step_limit_exceeded"]
+
+
+# --- nesting ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_inside_another_is_bound_by_both(client: OpenAI, server: FakeOpenAI) -> None:
+    with contained(max_steps=5) as outer:
+        with pytest.raises(RunStoppedError, match="2 steps"):
+            with contained(max_steps=2):
+                ask_for_ever(client)
+        assert outer.usage.steps == 2
+        ask(client)
+        assert outer.stop is None
+    with pytest.raises(RunStoppedError, match="3 steps") as caught:
+        with contained(max_steps=3):
+            ask(client)
+            with contained(max_steps=100):
+                ask_for_ever(client)
+    assert caught.value.result.usage.steps == 3
+    assert len(server.requests) == 6
+
+
+def test_two_blocks_side_by_side_share_what_the_outer_one_has(client: OpenAI, server: FakeOpenAI) -> None:
+    def work() -> None:
+        with contained(max_steps=100):
+            ask_for_ever(client)
+
+    with contained(max_steps=7) as ctx:
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(quietly, work)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ctx.usage.steps == 7
+    assert len(server.requests) == 7
+
+
+def quietly(work: Any) -> None:
+    with pytest.raises(RunStoppedError):
+        work()
+
+
+def test_a_block_inside_has_the_prices_of_the_one_around_it(client: OpenAI) -> None:
+    prices = {"openai:gpt-5-mini": ModelPrice.per_million(1, 10)}
+    with contained(max_cost_usd=1, prices=prices, max_part_tokens=9) as outer, contained(max_cost_usd=1) as inner:
+        ask(client)
+        assert outer.usage.cost_nanos == inner.usage.cost_nanos == 60_000
+
+
+def test_hooks_belong_to_the_outermost_block() -> None:
+    with contained(), pytest.raises(ConfigurationError, match="outer one"):
+        contained(pipeline=ShieldPipeline()).__enter__()
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_deadline_interrupts_async_code_wherever_it_waits() -> None:
+    with pytest.raises(RunStoppedError) as caught:
+        async with contained(timeout="50ms"):
+            await asyncio.sleep(60)
+    assert caught.value.stop.reason == "timeout"
+    assert caught.value.result.elapsed_ms < 1000
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_the_deadline_may_be_a_moment() -> None:
+    with pytest.raises(RunStoppedError):
+        async with contained(timeout=datetime.now(UTC) + timedelta(milliseconds=50)):
+            await asyncio.sleep(60)
+
+
+async def test_an_abort_interrupts_async_code_wherever_it_waits() -> None:
+    with pytest.raises(RunStoppedError, match="enough"):
+        async with contained(timeout=None) as ctx:
+            threading.Timer(0.02, ctx.abort, ["enough"]).start()
+            await asyncio.sleep(60)
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    async def work() -> None:
+        async with contained(timeout="10s"):
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancellation_from_outside_beside_the_deadline_stays_one() -> None:
+    clock = TestClock()
+
+    async def work() -> None:
+        async with contained(timeout="10s", clock=clock):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    clock.advance(11)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_code_that_ends_well_in_spite_of_the_deadline_has_ended_well() -> None:
+    clock = TestClock()
+    async with contained(timeout="10s", clock=clock):
+        try:
+            waiting = asyncio.Event().wait()
+            asyncio.get_running_loop().call_soon(clock.advance, 11)
+            await waiting
+        except asyncio.CancelledError:
+            pass
+
+
+def test_an_async_block_needs_a_task() -> None:
+    with pytest.raises(ConfigurationError, match="task"):
+        contained().__aenter__().send(None)
+    assert ACTIVE.get() is None
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"max_cost_usd": -1}, "max_cost_usd=-1"),
+        ({"max_cost_usd": float("nan")}, "max_cost_usd=nan"),
+        ({"max_cost_usd": float("inf")}, "max_cost_usd=inf"),
+        ({"max_steps": 0}, "max_steps=0"),
+        ({"max_steps": 2**70}, "max_steps"),
+        ({"timeout": "soon"}, "deadline='soon'"),
+        ({"timeout": 0}, "deadline=0"),
+        ({"max_retries": -1}, "max_retries=-1"),
+        ({"max_part_tokens": 0}, "max_part_tokens=0"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(named: dict[str, Any], said: str) -> None:
+    with pytest.raises(LimitsError, match=said):
+        contained(**named)
+
+
+def test_what_is_said_twice_or_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_steps"):
+        contained(limits=Limits(), max_steps=1)
+    with pytest.raises(TypeError, match="max_stepz"):
+        contained(max_stepz=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="ModelPrice"):
+        contained(prices=cast("Any", {"gpt": 2}))
+
+
+def test_limits_in_one_value_keep_nothing_back_for_a_landing(client: OpenAI, server: FakeOpenAI) -> None:
+    with pytest.raises(RunStoppedError, match="3 steps"), contained(limits=Limits(max_steps=3)):
+        ask_for_ever(client)
+    assert len(server.requests) == 3
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+async def test_a_block_leaves_nothing_behind(client: OpenAI) -> None:
+    def sync_block() -> weakref.ref[Any]:
+        with contained(timeout="1h") as ctx:
+            ask(client)
+            return weakref.ref(ctx)
+
+    async def async_block() -> weakref.ref[Any]:
+        async with contained(timeout="1h") as ctx:
+            await asyncio.sleep(0)
+            return weakref.ref(ctx)
+
+    left = [sync_block(), await async_block()]
+    gc.collect()
+    assert [context() for context in left] == [None, None]
+    assert ACTIVE.get() is None
+
+
+def test_a_block_that_is_closed_from_elsewhere_closes_all_the_same() -> None:
+    block: Contained = contained()
+    contextvars.copy_context().run(block.__enter__)
+    block.__exit__(None, None, None)
+    assert ACTIVE.get() is None
