@@ -39,8 +39,6 @@ _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u1680\u180e\u2000-\u200f\
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _METHOD: Final = re.compile(r"[A-Z][A-Z-]*")
-_READ_DIFFERENTLY: Final = frozenset("ßς\u200c\u200d")
-"""Letters that the two standards for international names turn into different names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +143,15 @@ def _host(text: str) -> str | None:
 
 
 def _in_ascii(text: str) -> str | None:
-    """Return a name in lower case, in ASCII, without the root's dot; None if that is not the same for everybody."""
+    """Return a name in lower case, in ASCII, without the root's dot; None if that is not the same for everybody.
+
+    The two standards for international names, and the clients that follow them, differ in letters that fold into
+    others (such as the German sharp s) and in characters that stand for others.
+    """
     name = text.lower().removesuffix(".")
     if text.isascii():
         return name
-    if unicodedata.normalize("NFKC", text) != text or _READ_DIFFERENTLY & set(name):
+    if unicodedata.normalize("NFKC", text) != text or text.lower() != text.casefold():
         return None
     if not all(character in ".-_" or unicodedata.category(character)[0] in "LMN" for character in name):
         return None

@@ -54,7 +54,7 @@ class ToolPermissionHook:
         LimitsError: If a value makes no sense.
     """
 
-    __slots__ = ("_allow", "_always", "_ask", "_ask_with", "_clock", "_deny", "_queue", "_timeout", "_why")
+    __slots__ = ("_allow", "_always", "_ask", "_ask_with", "_clock", "_deny", "_open", "_queue", "_timeout", "_why")
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class ToolPermissionHook:
         self._clock = clock
         self._queue = _Queue(clock)
         self._always: set[str] = set()
+        self._open: dict[int, CancellationToken] = {}
         self._why: dict[int, str] = {}
 
     @property
@@ -96,6 +97,13 @@ class ToolPermissionHook:
         """Say why a call was denied."""
         return self._why.pop(id(ctx), "The tool may be used.")
 
+    def release(self, ctx: ToolCallContext) -> None:
+        """Withdraw what is being asked about a call: it does not run any more, whatever the answer."""
+        self._why.pop(id(ctx), None)
+        withdrawn = self._open.get(id(ctx))
+        if withdrawn is not None:
+            withdrawn.cancel("the call does not run any more")
+
     def _objection(self, ctx: ToolCallContext) -> str | None:
         """Return why a call may not run, or None if it may."""
         name = ctx.tool_name or ""
@@ -109,19 +117,24 @@ class ToolPermissionHook:
         return None
 
     def _answer(self, ctx: ToolCallContext, name: str) -> str | None:
+        """Ask when it is this call's turn; return the objection."""
         until = self._clock.monotonic() + self._timeout
-        with self._queue.turn(until) as came:
-            if name in self._always:
-                return None
-            left = until - self._clock.monotonic()
-            if not came or left <= 0:
-                return f"Nobody could be asked about the tool {name!r} in time."
-            return self._put(ctx, name, left)
+        withdrawn = self._open[id(ctx)] = CancellationToken()
+        try:
+            with self._queue.turn(until, withdrawn) as came:
+                if name in self._always:
+                    return None
+                left = until - self._clock.monotonic()
+                if not came or left <= 0:
+                    return f"Nobody could be asked about the tool {name!r} in time."
+                return self._put(ctx, name, left, withdrawn)
+        finally:
+            self._open.pop(id(ctx), None)
 
-    def _put(self, ctx: ToolCallContext, name: str, seconds: float) -> str | None:
+    def _put(self, ctx: ToolCallContext, name: str, seconds: float, withdrawn: CancellationToken) -> str | None:
         """Ask, now; return the objection."""
-        withdrawn = CancellationToken()
         call = BlockingCall(partial(self._said, ctx, seconds, withdrawn))
+        withdrawn.on_cancel(lambda _: call.wake())
         call.wait(seconds, self._clock)
         if call.leave():
             withdrawn.cancel("nobody answered in time")
@@ -153,17 +166,18 @@ class _Queue:
         self._waiting: deque[threading.Event] = deque()
 
     @contextmanager
-    def turn(self, until: float) -> Generator[bool]:
-        """Wait for a turn and hold it; give whether it came in time."""
+    def turn(self, until: float, withdrawn: CancellationToken) -> Generator[bool]:
+        """Wait for a turn and hold it; give whether it came, in time and before the question was withdrawn."""
         mine = threading.Event()
         with self._lock:
             self._waiting.append(mine)
             if self._waiting[0] is mine:
                 mine.set()
+        withdrawn.on_cancel(lambda _: mine.set())
         try:
             while not mine.is_set() and (left := until - self._clock.monotonic()) > 0:
                 self._clock.wait(mine, left)
-            yield self._waiting[0] is mine
+            yield self._waiting[0] is mine and not withdrawn.is_cancelled
         finally:
             with self._lock:
                 self._waiting.remove(mine)
@@ -172,11 +186,15 @@ class _Queue:
 
 
 def question(ctx: ToolCallContext, seconds: float) -> str:
-    """Return what is shown on a terminal."""
-    arguments = ctx.arguments
-    shown = "" if arguments is None else f" with\n  {str(arguments)[:LONGEST_SHOWN]}\n "
+    """Return what is shown on a terminal: the tool, the beginning of its arguments, and what may be answered."""
     name = (ctx.tool_name or "a tool without a name").replace("\n", "\\n")
-    return f"\nMay {name} run{shown}? No answer within {format_duration(seconds)} is a no. [y]es, [a]lways, [N]o: "
+    asked = f"\nMay {name} run? "
+    if ctx.arguments is not None:
+        text = str(ctx.arguments)
+        rest = len(text) - LONGEST_SHOWN
+        more = f" ... and {rest:,} more characters" if rest > 0 else ""
+        asked = f"\nMay {name} run with these arguments?\n  {text[:LONGEST_SHOWN]}{more}\n"
+    return f"{asked}No answer within {format_duration(seconds)} is a no. [y]es, [a]lways, [N]o: "
 
 
 def _matching(patterns: tuple[str, ...], name: str) -> str | None:
