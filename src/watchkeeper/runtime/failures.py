@@ -19,6 +19,12 @@ from watchkeeper.runtime.patience import held_back
 DEGRADED: Final = "degraded"
 """Why a run goes on with the cheaper model: a hook said so."""
 
+CIRCUIT_OPEN: Final = "circuit_open"
+"""Why a model is passed over: its breaker lets nothing through."""
+
+UNASKED: Final = frozenset({DEGRADED, CIRCUIT_OPEN})
+"""Reasons for which a model was not even asked."""
+
 OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
 """Faults of the request: another model would answer it with the same."""
 
@@ -58,8 +64,8 @@ def may_pass_on(error: BaseException | None) -> TypeGuard[ProviderError]:
 def not_let_through(outcome: Outcome[ModelReply]) -> BaseException:
     """Return what is raised for a call that was not admitted."""
     stop = outcome.stop
-    if stop is not None and stop.reason == "circuit_open":
-        return UnansweredError("circuit_open", stop)
+    if stop is not None and stop.reason == CIRCUIT_OPEN:
+        return UnansweredError(CIRCUIT_OPEN, stop)
     if stop is not None:
         return WorkStoppedError(stop, outcome.error)
     said = f"The model may not be asked: {held_back(outcome)}."

@@ -25,6 +25,7 @@ from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
 from watchkeeper.runtime.failures import (
     DEGRADED,
     OWN_FAULTS,
+    UNASKED,
     UnansweredError,
     WorkStoppedError,
     may_pass_on,
@@ -78,8 +79,8 @@ class ModelCalls:
             try:
                 reply = await self._ask_in_use(turn, landing)
             except UnansweredError as error:
-                if failure is None or error.reason != "circuit_open":
-                    failure = error  # what a provider said tells more than that nobody asked it
+                if failure is None or error.reason not in UNASKED:
+                    failure = error  # what a provider said tells more than that it was not asked
                 if not self._switched(turn, error, landing):
                     raise self._given_up(failure) from failure.error
                 continue
@@ -151,6 +152,18 @@ class ModelCalls:
         now = self._home.clock.now()
         self._recorder.record(ModelSwitched(turn, left, candidate.label, failure.reason, failure.stop.message, now))
         return True
+
+    def switch_to(self, source: str, turn: int) -> str | None:
+        """Go on with the model of a source's escalation; return its label, or None if it cannot take over."""
+        wanted = self._plan.escalations.get(source)
+        candidate = None if wanted is None else self.line.named(wanted.model)
+        if candidate is None:
+            return None
+        left, now = self.line.in_use.label, self._home.clock.now()
+        self.line.take_over(candidate)
+        said = f"The advice of {source} was not heeded."
+        self._recorder.record(ModelSwitched(turn, left, candidate.label, "escalated", said, now))
+        return candidate.label
 
     def _given_up(self, failure: UnansweredError) -> WorkStoppedError:
         """Return what ends the work when nobody is left to ask."""

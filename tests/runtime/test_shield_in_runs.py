@@ -1,0 +1,479 @@
+"""What a run makes of what hooks and circuit breakers say about its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from watchkeeper.app.lineup import lineup
+from watchkeeper.containment.budget_window import BudgetWindowHook
+from watchkeeper.containment.circuit_breaker import CircuitBreakers, CircuitState
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.model_downgrade import ModelDowngradeHook
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import ToolMessage
+from watchkeeper.core.model import ModelRequest
+from watchkeeper.core.price import ModelPrice
+from watchkeeper.runtime.backoff import MAX_ATTEMPTS
+from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
+from watchkeeper.runtime.failures import is_outage
+from watchkeeper.runtime.result import RunResult
+from watchkeeper.tools.tool import tool
+
+DONE = Say(Report(1))
+Said = Decision | None
+
+
+class Hook:
+    """Says what a script has it say, then nothing; remembers what it was asked about."""
+
+    def __init__(self, *script: Said, always: Said = None, fallback_model: str | None = None) -> None:
+        self._script = iter(script)
+        self._always = always
+        self.fallback_model = fallback_model
+        self.asked: list[ToolCallContext] = []
+        self.released = 0
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Said:
+        self.asked.append(ctx)
+        return next(self._script, self._always)
+
+    before_tool_call = before_llm_call
+
+    def on_error(self, ctx: ToolCallContext, err: BaseException) -> Said:
+        return self.before_llm_call(ctx)
+
+    def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Said:
+        return self.before_llm_call(ctx)
+
+    def release(self, ctx: ToolCallContext) -> None:
+        self.released += 1
+
+
+class AnswerHook:
+    """Says something about answers."""
+
+    def __init__(self, *script: Said) -> None:
+        self._script = iter(script)
+
+    def before_llm_call(self, ctx: ToolCallContext) -> None:
+        return None
+
+    def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Said:
+        return next(self._script, None)
+
+
+@tool
+async def step() -> str:
+    """Take a step."""
+    return "ok"
+
+
+def model(name: str, script: Iterable[Any] | Callable[[ModelRequest], Any], **facts: Any) -> ScriptedModel:
+    made: Any = script
+    return ScriptedModel(made, name=name, provider=facts.pop("provider", f"of-{name}"), **facts)
+
+
+def down(fault: Any = "overloaded") -> ProviderError:
+    return ProviderError(f"it is {fault}", fault=fault, provider="p")
+
+
+def always_down(name: str, fault: Any = "overloaded", **facts: Any) -> ScriptedModel:
+    return model(name, lambda _: down(fault), **facts)
+
+
+def reason(result: RunResult[Any]) -> str:
+    assert result.stop is not None
+    return str(result.stop.reason)
+
+
+def switches(result: RunResult[Any]) -> list[tuple[int, str, str]]:
+    return [(each.turn, each.to_model, each.reason) for each in events(result, ModelSwitched)]
+
+
+def before_models(hook: Any) -> ShieldPipeline:
+    return ShieldPipeline(pre_dispatch=hook)
+
+
+def before_tools(hook: Any) -> ShieldPipeline:
+    return ShieldPipeline(tool_dispatch=hook)
+
+
+# --- model calls -----------------------------------------------------------------------------------------------------
+
+
+async def test_hooks_see_who_is_asked_and_what_it_may_cost() -> None:
+    hook = Hook()
+    prices = {"one": ModelPrice.per_million(1, 1)}
+    await play(agent(), model("one", [DONE], free=False), shield=before_models(hook), prices=prices)
+    (seen,) = hook.asked
+    assert (seen.kind, seen.model, seen.endpoint, seen.tool_name) == ("llm", "of-one:one", "of-one", "one")
+    assert seen.degraded is False
+    assert seen.cost_usd is not None
+    assert seen.cost_usd > 0
+
+
+async def test_a_halt_stops_the_run_without_a_last_turn_and_keeps_what_there_was() -> None:
+    """A last turn would be one more call that the hook forbids."""
+    one = model("one", [Calls((Call("step"),), text="So far: 1.")])
+    result = await play(agent(step), one, shield=before_models(Hook(None, Decision.HALT)))
+    assert reason(result) == "policy_halt"
+    assert result.partial == "So far: 1."
+    assert len(one.requests) == 1
+    assert result.usage.steps == 2  # the refused call took no step
+
+
+async def test_a_full_window_stops_the_run_as_a_rate_limit() -> None:
+    shield = before_models(BudgetWindowHook(2, degrade_threshold=1))
+    result = await play(agent(step), model("one", lambda _: Call("step")), shield=shield)
+    assert reason(result) == "provider_rate_limit"
+    assert len(events(result, ModelReplied)) == 2
+
+
+async def test_quarantine_stops_the_run() -> None:
+    result = await play(agent(), model("one", []), shield=before_models(Hook(Decision.QUARANTINE)))
+    assert reason(result) == "policy_quarantine"
+
+
+async def test_degrade_goes_on_with_the_cheaper_model_for_the_rest_of_the_run() -> None:
+    hook = Hook(None, Decision.DEGRADE, Decision.DEGRADE, always=Decision.DEGRADE, fallback_model="small")
+    one, small = model("one", [Call("step")]), model("small", [Call("step"), DONE])
+    result = await play(agent(step), one, shield=before_models(hook), fallback=[small])
+    assert result.output == Report(1)
+    assert switches(result) == [(2, "of-small:small", "degraded")]
+    assert result.answered_by == ("of-one:one", "of-small:small")
+    assert [seen.degraded for seen in hook.asked] == [False, False, True, True]
+
+
+async def test_the_cheaper_model_need_not_be_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Small(ScriptedModel):
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    small = Small([DONE], name="small", provider="of-small")
+    monkeypatch.setattr(f"{lineup.__module__}.model_from", {"of-small:small": small}.__getitem__)
+    hook = Hook(Decision.DEGRADE, fallback_model="of-small:small")
+    result = await play(agent(), model("one", []), shield=before_models(hook))
+    assert result.output == Report(1)
+    assert closed == ["small"]
+
+
+async def test_the_downgrade_hook_switches_when_its_share_is_spent() -> None:
+    """Once half of the fifty cents is spent, calls go to the model that was named."""
+    prices = {"one": ModelPrice.per_million(100, 500), "small": ModelPrice.per_million(1, 1)}
+    one, small = model("one", lambda _: Call("step"), free=False), model("small", [DONE], free=False)
+    shield = before_models(ModelDowngradeHook("of-small:small", at_cost_share=0.5))
+    limits = Limits(max_cost_usd="0.5", landing=None)
+    result = await play(agent(step), one, limits, shield=shield, fallback=[small], prices=prices)
+    assert result.output == Report(1)
+    assert switches(result) == [(14, "of-small:small", "degraded")]
+    assert result.cost == Decimal("0.26012")
+
+
+async def test_degrade_stops_where_no_cheaper_model_is_named() -> None:
+    one = model("one", [])
+    result = await play(agent(), one, shield=before_models(Hook(Decision.DEGRADE)))
+    assert reason(result) == "policy_halt"
+    assert one.requests == []
+
+
+async def test_degrade_stops_where_the_cheaper_model_was_down_in_this_turn() -> None:
+    """The other fallback takes over, the hook says DEGRADE again, and the cheaper one is not tried twice."""
+    hook = Hook(always=Decision.DEGRADE, fallback_model="small")
+    small, other = always_down("small", "auth"), model("other", [DONE])
+    result = await play(agent(), model("one", []), shield=before_models(hook), fallback=[other, small])
+    assert reason(result) == "provider_error"
+    assert len(small.requests) == 1
+    assert other.requests == []
+
+
+async def test_the_cheaper_model_that_is_asked_for_already_is_not_degraded() -> None:
+    hook = Hook(always=Decision.DEGRADE, fallback_model="of-one:one")
+    result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
+    assert result.output == Report(1)
+    assert switches(result) == []
+
+
+async def test_a_cheaper_model_without_a_price_is_refused_before_anything_is_spent() -> None:
+    hook = Hook(fallback_model="http://127.0.0.1:9/v1#mine")
+    one = model("one", [DONE])
+    with pytest.raises(UnpricedModelError, match="mine"):
+        await play(agent(), one, Limits(max_cost_usd=1), shield=before_models(hook))
+    assert one.requests == []
+
+
+async def test_an_unknown_cheaper_model_is_refused_before_anything_is_spent() -> None:
+    one = model("one", [DONE])
+    with pytest.raises(ConfigurationError, match="smal"):
+        await play(agent(), one, shield=before_models(Hook(fallback_model="smal")))
+    assert one.requests == []
+
+
+async def test_retry_is_asked_again_after_a_wait() -> None:
+    hook = Hook(Decision.RETRY, Decision.RETRY)
+    result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
+    assert result.output == Report(1)
+    assert 0.75 <= result.duration.total_seconds() <= 1.5
+    assert result.usage.retries == 0
+    assert result.usage.steps == 1
+
+
+async def test_retry_for_ever_ends() -> None:
+    hook = Hook(always=Decision.RETRY)
+    result = await play(agent(), model("one", []), shield=before_models(hook))
+    assert reason(result) == "policy_halt"
+    assert len(hook.asked) == MAX_ATTEMPTS
+
+
+async def test_queue_waits_until_the_hook_lets_it_pass() -> None:
+    hook = Hook(*[Decision.QUEUE] * 9)
+    result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
+    assert result.output == Report(1)
+    assert result.duration.total_seconds() > 60
+
+
+async def test_queue_waits_at_most_to_the_deadline() -> None:
+    hook = Hook(always=Decision.QUEUE)
+    result = await play(agent(), model("one", []), Limits(deadline="10m", landing=None), shield=before_models(hook))
+    assert reason(result) == "timeout"
+    assert result.duration.total_seconds() == pytest.approx(600, abs=1)
+
+
+async def test_what_waits_in_the_queue_ends_with_an_abort() -> None:
+    clock = TestClock()
+
+    class Aborting(Hook):
+        def before_llm_call(self, ctx: ToolCallContext) -> Said:
+            if len(self.asked) == 3:
+                raise KeyboardInterrupt
+            return super().before_llm_call(ctx)
+
+    with pytest.raises(KeyboardInterrupt):
+        await play(agent(), model("one", []), shield=before_models(Aborting(always=Decision.QUEUE)), clock=clock)
+
+
+async def test_a_broken_hook_holds() -> None:
+    class Broken:
+        def before_llm_call(self, ctx: ToolCallContext) -> None:
+            raise ValueError("a bug")
+
+    one = model("one", [])
+    result = await play(agent(), one, shield=before_models(Broken()))
+    assert reason(result) == "hook_failed"
+    assert one.requests == []
+
+
+# --- answers, failures, costs ----------------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_a_hook_halts_is_paid_for_and_not_used() -> None:
+    one = model("one", [DONE])
+    result = await play(agent(), one, shield=before_models(AnswerHook(Decision.HALT)))
+    assert reason(result) == "policy_halt"
+    assert result.output is None
+    assert result.usage.tokens.total == 120
+
+
+async def test_an_answer_that_a_hook_would_have_again_is_asked_for_again() -> None:
+    one = model("one", [Say(Report(0)), DONE])
+    result = await play(agent(), one, shield=before_models(AnswerHook(Decision.RETRY)))
+    assert result.output == Report(1)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["server"]
+    assert result.usage.retries == 1
+
+
+async def test_an_answer_that_degrades_is_asked_of_the_cheaper_model() -> None:
+    hook = AnswerHook(Decision.DEGRADE)
+    hook.fallback_model = "small"  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    one, small = model("one", [Say(Report(0))]), model("small", [DONE])
+    result = await play(agent(), one, shield=before_models(hook), fallback=[small])
+    assert result.output == Report(1)
+    assert switches(result) == [(1, "of-small:small", "degraded")]
+
+
+async def test_failures_are_tried_again_where_no_retry_hook_says_anything() -> None:
+    """The pipeline's own policy for failures is for callers who have no rule of their own."""
+    result = await play(agent(), model("one", [down(), DONE]), shield=before_models(Hook()))
+    assert result.output == Report(1)
+    assert events(result, SafetyEvent) == []
+
+
+async def test_a_retry_hook_that_halts_ends_the_attempts_with_this_model() -> None:
+    one, two = always_down("one"), model("two", [DONE])
+    result = await play(agent(), one, shield=ShieldPipeline(retry=Hook(Decision.HALT)), fallback=[two])
+    assert result.output == Report(1)
+    assert len(one.requests) == 1
+    assert switches(result) == [(1, "of-two:two", "overloaded")]
+
+
+async def test_a_retry_hook_that_halts_ends_the_run_where_nobody_else_is_left() -> None:
+    one = always_down("one")
+    result = await play(agent(), one, shield=ShieldPipeline(retry=Hook(Decision.HALT)))
+    assert reason(result) == "provider_error"
+    assert len(one.requests) == 1
+    assert [failed.retry_in for failed in events(result, ModelFailed)] == [None]
+
+
+async def test_a_retry_hook_that_abstains_leaves_it_to_the_run() -> None:
+    result = await play(agent(), model("one", [down(), DONE]), shield=ShieldPipeline(retry=Hook(Decision.RETRY)))
+    assert result.output == Report(1)
+
+
+async def test_a_budget_hook_that_halts_ends_the_work_and_the_run_lands() -> None:
+    hook = Hook(Decision.HALT)
+    one = model("one", [Call("step"), DONE])
+    result = await play(agent(step), one, shield=ShieldPipeline(budget=hook))
+    assert (reason(result), result.partial) == ("budget_exceeded", Report(1))
+    assert outcomes(result) == [("step", "denied")]
+
+
+# --- tool calls ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [Decision.HALT, Decision.QUARANTINE, Decision.DEGRADE])
+async def test_a_tool_hook_denies_that_call_only_and_the_model_is_told(said: Decision) -> None:
+    one = model("one", [Calls((Call("step"), Call("step"))), DONE])
+    result = await play(agent(step), one, shield=before_tools(Hook(said)))
+    assert result.output == Report(1)
+    assert outcomes(result) == [("step", "denied"), ("step", "ok")]
+    first, second = (message for message in one.requests[1].transcript if isinstance(message, ToolMessage))
+    assert first.is_error
+    assert first.text.startswith("step was not run, and nothing was changed: ")
+    assert said in first.text
+    assert not second.is_error
+    assert result.usage.tool_calls == 1
+
+
+@pytest.mark.parametrize("said", [Decision.RETRY, Decision.QUEUE])
+async def test_a_tool_call_that_waits_runs_later(said: Decision) -> None:
+    one = model("one", [Call("step"), DONE])
+    result = await play(agent(step), one, shield=before_tools(Hook(said)))
+    assert outcomes(result) == [("step", "ok")]
+    assert result.duration.total_seconds() > 0
+
+
+async def test_a_tool_call_that_is_put_off_for_ever_is_denied() -> None:
+    one = model("one", [Call("step"), DONE])
+    result = await play(agent(step), one, shield=before_tools(Hook(*[Decision.RETRY] * MAX_ATTEMPTS)))
+    assert outcomes(result) == [("step", "denied")]
+    assert result.output == Report(1)
+
+
+async def test_a_tool_call_that_waits_ends_at_the_deadline_and_the_run_lands() -> None:
+    one = model("one", [Call("step"), DONE])
+    hook = Hook(always=Decision.QUEUE)
+    result = await play(agent(step), one, Limits(deadline="10m"), shield=before_tools(hook))
+    assert (reason(result), result.partial) == ("timeout", Report(1))
+    assert outcomes(result) == [("step", "deadline")]
+
+
+async def test_a_tool_that_a_retry_hook_halts_is_not_repeated_and_the_run_goes_on() -> None:
+    ran: list[int] = []
+
+    @tool(retries=3)
+    async def fails() -> str:
+        """Fail."""
+        ran.append(1)
+        raise ValueError("no")
+
+    one = model("one", [Call("fails"), DONE])
+    result = await play(agent(fails), one, shield=ShieldPipeline(retry=Hook(Decision.HALT)))
+    assert result.output == Report(1)
+    assert outcomes(result) == [("fails", "crashed")]
+    assert len(ran) == 1
+
+
+async def test_a_tool_that_fails_is_repeated_where_no_retry_hook_says_anything() -> None:
+    @tool(retries=1)
+    async def fails() -> str:
+        """Fail."""
+        raise ValueError("no")
+
+    one = model("one", [Call("fails"), DONE])
+    result = await play(agent(fails), one, shield=before_tools(Hook()))
+    assert outcomes(result) == [("fails", "crashed"), ("fails", "crashed")]
+
+
+# --- circuit breakers ------------------------------------------------------------------------------------------------
+
+
+async def test_an_open_breaker_skips_a_model_at_once_without_spending_retries() -> None:
+    breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
+    breakers.of("of-one").record_failure()
+    one, two = always_down("one"), model("two", [DONE])
+    result = await play(agent(), one, fallback=[two], breakers=breakers)
+    assert result.output == Report(1)
+    assert one.requests == []
+    assert switches(result) == [(1, "of-two:two", "circuit_open")]
+    assert (result.usage.retries, result.usage.steps) == (0, 1)
+
+
+async def test_a_breaker_that_opens_ends_the_retries() -> None:
+    breakers = CircuitBreakers(failure_threshold=2, clock=TestClock())
+    one = always_down("one")
+    result = await play(agent(), one, fallback=[model("two", [DONE])], breakers=breakers)
+    assert result.output == Report(1)
+    assert len(one.requests) == 2
+    assert breakers.of("of-one").state is CircuitState.OPEN
+
+
+async def test_without_a_fallback_an_open_breaker_stops_the_run() -> None:
+    breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
+    one = model("one", [Call("step"), down()])
+    result = await play(agent(step), one, breakers=breakers)
+    assert reason(result) == "circuit_open"
+    assert len(one.requests) == 2
+
+
+async def test_what_a_provider_said_is_told_rather_than_that_nobody_asked_it() -> None:
+    breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
+    breakers.of("of-two").record_failure()
+    result = await play(agent(), always_down("one", "auth"), fallback=[model("two", [])], breakers=breakers)
+    assert reason(result) == "provider_error"
+    assert result.stop is not None
+    assert "it is auth" in result.stop.message
+
+
+async def test_a_run_with_fallbacks_has_breakers_of_its_own() -> None:
+    """Five failures in a row open them; the next turn does not ask again."""
+    one = model("one", [*[down()] * MAX_ATTEMPTS])
+    two = model("two", [Call("step"), down("auth")])
+    result = await play(agent(step), one, fallback=[two])
+    assert reason(result) == "provider_error"
+    assert len(one.requests) == MAX_ATTEMPTS
+    assert switches(result) == [(1, "of-two:two", "overloaded"), (2, "of-one:one", "auth")]
+
+
+async def test_tools_pass_the_breakers_of_providers() -> None:
+    @tool
+    async def fails() -> str:
+        """Fail."""
+        raise ValueError("no")
+
+    breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
+    result = await play(agent(fails), model("one", [Call("fails"), Call("fails"), DONE]), breakers=breakers)
+    assert outcomes(result) == [("fails", "crashed"), ("fails", "crashed")]
+    assert dict(breakers.states()) == {"of-one": CircuitState.CLOSED}
+
+
+@pytest.mark.parametrize(
+    ("fault", "outage"),
+    [("overloaded", True), ("auth", True), ("bad_request", False), ("context_full", False), ("refused", False)],
+)
+def test_only_what_a_provider_has_to_answer_for_is_an_outage(fault: Any, outage: bool) -> None:
+    assert is_outage(down(fault)) is outage
+
+
+def test_an_unexpected_error_is_an_outage() -> None:
+    assert is_outage(ValueError("a bug"))
