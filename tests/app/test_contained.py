@@ -384,10 +384,11 @@ def test_values_that_make_no_sense_are_refused_by_name(named: dict[str, Any], sa
 
 
 def test_what_is_said_twice_or_does_not_exist_is_refused() -> None:
+    misspelt: Any = {"max_stepz": 1}
     with pytest.raises(ConfigurationError, match="max_steps"):
         contained(limits=Limits(), max_steps=1)
     with pytest.raises(TypeError, match="max_stepz"):
-        contained(max_stepz=1)  # type: ignore[arg-type]
+        contained(**misspelt)
     with pytest.raises(ConfigurationError, match="ModelPrice"):
         contained(prices=cast("Any", {"gpt": 2}))
 
