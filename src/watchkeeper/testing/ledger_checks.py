@@ -1,0 +1,357 @@
+"""What every ledger must do: a conformance suite for implementations of `Ledger`, independent of any test runner.
+
+`check_ledger(make)` holds a ledger to the rules of one process; `shared_ledger_checks` to those of several. Each check
+begins with a fresh ledger and raises an AssertionError that says what was expected. They use threads, but no real time,
+no files and no network of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from watchkeeper.containment.account import COST, NOTHING, RETRIES, STEPS, TOTAL_TOKENS, Account
+from watchkeeper.containment.admission import Admitted, Waits
+from watchkeeper.containment.call import CallRequest
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.containment.ledger import Grant, Ledger, Refused, Waiter
+from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
+
+MakeLedger = Callable[[], Ledger]
+"""Returns a fresh ledger that knows nothing."""
+
+THREADS: Final = 8
+CENT: Final = NANOS_PER_USD // 100
+
+
+def check_ledger(make: MakeLedger) -> None:
+    """Hold a ledger to the rules that every ledger keeps.
+
+    Args:
+        make: Returns a fresh ledger; called once for every check.
+
+    Raises:
+        AssertionError: If it breaks one of them.
+    """
+    for check in CHECKS:
+        check(make())
+
+
+# --- what the checks are written with ---------------------------------------------------------------------------------
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    """Raise an AssertionError unless something is as it should be."""
+    if found != wanted:
+        raise AssertionError(f"{what}: expected {wanted!r}, found {found!r}")
+
+
+def ceilings(**given: Any) -> Limits:
+    """Return limits with these ceilings and none other, and a hard stop at each."""
+    lifted: dict[str, Any] = dict.fromkeys(("deadline", "max_total_tokens", "max_retries", "max_turns", "landing"))
+    return Limits(**{**lifted, **given})
+
+
+def opened(ledger: Ledger, parent: Account | None = None, *, key: str | None = "job", **given: Any) -> Account:
+    """Open an account with these ceilings; one at the root has a key, as that of a context has."""
+    account = Account(ceilings(**given), parent, key=None if parent else key)
+    ledger.open(account)
+    return account
+
+
+def costing(nanos: int, **fields: Any) -> CallRequest:
+    """Return a request whose worst case is exactly so many nano-dollars."""
+    return CallRequest(fields.pop("kind", "llm"), estimate=Estimate(input_nanos=nanos), **fields)
+
+
+def asked(ledger: Ledger, account: Account, request: CallRequest) -> tuple[Demand, Grant]:
+    """Ask for admission."""
+    demand = Demand(account, request)
+    return demand, ledger.admit(demand, 0.0)
+
+
+def admitted(ledger: Ledger, account: Account, request: CallRequest) -> Demand:
+    """Ask for admission that must be granted."""
+    demand, grant = asked(ledger, account, request)
+    expect("a call that fits", type(grant), Admitted)
+    return demand
+
+
+def reason(grant: Grant) -> str:
+    """Return why a call is refused."""
+    return grant.stop.reason if isinstance(grant, Refused) else f"{type(grant).__name__}"
+
+
+def race(work: Callable[[int], object], threads: int = THREADS) -> None:
+    """Run something on several threads that start together; raise what any of them raised."""
+    barrier = threading.Barrier(threads)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    for error in errors:
+        raise error
+
+
+class Executions:
+    """Counts executions and adds up costs, under threads."""
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        self.count = 0
+        self.cost = 0
+        self._lock = threading.Lock()
+
+    def add(self, cost: int = 0) -> None:
+        """Count one."""
+        with self._lock:
+            self.count += 1
+            self.cost += cost
+
+
+def until_refused(
+    ledger: Ledger,
+    account: Account,
+    request: CallRequest,
+    executions: Executions,
+    *,
+    cost: int = 0,
+    fails: bool = False,
+) -> str:
+    """Make one call after another until one is refused, and return why; a call that must wait asks again when told."""
+    while True:
+        demand = Demand(account, request)
+        grant = ledger.admit(demand, 0.0)
+        if isinstance(grant, Waits):
+            told = threading.Event()
+            waiter = Waiter(demand, ())
+            waiter.notify = told.set
+            while isinstance(grant, Waits):
+                grant = ledger.admit(demand, 0.0, waiter)
+                if isinstance(grant, Waits):
+                    if waiter.last_chance:
+                        return "waited in vain"
+                    told.wait()
+                    told.clear()
+            ledger.withdraw(waiter, 0.0)
+        if isinstance(grant, Refused):
+            return grant.stop.reason
+        executions.add(cost)
+        ledger.settle(demand, Charge(cost_nanos=cost), fails, 0.0)
+
+
+# --- one ledger -------------------------------------------------------------------------------------------------------
+
+
+def check_exact_steps(ledger: Ledger) -> None:
+    """As many calls run as there are steps, whoever races for them; the first refusal latches its stop."""
+    executions = Executions()
+    account = opened(ledger, max_steps=100)
+    race(lambda _: until_refused(ledger, account, CallRequest("llm"), executions))
+    expect("calls under max_steps=100", executions.count, 100)
+    expect("the latched stop", account.stop and account.stop.reason, "step_limit_exceeded")
+
+
+def check_one_step(ledger: Ledger) -> None:
+    """Of many calls that race for one step, one runs."""
+    executions = Executions()
+    account = opened(ledger, max_steps=1)
+    race(lambda _: until_refused(ledger, account, CallRequest("llm"), executions))
+    expect("calls under max_steps=1", executions.count, 1)
+
+
+def check_failures(ledger: Ledger) -> None:
+    """Failures never exceed the retries, even if all calls fail at once."""
+    executions = Executions()
+    account = opened(ledger, max_retries=10)
+    request = CallRequest("llm", spends_retry_on_error=True)
+    race(lambda _: until_refused(ledger, account, request, executions, fails=True))
+    expect("failures under max_retries=10", executions.count, 10)
+    expect("retries booked", account.settled[RETRIES], 10)
+
+
+def check_cost(ledger: Ledger) -> None:
+    """What is spent under known worst cases never exceeds the ceiling, and what is not spent comes back."""
+    executions = Executions()
+    account = opened(ledger, max_cost_usd=1)
+    race(
+        lambda number: until_refused(
+            ledger, account, costing(30 * CENT), executions, cost=(number % 4) * 10 * CENT + CENT
+        )
+    )
+    expect("the ceiling of $1 is kept", executions.cost <= 100 * CENT, True)
+    expect("the ceiling of $1 is used", executions.cost > 70 * CENT, True)
+    expect("what is booked is what was spent", account.settled[COST], executions.cost)
+    expect("what is still reserved", tuple(account.reserved), NOTHING)
+
+
+def check_reservation(ledger: Ledger) -> None:
+    """An admitted call's worst case is nobody else's until it is settled; the settled truth remains."""
+    account = opened(ledger, max_cost_usd=1)
+    demand = admitted(ledger, account, costing(60 * CENT))
+    expect("reserved while it runs", account.reserved[COST], 60 * CENT)
+    expect("a second one", type(asked(ledger, account, costing(60 * CENT))[1]), Waits)
+    ledger.settle(demand, Charge(TokenUsage(10, 5), 20 * CENT), False, 0.0)
+    expect("reserved afterwards", tuple(account.reserved), NOTHING)
+    expect("settled afterwards", (account.settled[COST], account.settled[TOTAL_TOKENS]), (20 * CENT, 15))
+    ledger.settle(admitted(ledger, account, costing(80 * CENT)), Charge(cost_nanos=80 * CENT), False, 0.0)
+    expect("a spent ceiling", reason(asked(ledger, account, costing(0))[1]), "budget_exceeded")
+
+
+def check_refund(ledger: Ledger) -> None:
+    """A refund undoes all of an admission: the reservation, and the step."""
+    account = opened(ledger, max_cost_usd=1, max_steps=1)
+    before = (account.settled.copy(), account.reserved.copy())
+    ledger.refund(admitted(ledger, account, costing(60 * CENT, spends_retry_on_error=True)), 0.0)
+    expect("figures after a refund", (account.settled, account.reserved), before)
+    admitted(ledger, account, costing(60 * CENT))
+
+
+def check_correction(ledger: Ledger) -> None:
+    """A late result replaces what was booked for it."""
+    account = opened(ledger)
+    demand = admitted(ledger, account, costing(60 * CENT))
+    booked = Charge(TokenUsage(100, 0), 60 * CENT)
+    ledger.settle(demand, booked, True, 0.0)
+    ledger.correct(demand, booked, Charge(TokenUsage(3, 4), 5 * CENT), 0.0)
+    expect("settled after a correction", (account.settled[COST], account.settled[TOTAL_TOKENS]), (5 * CENT, 7))
+
+
+def check_unknown_price(ledger: Ledger) -> None:
+    """A cost that nobody knows is noted, never taken for nothing."""
+    account = opened(ledger)
+    ledger.settle(admitted(ledger, account, costing(0)), Charge(cost_nanos=None), False, 0.0)
+    expect("unpriced", account.unpriced, True)
+
+
+def check_refusal_costs_nothing(ledger: Ledger) -> None:
+    """A refused call leaves no trace in the figures, and its stop stays."""
+    account = opened(ledger, max_cost_usd=1)
+    first = asked(ledger, account, costing(200 * CENT))[1]
+    expect("too dear a call", reason(first), "budget_exceeded")
+    expect("that very refusal latched", isinstance(first, Refused) and first.latched, True)
+    again = asked(ledger, account, costing(1))[1]
+    expect("after it", (reason(again), isinstance(again, Refused) and again.latched), ("budget_exceeded", False))
+    expect("figures", (sum(account.settled), tuple(account.reserved)), (0, NOTHING))
+
+
+def check_latch(ledger: Ledger) -> None:
+    """The first stop of its kind stays; a stop of work lets a landing turn pass, a stop of everything nothing."""
+    account = opened(ledger)
+    stop, other = Stop("aborted", "caller", "one"), Stop("aborted", "caller", "other")
+    expect("the first stop of work", ledger.latch(account, stop, True, 0.0), True)
+    expect("the second", ledger.latch(account, other, True, 0.0), False)
+    expect("work", reason(asked(ledger, account, costing(0))[1]), "aborted")
+    ledger.settle(admitted(ledger, account, costing(0, phase="landing")), Charge(), False, 0.0)
+    expect("a stop of everything", ledger.latch(account, stop, False, 0.0), True)
+    expect("landing", reason(asked(ledger, account, costing(0, phase="landing"))[1]), "aborted")
+
+
+def check_deadline(ledger: Ledger) -> None:
+    """A call after the deadline is refused; one before it is not."""
+    account = opened(ledger)
+    account.deadline_at = account.work_until = 5.0
+    late = Demand(account, costing(0))
+    admitted(ledger, account, costing(0))
+    expect("at the deadline", reason(ledger.admit(late, 5.0)), "timeout")
+
+
+def check_tree(ledger: Ledger) -> None:
+    """What a child uses counts above it, and a parent's ceiling bounds all its children together."""
+    parent = opened(ledger, max_steps=3)
+    one, two = opened(ledger, parent), opened(ledger, parent, max_steps=2)
+    for child in (one, two, two):
+        ledger.settle(admitted(ledger, child, costing(CENT)), Charge(cost_nanos=CENT), False, 0.0)
+    expect("steps", [account.settled[STEPS] for account in (parent, one, two)], [3, 1, 2])
+    expect("cost", [account.settled[COST] for account in (parent, one, two)], [3 * CENT, CENT, 2 * CENT])
+    expect("a fourth", reason(asked(ledger, one, costing(0))[1]), "step_limit_exceeded")
+    expect("stops stay with those who asked", (parent.stop, two.stop), (None, None))
+
+
+def check_landing(ledger: Ledger) -> None:
+    """A step is kept for the landing turn, passes nobody else, and comes back when the account is closed."""
+    parent = opened(ledger, max_steps=3)
+    child = opened(ledger, parent, landing=Landing())
+    expect("kept for landing", parent.reserved[STEPS], 1)
+    for _ in range(2):
+        ledger.settle(admitted(ledger, child, costing(0)), Charge(), False, 0.0)
+    expect("work past what is kept", reason(asked(ledger, child, costing(0))[1]), "step_limit_exceeded")
+    ledger.close(child, 0.0)
+    expect("kept after it was closed", tuple(parent.reserved), NOTHING)
+    ledger.close(child, 0.0)
+    admitted(ledger, parent, costing(0))
+
+
+def check_waiting(ledger: Ledger) -> None:
+    """Who waits for others is told when they give back; who has withdrawn is not; who waits for nobody is refused."""
+    account = opened(ledger, max_cost_usd=1)
+    first = admitted(ledger, account, costing(60 * CENT))
+    waiters = [Waiter(Demand(account, costing(60 * CENT)), ()) for _ in range(2)]
+    for waiter in waiters:
+        expect("one too many", type(ledger.admit(waiter.demand, 0.0, waiter)), Waits)
+    ledger.withdraw(waiters[0], 0.0)
+    ledger.withdraw(waiters[0], 0.0)
+    expect("told too early", [waiter.told for waiter in waiters], [False, False])
+    ledger.settle(first, Charge(cost_nanos=10 * CENT), False, 0.0)
+    expect("told", [waiter.told for waiter in waiters], [False, True])
+    expect("asked again", type(ledger.admit(waiters[1].demand, 0.0, waiters[1])), Admitted)
+    inner = Waiter(Demand(account, costing(60 * CENT)), (waiters[1].demand,))
+    ledger.admit(inner.demand, 0.0, inner)
+    expect("nobody else can give way", (inner.told, inner.last_chance), (True, True))
+    ledger.withdraw(inner, 0.0)
+    ledger.settle(waiters[1].demand, Charge(), False, 0.0)
+    expect("all is given back", tuple(account.reserved), NOTHING)
+
+
+def check_figures_add_up(ledger: Ledger) -> None:
+    """After calls of all kinds that end in all ways, raced by threads, nothing stays reserved anywhere."""
+    parent = opened(ledger, max_cost_usd=1000, max_steps=100_000)
+    children = [opened(ledger, parent, max_cost_usd=500, max_retries=1000) for _ in range(2)]
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            request = costing(CENT, spends_retry_on_error=bool(turn % 2), kind="tool" if turn % 3 else "llm")
+            demand = admitted(ledger, children[number % 2], request)
+            if turn % 5 == 0:
+                ledger.refund(demand, 0.0)
+            else:
+                ledger.settle(demand, Charge(cost_nanos=turn), turn % 4 == 0, 0.0)
+
+    race(work)
+    for account in (parent, *children):
+        expect("reserved in the end", tuple(account.reserved), NOTHING)
+    spent = THREADS * sum(turn for turn in range(20) if turn % 5)
+    expect("spent", (parent.settled[COST], sum(child.settled[COST] for child in children)), (spent, spent))
+
+
+CHECKS: Final[Sequence[Callable[[Ledger], None]]] = (
+    check_exact_steps,
+    check_one_step,
+    check_failures,
+    check_cost,
+    check_reservation,
+    check_refund,
+    check_correction,
+    check_unknown_price,
+    check_refusal_costs_nothing,
+    check_latch,
+    check_deadline,
+    check_tree,
+    check_landing,
+    check_waiting,
+    check_figures_add_up,
+)
