@@ -671,7 +671,7 @@ def test_abort_returns_from_sync_work_on_a_worker_at_once(clock: TestClock) -> N
     outcome = gate.call_llm(slow)
     go_on.set()
     assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
-    until_other_thread(lambda: not gate._passage._flights)  # pyright: ignore[reportPrivateUsage]
+    until_other_thread(lambda: not gate._passage.flights)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_sync_work_in_time_returns_its_value_from_the_worker(clock: TestClock) -> None:

@@ -29,10 +29,12 @@ from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of,
 from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.guards import Entry, Guards
 from watchkeeper.containment.incidents import Incidents
+from watchkeeper.containment.leaving import finish, leave_behind
 from watchkeeper.containment.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.containment.shared_account import account_above
 from watchkeeper.containment.snapshot import ContextSnapshot
 from watchkeeper.containment.waiting import block_for_turn, wait_turn
 from watchkeeper.containment.wrapping import CostOf, metered, plain, with_ticket, wrapped
@@ -122,7 +124,8 @@ class ExecutionContext:
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         key = None if parent else incidents.metadata.chain_id
-        account: Account = Account(limits, parent._account if parent else None, name, key=key)
+        above = account_above(limits, parent._account if parent else None, tree.ledger)
+        account: Account = Account(limits, above, name, key=key)
         self._account = account
         self.deadline: Deadline | None
         self.work_deadline: Deadline | None
@@ -217,9 +220,9 @@ class ExecutionContext:
         finally:
             step_out(mark)
         if flight.left is None:
-            return passage.finish(flight, value, error, meter)
+            return finish(passage, flight, value, error, meter)
         foreign = flight.disarm()
-        outcome, late = passage.leave_behind(flight, meter)
+        outcome, late = leave_behind(passage, flight, meter)
         flight.left.add_done_callback(late.finished)
         if foreign or not isinstance(error, LeftBehindError):
             raise error if error is not None and not foreign else CancelledError
@@ -251,12 +254,12 @@ class ExecutionContext:
         finally:
             step_out(mark)
         if flight.thread is None:
-            outcome: Outcome[T] = passage.finish(flight, value, error, meter)
+            outcome: Outcome[T] = finish(passage, flight, value, error, meter)
             if isinstance(error, UnrunCoroutineError):
                 raise error
             return outcome
         flight.disarm()
-        outcome, late = passage.leave_behind(flight, meter)
+        outcome, late = leave_behind(passage, flight, meter)
         flight.thread.when_late(late.arrive)
         if error is not None and not isinstance(error, LeftBehindError):
             raise error

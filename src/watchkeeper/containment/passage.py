@@ -1,29 +1,25 @@
-"""How one context's calls come in and go out: entering, being refused, ending, being left behind.
+"""How one context's calls come in: admitted, past the guards, or refused; and what stops them.
 
-Every call that enters is settled and recorded exactly once, whatever becomes of it. `Passage` knows nothing of how the
-work is run (`flight` for coroutines, `blocking` for threads) and nothing of the context that owns it.
+`admission.decide` says whether a call is admitted, the guards may still turn it back; then everything that was reserved
+for it is given back. How calls go out again is in `leaving`. A passage knows nothing of how the work is run (`flight`
+for coroutines, `blocking` for threads) and nothing of the context that owns it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
-from watchkeeper.containment.account import COST, RETRIES, STEPS, Account
+from watchkeeper.containment.account import COST, STEPS, Account
 from watchkeeper.containment.admission import Admitted, Waits
-from watchkeeper.containment.call import CallRequest, Meter, Outcome
+from watchkeeper.containment.call import CallRequest, Outcome
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import NO_TOKENS, Charge
-from watchkeeper.containment.figures import retries_left, retries_of, stop_of, usage_of, work_stop_of
-from watchkeeper.containment.flight import CURRENT, NEVER, Flight, Interruption
+from watchkeeper.containment.estimate import NO_TOKENS
+from watchkeeper.containment.figures import retries_of, stop_of, usage_of, work_stop_of
+from watchkeeper.containment.flight import CURRENT, NEVER, Flight
 from watchkeeper.containment.guards import Entry, Guards
 from watchkeeper.containment.incidents import Incidents
-from watchkeeper.containment.late import LateResult, all_reserved, measure
 from watchkeeper.containment.ledger import Ledger, Refused, Waiter
 from watchkeeper.containment.nodes import Ending, Node, NodeStatus, NodeStore
 from watchkeeper.containment.operations import Operations
@@ -35,9 +31,7 @@ from watchkeeper.containment.stops import (
     circuit_open,
     exhausted,
     expired,
-    no_retry_left,
     operation_exhausted,
-    overran,
     said_by_hook,
 )
 from watchkeeper.core.cancellation import CancellationToken
@@ -51,7 +45,14 @@ T = TypeVar("T")
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
 
 
-CALL_STOPS: Final = ("circuit_open", "provider_rate_limit", "provider_error", "policy_halt", "policy_quarantine")
+CALL_STOPS: Final = (
+    "circuit_open",
+    "provider_rate_limit",
+    "provider_error",
+    "policy_halt",
+    "policy_quarantine",
+    "hook_failed",
+)
 """Reasons that stop one call and not the chain."""
 
 
@@ -64,21 +65,15 @@ class Tree(NamedTuple):
     guards: Guards | None
 
 
-class Ended(NamedTuple):
-    """How the work of a call ended."""
-
-    flight: Flight
-    value: Any
-    error: Exception | None
-    charge: Charge
-    reason: Interruption | None
-    now: float
-
-
 class Passage:
     """The calls of one context.
 
     Attributes:
+        clock: Where time comes from.
+        ledger: Where reservations are kept.
+        store: Its nodes.
+        flights: Calls under way, and those that were left behind and are not over yet.
+        operations: Failures of operations with a retry policy of their own.
         account: Who pays.
         incidents: Where stops are reported.
         cancellation: Cancelled by an abort here or above.
@@ -88,28 +83,28 @@ class Passage:
     """
 
     __slots__ = (
-        "_clock",
-        "_flights",
         "_guards",
-        "_ledger",
         "_numbers",
-        "_operations",
         "_priced",
-        "_store",
         "aborted",
         "account",
         "cancellation",
+        "clock",
         "closed",
+        "flights",
         "incidents",
+        "ledger",
+        "operations",
         "snapshot_at_stop",
+        "store",
     )
 
     def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
         """Open for calls."""
-        self._clock, self._ledger, self._numbers, self._guards = tree
-        self._store = NodeStore(tree.clock)
-        self._flights: dict[int, Flight] = {}
-        self._operations = Operations()
+        self.clock, self.ledger, self._numbers, self._guards = tree
+        self.store = NodeStore(tree.clock)
+        self.flights: dict[int, Flight] = {}
+        self.operations = Operations()
         self._priced = account.has_ceiling(COST)
         self.account = account
         self.cancellation = cancellation
@@ -139,11 +134,11 @@ class Passage:
                 " lift max_cost_usd"
             )
         outer = CURRENT.get()
-        now = self._clock.monotonic()
-        if request.max_retries is not None and self._operations.exhausted(request):
+        now = self.clock.monotonic()
+        if request.max_retries is not None and self.operations.exhausted(request):
             return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
         demand = Demand(self.account, request, outer.covered() if outer else ())
-        grant = self._ledger.admit(demand, now)
+        grant = self.ledger.admit(demand, now)
         if type(grant) is Admitted:
             if self._guards is None:
                 return self._begin(request, demand, outer, now)
@@ -155,10 +150,10 @@ class Passage:
     def ask_again(self, request: CallRequest, waiter: Waiter) -> Flight | Outcome[Any] | Entry | None:
         """Ask for admission on behalf of a call that waits; None if it has to go on waiting."""
         outer = CURRENT.get()
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self.closed:
             return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
-        grant = self._ledger.admit(waiter.demand, now, waiter)
+        grant = self.ledger.admit(waiter.demand, now, waiter)
         if type(grant) is Admitted:
             if self._guards is None:
                 return self._begin(request, waiter.demand, outer, now)
@@ -176,7 +171,7 @@ class Passage:
 
     def give_up(self, waiter: Waiter) -> None:
         """Stop waiting; harmless if the call has entered or was refused."""
-        self._ledger.withdraw(waiter, self._clock.monotonic())
+        self.ledger.withdraw(waiter, self.clock.monotonic())
 
     def phase_ends(self, request: CallRequest) -> float:
         """Return the instant at which the phase of a call is over."""
@@ -210,7 +205,7 @@ class Passage:
             event: What the pipeline said against it, if it did.
             answered: Whether the pipeline answered at all in the time it had.
         """
-        request, outer, now = entry.request, CURRENT.get(), self._clock.monotonic()
+        request, outer, now = entry.request, CURRENT.get(), self.clock.monotonic()
         late = self._too_late(request, now)
         if late is not None:
             self.turn_back(entry)
@@ -233,7 +228,7 @@ class Passage:
 
     def turn_back(self, entry: Entry) -> None:
         """Undo the admission of a call that does not run after all."""
-        self._ledger.refund(entry.demand, self._clock.monotonic())
+        self.ledger.refund(entry.demand, self.clock.monotonic())
         entry.turn_back()
 
     def _too_late(self, request: CallRequest, now: float) -> Refused | None:
@@ -245,7 +240,7 @@ class Passage:
             return Refused(stop, latched=False)
         if now < self.phase_ends(request):
             return None
-        return self._time_is_over(landing=request.phase == "landing", now=now)
+        return self.time_is_over(landing=request.phase == "landing", now=now)
 
     def check_egress(self, url: str, method: str) -> Decision:
         """Ask the hooks about a request to the outside; nothing leaves once everything is stopped."""
@@ -274,8 +269,8 @@ class Passage:
             flight.expires_at = until
         if own:
             flight.overrun = "call_timeout"
-        self._flights[node.number] = flight
-        self._store.add(node)
+        self.flights[node.number] = flight
+        self.store.add(node)
         if self.closed or self.cancellation.is_cancelled:  # since it was admitted
             flight.interrupt("closed" if self.closed else "aborted")
         return flight
@@ -293,136 +288,8 @@ class Passage:
         node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
         status = STATUS_OF_REFUSAL.get(reason, "halted")
         node.ending = Ending(now, status, 0, NO_TOKENS, 0, reason, None, None)
-        self._store.add(node)
+        self.store.add(node)
         return node
-
-    # --- out ----------------------------------------------------------------------------------------------------------
-
-    def finish(self, flight: Flight, value: Any, error: BaseException | None, meter: Meter[Any] | None) -> Outcome[Any]:
-        """Settle and record a call whose work has ended; raise what must not be swallowed."""
-        struck = flight.struck
-        foreign = flight.disarm()
-        now = self._clock.monotonic()
-        reason = flight.interrupted
-        if reason is None:
-            reason = flight.overrun if now >= flight.expires_at else None
-        elif reason in ("aborted", "closed") and not struck:
-            reason = None  # it ended by itself before the interruption reached it
-        overrun = reason in ("deadline", "call_timeout")
-        if foreign and (error is None or isinstance(error, Exception)):
-            error = asyncio.CancelledError()
-        elif struck and not foreign and isinstance(error, asyncio.CancelledError):
-            error = overran(flight) if overrun else None
-        charge, broken = measure(flight, value, error, meter)
-        if broken is not None and not isinstance(broken, Exception):
-            error, broken = broken, None
-        if error is not None and not isinstance(error, Exception):
-            stop_reason = "timeout" if reason == "deadline" else reason
-            self._record(flight, charge, "timeout" if overrun else "aborted", stop_reason, error, now)
-            raise error
-        if overrun and error is None:
-            error = overran(flight)
-        if reason is None and error is None:
-            self._record(flight, charge, "ok", None, broken, now)
-            event = flight.entry.answered(value) if flight.entry is not None else None
-            if event is None:
-                return Outcome(Decision.ALLOW, value, broken, None, None, flight.node)
-            self._mark(flight, event.event_type, "halted")
-            self.incidents.record(event)
-            return Outcome(event.decision, value, broken, event.event_type, said_by_hook(event), flight.node)
-        return self._conclude(Ended(flight, value, error, charge, reason, now))
-
-    def leave_behind(self, flight: Flight, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
-        """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
-        number, reason = flight.node.number, flight.interrupted
-        charge = all_reserved(flight)
-        late = LateResult(flight, charge, meter, self._ledger, self._clock, partial(self._flights.pop, number, None))
-        error = overran(flight) if reason in ("deadline", "call_timeout") else None
-        outcome = self._conclude(Ended(flight, None, error, charge, reason, self._clock.monotonic()))
-        self._flights[number] = flight
-        return outcome, late
-
-    def _conclude(self, ended: Ended) -> Outcome[Any]:
-        """Settle and record a call that failed, overran or was stopped."""
-        flight, value, error, charge, reason, now = ended
-        if reason is None or reason == "call_timeout":
-            return self._fail(ended)
-        account, landing = self.account, flight.demand.landing
-        if reason == "deadline":
-            over = self._time_is_over(landing=landing, now=now)
-            self._record(flight, charge, "timeout", "timeout", error, now)
-            if over.latched:
-                self.stopped(expired(account, landing=landing))
-            stop = over.stop
-        else:
-            stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
-            self._record(flight, charge, "aborted", stop.reason, error, now)
-        return Outcome(Decision.HALT, value, error, stop.reason, stop, flight.node)
-
-    def _fail(self, ended: Ended) -> Outcome[Any]:
-        """Settle and record a call that failed by itself or overran its own time-out; nothing is latched."""
-        flight, value, error, charge, reason, now = ended
-        self._record(flight, charge, "timeout" if reason else "error", reason, error, now)
-        request = flight.request
-        event = flight.entry.failed(error) if flight.entry is not None and error is not None else None
-        if event is not None:
-            self.incidents.record(event)
-        exhausted = request.max_retries is not None and self._operations.exhausted(request)
-        if not exhausted and (not flight.demand.may_fail or retries_left(self.account)):
-            if event is None:
-                return Outcome(Decision.RETRY, value, error, reason, None, flight.node)
-            stop = said_by_hook(event)
-            said = event.event_type if stop is not None else reason or event.event_type
-            self._mark(flight, said)
-            return Outcome(event.decision, value, error, said, stop, flight.node)
-        stop = no_retry_left(flight, error)
-        self._mark(flight, stop.reason)
-        self.incidents.report(stop)
-        return Outcome(Decision.HALT, value, error, stop.reason, stop, flight.node)
-
-    def _record(
-        self,
-        flight: Flight,
-        charge: Charge,
-        status: NodeStatus,
-        stop_reason: str | None,
-        error: BaseException | None,
-        now: float,
-    ) -> None:
-        """Settle a call at the ledger and close its node."""
-        demand, node = flight.demand, flight.node
-        failed = status in ("error", "timeout")
-        self._ledger.settle(demand, charge, failed, now)
-        if flight.request.max_retries is not None:
-            self._operations.record(flight.request, failed=failed)
-        retries = demand.wants[RETRIES] if failed or not demand.may_fail else 0
-        said = None if error is None else f"{type(error).__name__}: {error}"
-        node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
-        self._flights.pop(node.number, None)
-        if flight.entry is not None:
-            self._tell_guards(flight.entry, flight, charge, error, failed=failed and stop_reason != "timeout")
-
-    def _tell_guards(
-        self, entry: Entry, flight: Flight, charge: Charge, error: BaseException | None, *, failed: bool
-    ) -> None:
-        """Tell breaker and hooks what became of a call that is settled; a hook may end what follows."""
-        ending = flight.node.ending
-        succeeded = ending is not None and ending.status == "ok"
-        entry.settle(error, succeeded=succeeded, failed=failed and isinstance(error, Exception))
-        event = entry.charged(charge, succeeded=succeeded)
-        if event is None:
-            return
-        self.incidents.record(event)
-        stop = said_by_hook(event)
-        account, landing = self.account, flight.demand.landing
-        if stop and self._ledger.latch(account, stop, account.lands and not landing, self._clock.monotonic()):
-            self.stopped(stop)
-
-    def _mark(self, flight: Flight, stop_reason: str, status: NodeStatus | None = None) -> None:
-        """Write on the node of a call that has ended what was decided about it."""
-        ending = flight.node.ending
-        if ending is not None:
-            flight.node.ending = replace(ending, stop_reason=stop_reason, status=status or ending.status)
 
     # --- stops --------------------------------------------------------------------------------------------------------
 
@@ -432,24 +299,24 @@ class Passage:
         if self.snapshot_at_stop is None:
             self.snapshot_at_stop = self.snapshot()
 
-    def _time_is_over(self, *, landing: bool, now: float) -> Refused:
+    def time_is_over(self, *, landing: bool, now: float) -> Refused:
         """Latch the end of the time; return the stop that holds, and whether it was latched by this."""
         account = self.account
         stop = expired(account, landing=landing)
-        latched = self._ledger.latch(account, stop, account.lands and not landing, now)
+        latched = self.ledger.latch(account, stop, account.lands and not landing, now)
         return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
     def land(self, stop: Stop) -> None:
         """End the work; what is under way goes on."""
-        if self._ledger.latch(self.account, stop, True, self._clock.monotonic()):
+        if self.ledger.latch(self.account, stop, True, self.clock.monotonic()):
             self.stopped(stop)
 
     def abort(self, reason: str) -> None:
         """Stop everything; called when the context's token is cancelled."""
         stop = aborted(reason)
         self.aborted = True
-        latched = self._ledger.latch(self.account, stop, False, self._clock.monotonic())
-        for flight in list(self._flights.values()):
+        latched = self.ledger.latch(self.account, stop, False, self.clock.monotonic())
+        for flight in list(self.flights.values()):
             flight.interrupt("aborted")
         if latched:
             self.stopped(stop)
@@ -459,11 +326,11 @@ class Passage:
     def close(self) -> None:
         """Let nothing in any more, interrupt what is under way, and give back what is held."""
         self.closed = True
-        for flight in list(self._flights.values()):
+        for flight in list(self.flights.values()):
             flight.interrupt("closed")
             flight.let_go()
         self.cancellation.cancel("the context around it was closed")
-        self._ledger.close(self.account, self._clock.monotonic())
+        self.ledger.close(self.account, self.clock.monotonic())
 
     def snapshot(self) -> ContextSnapshot:
         """Return the state at this moment."""
@@ -477,16 +344,16 @@ class Passage:
             retries_used=retries_of(account),
             aborted=self.aborted,
             abort_reason=self._last_refusal() if stop is None else stop.reason,
-            elapsed_ms=(self._clock.monotonic() - account.opened_at) * 1000,
-            nodes=self._store.view([flight.node for flight in list(self._flights.values())]),
+            elapsed_ms=(self.clock.monotonic() - account.opened_at) * 1000,
+            nodes=self.store.view([flight.node for flight in list(self.flights.values())]),
             events=tuple(self.incidents.events),
-            nodes_dropped=self._store.dropped,
+            nodes_dropped=self.store.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
         )
 
     def _last_refusal(self) -> str | None:
         """Return why the last call was stopped, if one call was and not the chain."""
-        node = self._store.newest
+        node = self.store.newest
         reason = node.ending.stop_reason if node is not None and node.ending is not None else None
         return reason if reason in CALL_STOPS else None

@@ -48,6 +48,8 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
     """Say that a ceiling leaves too little for the least call worth sending."""
     count, ceiling, account = verdict
     reason, field, *_ = LIMITS[count]
+    if account.period is not None:
+        return account_spent(verdict)
     if count == RETRIES:
         ceiling = account.limits.ceiling("max_retries") or 0
     value = amount(count, ceiling)
@@ -63,6 +65,19 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
     elif kept:
         said += f"; {amount(count, kept)} kept for its last turn"
     return Stop(reason, "gate", f"{said}.", field, value)
+
+
+def account_spent(verdict: Exhausted | Waits) -> Stop:
+    """Say that an account that runs share has too little left, in which period, and when the next one begins."""
+    count, ceiling, account = verdict
+    said = f"The account {account.name!r} reached its ceiling of {account.limits.account_limit}"
+    used = account.settled[count]
+    if used < ceiling:
+        said += f" after {amount(count, used)}"
+    said += "; other calls under way hold the rest" if isinstance(verdict, Waits) else ""
+    if account.renews_on is not None:
+        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
+    return Stop(LIMITS[count][0], "gate", f"{said}.", "account_limit", str(account.limits.account_limit))
 
 
 def amount(count: int, number: int) -> str:
@@ -112,7 +127,9 @@ def circuit_open(breaker: CircuitBreaker) -> Stop:
 
 def no_retry_left(flight: Flight, error: BaseException | None) -> Stop:
     """Say that a failure was the last that the chain could bear."""
-    return Stop("provider_error", "gate", f"{named(flight)} failed and no retry is left: {error!r}", "max_retries")
+    return Stop(
+        "provider_error", "gate", f"{named(flight)} failed and no retry is left: {written(error)}", "max_retries"
+    )
 
 
 def operation_exhausted(request: CallRequest) -> Stop:
@@ -132,3 +149,12 @@ def overran(flight: Flight) -> TimeoutError:
 def named(flight: Flight) -> str:
     """Return what to call a call."""
     return flight.node.name or f"a {flight.node.kind} call"
+
+
+def written(error: BaseException | None) -> str:
+    """Return an error as text, also one that cannot say what it is."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as raised:
+        return f"{name}, which raised {type(raised).__name__} when asked what it says"
