@@ -172,8 +172,6 @@ def _remark(field: Schema, definitions: Mapping[str, Schema]) -> str:
 def _limits(schema: Schema) -> str:
     if isinstance(schema.get("format"), str):
         return f" {schema['format']}"
-    if isinstance(schema.get("maxLength"), int):
-        return f" of at most {schema['maxLength']} characters"
     if "minimum" in schema and "maximum" in schema:
         return f" from {schema['minimum']} to {schema['maximum']}"
     return ""

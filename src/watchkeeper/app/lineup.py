@@ -6,9 +6,9 @@ in which it is needed. What is made here from a string is closed with the run; a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchkeeper.app.models import model_from
@@ -17,6 +17,7 @@ from watchkeeper.app.prices import check_priced, price_of
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.plan import PricedModel
 
@@ -29,16 +30,19 @@ class Lineup:
         first: Who is asked.
         fallback: Who takes over, in this order, when the one in use cannot answer.
         cheaper: Who takes over where a hook says DEGRADE; None if none is named.
+        escalations: By source of advice, who takes over if it is not heeded.
     """
 
     first: PricedModel
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
+    escalations: Mapping[str, PricedModel] = field(default_factory=dict[str, PricedModel])
 
     @property
     def all(self) -> tuple[PricedModel, ...]:
         """Every one of them."""
-        return (self.first, *self.fallback, *(() if self.cheaper is None else (self.cheaper,)))
+        cheaper = () if self.cheaper is None else (self.cheaper,)
+        return (self.first, *self.fallback, *cheaper, *self.escalations.values())
 
     @property
     def output_in_prompt(self) -> bool:
@@ -46,8 +50,21 @@ class Lineup:
         return not all(each.model.native_output for each in self.all)
 
 
-def lineup(stack: AsyncExitStack, model: Model | str, limits: Limits, options: RunOptions) -> Lineup:
+def lineup(
+    stack: AsyncExitStack,
+    model: Model | str,
+    limits: Limits,
+    options: RunOptions,
+    escalations: Mapping[str, Model | str],
+) -> Lineup:
     """Make the models of a run; those that are made here are closed by ``stack``.
+
+    Args:
+        stack: What closes them.
+        model: Who is asked first.
+        limits: Ceilings in force; a cost ceiling needs prices.
+        options: Names the fallback, the shield, settings and prices.
+        escalations: By source of advice, the model it may switch to.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
@@ -66,7 +83,14 @@ def lineup(stack: AsyncExitStack, model: Model | str, limits: Limits, options: R
     line = [priced(each) for each in models]
     wanted: Model | str | None = None if options.shield is None else options.shield.fallback_model
     cheaper = None if wanted is None else _found(wanted, named, line) or priced(_made(stack, wanted))
-    return Lineup(line[0], tuple(line[1:]), cheaper)
+    others = {source: _found(each, named, line) or priced(_made(stack, each)) for source, each in escalations.items()}
+    return Lineup(line[0], tuple(line[1:]), cheaper, others)
+
+
+def switched_to(template: PromptTemplate[Any]) -> dict[str, Model | str]:
+    """Return, by source of advice, the model that its escalation goes on with."""
+    chosen = {config.name: config.escalate.model for config in template.sources if config.escalate is not None}
+    return {name: model for name, model in chosen.items() if model is not None}
 
 
 def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str, ...]:

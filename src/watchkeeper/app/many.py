@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions
-from watchkeeper.app.run import gate_of, home_of, in_force, plan_of
+from watchkeeper.app.run import gate_of, home_of, in_force, plan_of, template_of
 from watchkeeper.app.surroundings import Surroundings, opened
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import RunStoppedError
@@ -111,7 +111,7 @@ class _Job(Generic[OutputT]):
         options = self.options
         session = Session(clock=options.clock, ids=options.ids)
         limits = in_force(self.limits, session, options)
-        async with opened(model, limits, options) as around:
+        async with opened(template_of(self.prompt), model, limits, options) as around:
             context = root_run_context(session.session_id, options.ids)
             # The whole has no last turn of its own; every item has one, inside the same ceilings.
             ceilings = replace(limits, landing=None)

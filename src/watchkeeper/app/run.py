@@ -6,7 +6,7 @@ that cannot work (before anything is spent) or if ``raise_on_stop`` asks for it.
 
 from __future__ import annotations
 
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions
@@ -83,7 +83,7 @@ async def _run(
 ) -> RunResult[OutputT]:
     session = session or Session(clock=options.clock, ids=options.ids)
     limits = in_force(limits, session, options)
-    async with opened(model, limits, options) as around:
+    async with opened(template_of(prompt), model, limits, options) as around:
         context = root_run_context(session.session_id, options.ids)
         gate = gate_of(limits, session, around, options)
         plan = plan_of(prompt, around, gate.deadline, options)
@@ -147,7 +147,14 @@ def plan_of(
         on_delta=around.on_delta,
         fallback=models.fallback,
         cheaper=models.cheaper,
+        sources=bound.template.sources,
+        escalations=models.escalations,
     )
+
+
+def template_of(prompt: Prompt[Any] | PromptTemplate[Any]) -> PromptTemplate[Any]:
+    """Return the template behind a prompt."""
+    return prompt.template if isinstance(prompt, Prompt) else prompt
 
 
 def home_of(

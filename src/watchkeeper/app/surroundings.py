@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from watchkeeper.app.lineup import Lineup, lineup
+from watchkeeper.app.lineup import Lineup, lineup, switched_to
 from watchkeeper.app.listener import Listener, one_by_one
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.failures import is_outage
@@ -70,15 +71,17 @@ class Surroundings:
 
 
 @asynccontextmanager
-async def opened(model: Model | str, limits: Limits, options: RunOptions) -> AsyncGenerator[Surroundings]:
-    """Open what a run needs; close it afterwards.
+async def opened(
+    template: PromptTemplate[Any], model: Model | str, limits: Limits, options: RunOptions
+) -> AsyncGenerator[Surroundings]:
+    """Open what a run of a template needs; close it afterwards.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store cannot be written.
     """
     async with AsyncExitStack() as stack:
-        models = lineup(stack, model, limits, options)
+        models = lineup(stack, model, limits, options, switched_to(template))
         events: Listener[tuple[Any]] | None = None
         records: list[Listener[tuple[UUID, Envelope]]] = []
         store = open_store(options.store)

@@ -86,6 +86,8 @@ class BudgetStatus:
         tool_calls_used: Admitted tool calls.
         max_cost_usd: Ceiling in dollars.
         cost_usd: Dollars spent; None if something that was used has no known price.
+        max_steps: Ceiling of admitted calls of any kind.
+        steps_used: Admitted calls of any kind.
     """
 
     deadline: Deadline | None = None
@@ -97,6 +99,30 @@ class BudgetStatus:
     tool_calls_used: int = 0
     max_cost_usd: Decimal | None = None
     cost_usd: Decimal | None = Decimal(0)
+    max_steps: int | None = None
+    steps_used: int = 0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What share of each limit is used, from 0 on, by the limit's name in `Limits`."""
+        used: dict[str, float] = {}
+        if self.remaining_seconds is not None:
+            whole = self.elapsed_seconds + self.remaining_seconds
+            used["deadline"] = self.elapsed_seconds / whole if whole > 0 else 1.0
+        if self.max_tokens is not None:
+            used["max_total_tokens"] = self.tokens_used / self.max_tokens
+        if self.max_cost_usd is not None and self.cost_usd is not None:
+            used["max_cost_usd"] = float(self.cost_usd / self.max_cost_usd)
+        if self.max_tool_calls is not None:
+            used["max_tool_calls"] = self.tool_calls_used / self.max_tool_calls
+        if self.max_steps is not None:
+            used["max_steps"] = self.steps_used / self.max_steps
+        return used
+
+    @property
+    def remaining_steps(self) -> int | None:
+        """Calls of any kind left under the ceiling."""
+        return None if self.max_steps is None else max(self.max_steps - self.steps_used, 0)
 
     @property
     def remaining_tokens(self) -> int | None:

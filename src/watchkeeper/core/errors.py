@@ -5,6 +5,7 @@
     │  ├─ LimitsError                a limit, budget or deadline that cannot be
     │  ├─ PromptDefinitionError      a template with unknown placeholders, duplicate keys, ...
     │  ├─ ToolDefinitionError        a tool without types, without a description, ...
+    │  ├─ ObserverError              an observer, its trigger or what it says makes no sense
     │  ├─ UnknownModelError          a model string nobody knows
     │  ├─ UnpricedModelError         a cost ceiling and no price
     │  ├─ MissingKeyError            no API key
@@ -84,6 +85,10 @@ class PromptDefinitionError(ConfigurationError):
 
 class ToolDefinitionError(ConfigurationError):
     """A tool whose name, types or description cannot be offered to a model."""
+
+
+class ObserverError(ConfigurationError):
+    """An observer, its trigger or what it says makes no sense."""
 
 
 class UnknownModelError(ConfigurationError):

@@ -35,6 +35,8 @@ StopReason = Literal[
     "incomplete",
     "error",
     "interrupted",
+    # an observer's, whose advice was not heeded
+    "escalated",
 ]
 
 
@@ -44,7 +46,7 @@ class Stop:
 
     Attributes:
         reason: One of the known reasons.
-        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker`` or ``caller``.
+        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer`` or ``caller``.
         limit: Name of the limit that was reached (a field of Limits), if one was.
         value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
         message: One sentence for a person.

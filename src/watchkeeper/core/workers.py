@@ -9,15 +9,18 @@ threads.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from watchkeeper.core.clock import Clock
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import Clock, Timer
 
 T = TypeVar("T")
 
@@ -203,7 +206,24 @@ class _Handover(Generic[T]):
             on_late(job.value, job.error)
 
 
-async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | None = None) -> T:
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for a job.
+
+    Attributes:
+        until: Returns the monotonic instant until which to wait; asked again when it has come, so it may move on.
+        clock: Whose instants these are.
+        token: Whose cancellation ends the wait, too.
+    """
+
+    until: Callable[[], float]
+    clock: Clock
+    token: CancellationToken
+
+
+async def run_in_worker(
+    fn: Callable[..., T], *args: Any, on_late: OnLate[T] | None = None, patience: Patience | None = None
+) -> T:
     """Run a blocking callable on a worker thread and wait for it without blocking the loop for more than a moment.
 
     Cancelling the wait returns at once; the thread finishes by itself.
@@ -213,11 +233,13 @@ async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | N
         *args: Its positional arguments.
         on_late: Given value and error if they come after the wait was cancelled; on the worker's thread, or on the one
             that cancelled if both happened together.
+        patience: How long to wait; for as long as it takes if None.
 
     Returns:
         What it returned.
 
     Raises:
+        TimeoutError: If patience ended first.
         BaseException: Whatever it raised; a StopIteration as a RuntimeError.
     """
     loop = asyncio.get_running_loop()
@@ -244,7 +266,7 @@ async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | N
         if handover.comes_at_once():
             return job.result()
         future = loop.create_future()
-        return await future
+        return await (future if patience is None else _impatiently(future, patience))
     except BaseException as error:
         if error is not job.error and on_late is not None:
             if handover.leave():
@@ -252,6 +274,37 @@ async def run_in_worker(fn: Callable[..., T], *args: Any, on_late: OnLate[T] | N
             else:
                 on_late(job.value, job.error)
         raise
+
+
+async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
+    """Wait for a future until patience ends."""
+    loop, clock = asyncio.get_running_loop(), patience.clock
+    timer: Timer | None = None
+
+    def give_up() -> None:
+        if not future.done():
+            future.set_exception(TimeoutError("nobody waits for it any longer"))
+
+    def look() -> None:
+        nonlocal timer
+        until = patience.until()
+        if clock.monotonic() >= until:
+            give_up()
+        elif until != math.inf:
+            timer = clock.call_at(until, look)
+
+    def give_up_from_anywhere(_: str) -> None:
+        with suppress(RuntimeError):  # the loop was closed under the one who waits
+            loop.call_soon_threadsafe(give_up)
+
+    look()
+    forget = patience.token.on_cancel(give_up_from_anywhere)
+    try:
+        return await future
+    finally:
+        forget()
+        if timer is not None:
+            timer.cancel()
 
 
 class BlockingCall(Generic[T]):

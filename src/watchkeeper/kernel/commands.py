@@ -28,6 +28,11 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
+class Observe:
+    """Let the observers look at the calls whose results were just appended."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAnswer:
     """Turn the final text into the output type."""
 
@@ -62,4 +67,4 @@ class End:
     explanation: str = ""
 
 
-Command = AskModel | RunTools | ReadAnswer | CheckDone | End
+Command = AskModel | RunTools | Observe | ReadAnswer | CheckDone | End

@@ -36,6 +36,19 @@ class ToolsDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """The observers have looked.
+
+    Attributes:
+        text: What the agent is told, or empty.
+        stop: Set if advice that was not heeded ends the work.
+    """
+
+    text: str = ""
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Parsed:
     """The final text fits the output type."""
 
@@ -64,4 +77,4 @@ class Stopped:
     stop: Stop
 
 
-Signal = Started | Replied | ToolsDone | Parsed | Unparsable | Checked | Stopped
+Signal = Started | Replied | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped

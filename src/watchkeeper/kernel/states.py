@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, ToolsDone, Unparsable
+from watchkeeper.kernel.signals import (
+    Checked,
+    Observed,
+    Parsed,
+    Replied,
+    Signal,
+    Started,
+    Stopped,
+    ToolsDone,
+    Unparsable,
+)
 
 
 class State(StrEnum):
@@ -19,6 +29,7 @@ class State(StrEnum):
     READY = "ready"
     ASKING = "asking"
     CALLING = "calling"
+    OBSERVING = "observing"
     READING = "reading"
     CHECKING = "checking"
     LANDING = "landing"
@@ -44,8 +55,10 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(_S.ASKING, Replied, (_S.READING,), "the reply is a final answer"),
     Row(_S.ASKING, Replied, (_S.ASKING, _S.LANDING), "the reply is empty or was cut: ask once more"),
     Row(_S.ASKING, Replied, (_S.ENDED,), "the reply is a refusal, or empty or cut again"),
-    Row(_S.CALLING, ToolsDone, (_S.ASKING,), "the results are appended"),
+    Row(_S.CALLING, ToolsDone, (_S.ASKING, _S.OBSERVING), "the results are appended; observers look if there are any"),
     Row(_S.CALLING, ToolsDone, (_S.LANDING, _S.ENDED), "a limit stopped the work, or no turn is left"),
+    Row(_S.OBSERVING, Observed, (_S.ASKING,), "what they say is appended"),
+    Row(_S.OBSERVING, Observed, (_S.LANDING, _S.ENDED), "advice that was not heeded ends the work, or no turn is left"),
     Row(_S.READING, Parsed, (_S.CHECKING, _S.ENDED), "the answer fits; it is checked if there is a checker"),
     Row(_S.READING, Unparsable, (_S.ASKING, _S.LANDING), "one repair round: the problem is appended"),
     Row(_S.READING, Unparsable, (_S.ENDED,), "the repaired answer does not fit either"),

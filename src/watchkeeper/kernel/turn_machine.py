@@ -14,8 +14,18 @@ from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
-from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, ToolsDone, Unparsable
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.signals import (
+    Checked,
+    Observed,
+    Parsed,
+    Replied,
+    Signal,
+    Started,
+    Stopped,
+    ToolsDone,
+    Unparsable,
+)
 from watchkeeper.kernel.states import ALLOWED, State
 
 LANDABLE: Final = frozenset(
@@ -29,6 +39,7 @@ LANDABLE: Final = frozenset(
         "timeout",
         "context_full",
         "interrupted",
+        "escalated",
     }
 )
 
@@ -46,6 +57,7 @@ class LoopRules:
         max_turns: Model turns, the landing turn included; None for no ceiling.
         lands: Whether a last turn may be taken when a limit stops the work.
         lands_when_full: Whether that holds for a full context, too.
+        observes: Whether observers look after every turn of tool calls.
         checks: Whether a completion checker is to be asked.
         repairs: How often an answer that does not fit (or was cut, or is empty) may be asked for again.
         completion_rounds: How often "incomplete" may send the agent back to work.
@@ -54,6 +66,7 @@ class LoopRules:
     max_turns: int | None = None
     lands: bool = True
     lands_when_full: bool = True
+    observes: bool = False
     checks: bool = False
     repairs: int = 1
     completion_rounds: int = 3
@@ -104,6 +117,8 @@ class TurnMachine:
                 return self._replied(signal)
             case ToolsDone():
                 return self._tools_done(signal)
+            case Observed():
+                return self._observed(signal)
             case Parsed():
                 return self._parsed(signal)
             case Unparsable():
@@ -141,6 +156,13 @@ class TurnMachine:
     def _tools_done(self, signal: ToolsDone) -> Command:
         for message in signal.results:
             self.transcript.append(message)
+        if signal.stop is not None:
+            return self._land(signal.stop)
+        return self._go(State.OBSERVING, Observe()) if self._rules.observes else self._ask()
+
+    def _observed(self, signal: Observed) -> Command:
+        if signal.text:
+            self.transcript.append(UserMessage.of(signal.text))
         return self._ask() if signal.stop is None else self._land(signal.stop)
 
     def _parsed(self, signal: Parsed) -> Command:

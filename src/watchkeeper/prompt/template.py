@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, Generic, TypeVar, cast
 
-from watchkeeper.core.errors import PromptDefinitionError
+from watchkeeper.core.errors import ObserverError, PromptDefinitionError
 from watchkeeper.prompt.bindings import ambiguous, field_owners, match_predicate, unknown
 from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, output_schema
 from watchkeeper.prompt.sections import KEY, MarkdownSection
 from watchkeeper.tools.tool import Tool
@@ -45,6 +46,8 @@ class PromptTemplate(Generic[OutputT]):
         output_type: Type of the answer: a dataclass, a pydantic model, a msgspec struct, a list of them, ...; usually
             given as ``PromptTemplate[Report]``.
         task_completion_checker: Who says whether the work is done, or None.
+        observers: Who assesses how a run is going, and when.
+        feedback_providers: Who gives feedback on it, and when.
     """
 
     ns: str
@@ -54,6 +57,8 @@ class PromptTemplate(Generic[OutputT]):
     params: Sequence[type[Any]] | None = None
     output_type: type[OutputT] = field(default=cast("type[OutputT]", str))
     task_completion_checker: TaskCompletionChecker | None = None
+    observers: Sequence[ObserverConfig] = ()
+    feedback_providers: Sequence[FeedbackProviderConfig] = ()
 
     def __class_getitem__(cls, item: Any) -> _TypedTemplate:
         """Fix the output type."""
@@ -74,11 +79,23 @@ class PromptTemplate(Generic[OutputT]):
             _distinct_tools(self.walk())
             output_schema(self.output_type)
             _check_checker(self.task_completion_checker)
+            put(self, "observers", _configs(self.observers, ObserverConfig, "observers"))
+            put(
+                self,
+                "feedback_providers",
+                _configs(self.feedback_providers, FeedbackProviderConfig, "feedback_providers"),
+            )
+            check_distinct(self.sources)
             if self.params is not None:
                 put(self, "params", _as_params(self.params))
                 self._check_names(cast("tuple[type[Any], ...]", self.params))
-        except PromptDefinitionError as error:
-            raise PromptDefinitionError(f"prompt {f'{self.ns}/{self.key}'!r}: {error}") from error.__cause__
+        except (PromptDefinitionError, ObserverError) as error:
+            raise type(error)(f"prompt {f'{self.ns}/{self.key}'!r}: {error}") from error.__cause__
+
+    @property
+    def sources(self) -> tuple[SourceConfig, ...]:
+        """Observers, then feedback providers."""
+        return (*self.observers, *self.feedback_providers)
 
     def walk(self) -> Iterator[MarkdownSection]:
         """Yield every section, nested ones too, in document order."""
@@ -118,6 +135,16 @@ def _check_checker(given: object) -> None:
         raise PromptDefinitionError(
             f"task_completion_checker={given!r} is no checker; give for example FileOutputChecker(['report.md'])"
         )
+
+
+def _configs(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
+    if isinstance(given, kind) or not hasattr(given, "__iter__"):
+        raise ObserverError(f"{name} must be a list or tuple of {kind.__name__}(...), not {given!r}")
+    configs = tuple(cast("Sequence[Any]", given))
+    for config in configs:
+        if not isinstance(config, kind):
+            raise ObserverError(f"{name} holds {config!r}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))")
+    return configs
 
 
 def _as_sections(given: object) -> tuple[MarkdownSection, ...]:

@@ -185,6 +185,7 @@ class Adapter:
             self._settings,
             checker=prompt.template.task_completion_checker,
             parse_output=parse_output,
+            sources=prompt.template.sources,
         )
 
 

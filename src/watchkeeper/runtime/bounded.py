@@ -7,6 +7,7 @@ the run.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 from typing import Final, TypeVar, cast
 
@@ -38,13 +39,19 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock) -> T:
-    """Return what ``work`` returns, unless the gate's work is over before.
+async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until: float = math.inf) -> T:
+    """Return what ``work`` returns, unless the gate's work, or its own time, is over before.
 
     Code that ignores its cancellation is left behind; a run never hangs in it.
 
+    Args:
+        gate: Whose deadline and cancellation hold.
+        work: What to wait for.
+        clock: For the deadline.
+        until: Monotonic instant at which the work's own time is over.
+
     Raises:
-        RunOverError: If the deadline came, or the run was aborted, first.
+        RunOverError: If the deadline or ``until`` came, or the run was aborted, first.
         StrayCancellationError: If it was cancelled, but not from here.
     """
     loop = asyncio.get_running_loop()
@@ -59,7 +66,8 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock) -> T:
 
     task = asyncio.ensure_future(work)
     deadline = gate.work_deadline
-    timer = clock.call_at(deadline.instant(clock), end) if deadline else None
+    when = min(until, deadline.instant(clock) if deadline else math.inf)
+    timer = clock.call_at(when, end) if when != math.inf else None
     forget = gate.cancellation.on_cancel(end_from_anywhere)
     try:
         await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)

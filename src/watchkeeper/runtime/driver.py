@@ -17,8 +17,8 @@ from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
-from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, Unparsable
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.signals import Checked, Observed, Parsed, Replied, Signal, Started, Stopped, Unparsable
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine
 from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.output import parse_output
@@ -26,6 +26,7 @@ from watchkeeper.runtime.bounded import RunOverError, within
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
 from watchkeeper.runtime.failures import WorkStoppedError
 from watchkeeper.runtime.model_calls import ModelCalls
+from watchkeeper.runtime.oversight import Oversight
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.tool_calls import ToolCalls
@@ -63,11 +64,13 @@ class _Driver:
         self.recorder = Recorder(home.session, home.clock)
         self.models = ModelCalls(plan, home, self.recorder, transcript)
         self.tools = ToolCalls(plan, home, self.recorder)
+        self.oversight = Oversight(plan, home, self.recorder, self.models.switch_to) if plan.sources else None
         limits = home.gate.limits
         rules = LoopRules(
             max_turns=limits.ceiling("max_turns"),
             lands=limits.landing is not None,
             lands_when_full=plan.on_context_full == "land",
+            observes=self.oversight is not None,
             checks=plan.checker is not None,
         )
         self.machine = TurnMachine(rules, transcript)
@@ -98,6 +101,8 @@ class _Driver:
                 return await self._ask(landing)
             case RunTools(calls=calls):
                 return await self.tools.run(calls, self.reply.usage if self.reply else None)
+            case Observe():
+                return await self.oversight.look(self.machine.turns + 1) if self.oversight else Observed()
             case ReadAnswer(text=text):
                 return self._read(text)
             case CheckDone(output=output):

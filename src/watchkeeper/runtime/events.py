@@ -17,6 +17,7 @@ from watchkeeper.core.model import FinishReason
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.session.registry import event
 
 
@@ -241,3 +242,101 @@ class ManyEnded:
     usage: Usage
     duration_ms: float
     ended_at: datetime
+
+
+SourceOutcome = Literal["advised", "failed", "overran"]
+"""What came of asking an observer or feedback provider."""
+
+
+@event("source_ran")
+@dataclass(frozen=True, slots=True)
+class SourceRan:
+    """One observer or feedback provider was asked, and it mattered.
+
+    Attributes:
+        source: Its name.
+        outcome: ``advised``, ``failed``, or ``overran`` its time limit: it is then off for the rest of the run.
+        advice: What it said, or None.
+        error: What it raised, or how long it took.
+        share: The largest share of a limit that was used at that moment.
+    """
+
+    source: str
+    outcome: SourceOutcome
+    advice: Assessment | Feedback | None = None
+    error: str | None = None
+    share: float = 0.0
+
+
+@event("observers_ran")
+@dataclass(frozen=True, slots=True)
+class ObserversRan:
+    """Observers looked after a tool call, and at least one had something to say or failed.
+
+    Attributes:
+        call_index: Tool calls so far.
+        runs: Those that spoke or failed, in the order in which they were asked.
+        created_at: When.
+    """
+
+    call_index: int
+    runs: tuple[SourceRan, ...]
+    created_at: datetime
+
+
+@event("advice_delivered")
+@dataclass(frozen=True, slots=True)
+class AdviceDelivered:
+    """Advice was appended to the conversation.
+
+    Attributes:
+        sources: Whose.
+        call_index: Tool calls so far.
+        turn: The model turn that will read it.
+        created_at: When.
+    """
+
+    sources: tuple[str, ...]
+    call_index: int
+    turn: int
+    created_at: datetime
+
+
+@event("advice_acknowledged")
+@dataclass(frozen=True, slots=True)
+class AdviceAcknowledged:
+    """The agent answered advice; its source is quiet for a while, but for warnings about hard limits.
+
+    Attributes:
+        source: Whose advice.
+        action: ``acknowledge`` (seen, dealt with) or ``dismiss`` (does not apply).
+        for_calls: For so many tool calls.
+        call_index: Tool calls so far.
+        reason: Why, in the agent's words.
+    """
+
+    source: str
+    action: Literal["acknowledge", "dismiss"]
+    for_calls: int
+    call_index: int
+    reason: str = ""
+
+
+@event("escalation_taken")
+@dataclass(frozen=True, slots=True)
+class EscalationTaken:
+    """Advice was not heeded, and something followed.
+
+    Attributes:
+        source: Whose advice.
+        action: ``stop``, ``switch_model`` or ``call``.
+        detail: What was done, in a sentence.
+        call_index: Tool calls so far.
+        created_at: When.
+    """
+
+    source: str
+    action: str
+    detail: str
+    call_index: int
+    created_at: datetime

@@ -16,6 +16,7 @@ from watchkeeper.runtime.pricing import InputBound
 
 if TYPE_CHECKING:
     from watchkeeper.core.limits import Limits
+    from watchkeeper.core.model import Model
     from watchkeeper.core.transcript import Transcript
     from watchkeeper.runtime.plan import PricedModel, RunPlan
 
@@ -122,6 +123,14 @@ class ModelLine:
                 candidate = ModelInUse(self, place)
                 if self._holds(candidate) and fits(candidate):
                     return candidate
+        return None
+
+    def named(self, model: Model) -> ModelInUse | None:
+        """Return this very model of the line if it could take over: it is not in use, and holds the conversation."""
+        for place, each in enumerate(self.models):
+            if each.model is model and place != self.in_use.place:
+                candidate = ModelInUse(self, place)
+                return candidate if self._holds(candidate) else None
         return None
 
     def take_over(self, candidate: ModelInUse) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 from uuid import UUID
@@ -18,6 +18,7 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
@@ -65,6 +66,8 @@ class RunPlan(Generic[OutputT]):
         on_delta: Where text goes as it arrives, or None.
         fallback: Who takes over, in this order, when the model cannot answer.
         cheaper: Who takes over where a hook says DEGRADE, or None; may be one of ``fallback``.
+        sources: Who advises the agent: observers, then feedback providers.
+        escalations: By source, who takes over if its advice is not heeded.
     """
 
     prompt: RenderedPrompt[OutputT]
@@ -77,13 +80,17 @@ class RunPlan(Generic[OutputT]):
     on_delta: Callable[[str], None] | None = None
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
+    sources: tuple[SourceConfig, ...] = ()
+    escalations: Mapping[str, PricedModel] = field(default_factory=dict[str, PricedModel])
 
     @property
     def models(self) -> tuple[PricedModel, ...]:
-        """Every model of the run: the one that was asked for, those that take over, the cheaper one."""
-        line = (PricedModel(self.model, self.price, self.settings), *self.fallback)
-        cheaper = self.cheaper
-        return line if cheaper is None or any(each.model is cheaper.model for each in line) else (*line, cheaper)
+        """Every model of the run: the one that was asked for, those that take over, the cheaper one, escalations."""
+        line = [PricedModel(self.model, self.price, self.settings), *self.fallback]
+        for other in (self.cheaper, *self.escalations.values()):
+            if other is not None and not any(each.model is other.model for each in line):
+                line.append(other)
+        return tuple(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from watchkeeper.session.events import SliceEdited
 from watchkeeper.session.journal import Journal
 from watchkeeper.session.reducers import EMPTY, refuse_in_reducer
-from watchkeeper.session.slices import Reducer, SliceView
+from watchkeeper.session.slices import Reducer, SliceView, append_event
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -73,3 +73,12 @@ class SliceAccessor(Generic[T]):
         """
         refuse_in_reducer("register reducers")
         self._journal.register(self._slice_type, event_type, reducer)
+
+    def keep(self) -> None:
+        """See to it that events of the slice's own type are kept in it, whatever else listens to them.
+
+        Raises:
+            SessionError: If a reducer is needed for it, and this is a branch.
+        """
+        if not self._journal.keeps(self._slice_type):
+            self.register(self._slice_type, append_event)

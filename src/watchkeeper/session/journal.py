@@ -104,6 +104,10 @@ class Journal:
             raise SessionError("register reducers on the session itself; a branch only repeats events there")
         self._reducers.register(slice_type, event_type, reducer)
 
+    def keeps(self, event_type: type) -> bool:
+        """Return whether events of a type reach the slice of that type."""
+        return self._reducers.keep(event_type)
+
     def snapshot(self, session_id: UUID) -> Snapshot:
         """Return the present slices as a value; O(1)."""
         state = self.read()

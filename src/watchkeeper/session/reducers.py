@@ -72,6 +72,11 @@ class Reducers:
             if (slice_type, reducer) not in known:
                 self._by_event = {**self._by_event, event_type: (*known, (slice_type, reducer))}
 
+    def keep(self, event_type: type) -> bool:
+        """Return whether events of a type reach the slice of that type: by a reducer, or because nobody listens."""
+        registered = self._by_event.get(event_type)
+        return registered is None or any(slice_type is event_type for slice_type, _ in registered)
+
     def reduce(self, slices: Slices, event: object, owner: object) -> Slices:
         """Return the slices after an event.
 

@@ -1,0 +1,200 @@
+"""What an observer tells the agent: a summary, evidence, suggestions, as markdown (seed: trajectory-observers).
+
+`Assessment` and `Feedback` are one record under the two names that the seeds give its author. Each is checked when it
+is made, kept in a slice of its own, and never changed. Evidence is bounded, so that no observer floods the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, Self, cast
+
+from watchkeeper.core.errors import ObserverError
+from watchkeeper.session.registry import event
+
+Severity = Literal["info", "caution", "warning"]
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("info", "caution", "warning")
+"""All severities, the mildest first."""
+
+EVIDENCE_CHARS: Final = 2000
+"""Longer evidence is shortened, with a note."""
+
+MAX_AGE_CALLS: Final = 20
+"""After so many more tool calls, advice says nothing about the present any more."""
+
+
+def worse(one: Severity, other: Severity) -> Severity:
+    """Return the graver of two severities."""
+    return one if SEVERITIES.index(one) >= SEVERITIES.index(other) else other
+
+
+@event("observation")
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One thing that was observed (seed: trajectory-observers).
+
+    Attributes:
+        category: Its kind in a word: ``loop``, ``error_rate``, ``drift``, ``stall`` ...
+        description: One sentence.
+        evidence: The calls or patterns behind it; what exceeds `EVIDENCE_CHARS` is cut, with a note.
+    """
+
+    category: str
+    description: str
+    evidence: str | None = None
+
+    def __post_init__(self) -> None:
+        """Shorten evidence that would flood the context."""
+        if self.evidence is not None and len(self.evidence) > EVIDENCE_CHARS:
+            cut = len(self.evidence) - EVIDENCE_CHARS
+            shown = self.evidence[:EVIDENCE_CHARS]
+            object.__setattr__(self, "evidence", f"{shown}\n[cut: {cut:,} more characters]")
+
+
+class Advice:
+    """What `Assessment` and `Feedback` have in common."""
+
+    __slots__ = ()
+
+    summary: str
+    observations: tuple[Observation, ...]
+    suggestions: tuple[str, ...]
+    severity: Severity
+    timestamp: datetime | None
+    call_index: int
+
+    @property
+    def source(self) -> str:
+        """Name of the observer or provider."""
+        raise NotImplementedError
+
+    def render(self) -> str:
+        """Return it as concise markdown."""
+        return render_block((self,), self.call_index)
+
+    def stamped(self, source: str, call_index: int, at: datetime) -> Self:
+        """Return the same advice under its source's name, with when it was made."""
+        made = cast("Callable[..., Self]", type(self))
+        return made(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
+
+    def is_stale(self, current_call_index: int, max_age_calls: int = MAX_AGE_CALLS) -> bool:
+        """Return whether it is too old to say anything about the present.
+
+        Args:
+            current_call_index: Tool calls so far.
+            max_age_calls: Tool calls after which it is too old.
+        """
+        return current_call_index - self.call_index > max_age_calls
+
+    def _check(self) -> None:
+        """Refuse what nobody could render, order or store."""
+        put = object.__setattr__
+        if not self.source.strip():
+            raise ObserverError(f"{type(self).__name__} without a name: say whose it is")
+        if not self.summary.strip():
+            raise ObserverError(f"the {type(self).__name__} of {self.source!r} has an empty summary; say what you see")
+        if self.severity not in SEVERITIES:
+            raise ObserverError(f"severity={self.severity!r} of {self.source!r} must be one of {', '.join(SEVERITIES)}")
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ObserverError(f"timestamp={self.timestamp!r} of {self.source!r} has no time zone; give an aware one")
+        put(self, "observations", tuple(self.observations))
+        put(self, "suggestions", tuple(self.suggestions))
+
+
+@event("assessment")
+@dataclass(frozen=True, slots=True)
+class Assessment(Advice):
+    """What a trajectory observer says (seed: trajectory-observers).
+
+    Attributes:
+        observer_name: Who says it.
+        summary: What it comes to.
+        observations: What it rests on.
+        suggestions: What the agent might do.
+        severity: ``info``, ``caution`` or ``warning``.
+        timestamp: When it was made, in UTC; set when it is recorded.
+        call_index: Number of tool calls when it was made; set when it is recorded.
+    """
+
+    observer_name: str
+    summary: str
+    observations: tuple[Observation, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    severity: Severity = "info"
+    timestamp: datetime | None = None
+    call_index: int = 0
+
+    def __post_init__(self) -> None:
+        """Check it."""
+        self._check()
+
+    @property
+    def source(self) -> str:
+        """Name of the observer."""
+        return self.observer_name
+
+
+@event("feedback")
+@dataclass(frozen=True, slots=True)
+class Feedback(Advice):
+    """What a feedback provider says (seed: nested-execution); its attributes are those of `Assessment`.
+
+    Attributes:
+        provider_name: Who says it.
+        summary: What it comes to.
+        observations: What it rests on.
+        suggestions: What the agent might do.
+        severity: ``info``, ``caution`` or ``warning``.
+        timestamp: When it was made, in UTC; set when it is recorded.
+        call_index: Number of tool calls when it was made; set when it is recorded.
+    """
+
+    provider_name: str
+    summary: str
+    observations: tuple[Observation, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    severity: Severity = "info"
+    timestamp: datetime | None = None
+    call_index: int = 0
+
+    def __post_init__(self) -> None:
+        """Check it."""
+        self._check()
+
+    @property
+    def source(self) -> str:
+        """Name of the provider."""
+        return self.provider_name
+
+
+def render_block(advices: Iterable[Advice], call_index: int) -> str:
+    """Merge what several sources say into one block of markdown.
+
+    Args:
+        advices: What they say, in order.
+        call_index: Number of tool calls so far.
+    """
+    lines = ["## Trajectory Assessment", "", f"_Generated after tool call #{call_index}_"]
+    for advice in advices:
+        lines += ["", f"### {advice.source} [{advice.severity}]", "", advice.summary]
+        if advice.observations:
+            lines.append("")
+            for observation in advice.observations:
+                lines.append(f"**{observation.category}**: {observation.description}")
+                if observation.evidence:
+                    fence = _fence(observation.evidence)
+                    lines += [fence, observation.evidence, fence]
+        if advice.suggestions:
+            lines += ["", "**Suggestions**:", *(f"- {suggestion}" for suggestion in advice.suggestions)]
+    return "\n".join(lines)
+
+
+def _fence(text: str) -> str:
+    """Return a fence that the text cannot close."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return fence

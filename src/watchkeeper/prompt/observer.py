@@ -1,0 +1,278 @@
+"""Who may advise the agent, when, and what may follow: protocols and configuration (seed: trajectory-observers).
+
+Observers and feedback providers are one thing with the two faces of the seeds. A template declares them; each has a
+cadence of its own. Whatever cannot work is refused here, when the template is made, not in the middle of the night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from watchkeeper.core.errors import LimitsError, ObserverError
+from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.prompt.advice import MAX_AGE_CALLS, SEVERITIES, Advice, Assessment, Feedback, Severity
+from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
+from watchkeeper.session.session import Session
+
+EscalationAction = Literal["stop", "switch_model", "call"]
+
+
+class TrajectoryObserver(Protocol):
+    """Assesses how a run is going; may be sync (run on a worker thread) or async."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the sources of a template."""
+        ...
+
+    def should_run(self, session: Session, *, context: ObserverContext) -> bool | Awaitable[bool]:
+        """Whether there may be something to say; asked only when the trigger fired."""
+        ...
+
+    def observe(
+        self, session: Session, *, context: ObserverContext
+    ) -> Assessment | Awaitable[Assessment | None] | None:
+        """Look and assess; None says nothing."""
+        ...
+
+
+class FeedbackProvider(Protocol):
+    """Gives feedback on how a run is going; the second face of a `TrajectoryObserver` (seed: nested-execution)."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the sources of a template."""
+        ...
+
+    def should_run(self, *, context: FeedbackContext) -> bool | Awaitable[bool]:
+        """Whether there may be something to say; asked only when the trigger fired."""
+        ...
+
+    def provide(self, *, context: FeedbackContext) -> Feedback | Awaitable[Feedback | None] | None:
+        """Look and say something; None says nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverTrigger:
+    """When a source is asked; any condition is enough (seed: trajectory-observers, "Trigger Configuration").
+
+    Attributes:
+        every_n_calls: After so many tool calls since it last spoke.
+        after_consecutive_errors: After so many failures in a row; asked again only when there are more of them.
+        every_n_seconds: After so long since it last spoke; at once if it never did.
+        on_every_call: After every call; the observer decides.
+        at_limit_share: When this share of any limit is used: one between 0 and 1, or several; each once.
+        when_file_exists: When a file of this path appears in the run's filesystem; once for each time it appears.
+    """
+
+    every_n_calls: int | None = None
+    after_consecutive_errors: int | None = None
+    every_n_seconds: float | None = None
+    on_every_call: bool = False
+    at_limit_share: float | tuple[float, ...] | None = None
+    when_file_exists: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse conditions that never or always hold by mistake."""
+        for name in ("every_n_calls", "after_consecutive_errors"):
+            _check_count(name, getattr(self, name))
+        _check_seconds(self.every_n_seconds)
+        shares = self.at_limit_share
+        if shares is not None:
+            given = shares if isinstance(shares, tuple) else (shares,)
+            for share in given:
+                _check_share(share)
+            object.__setattr__(self, "at_limit_share", tuple(sorted(given)) or None)
+        if self.when_file_exists is not None and not self.when_file_exists.strip():
+            raise ObserverError(f"when_file_exists={self.when_file_exists!r} names no file; give a path")
+        if not (self.conditions or self.on_every_call):
+            raise ObserverError(
+                "a trigger without a condition never fires; give on_every_call=True, every_n_calls=10 or another"
+            )
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Names of the conditions that are set, `on_every_call` aside."""
+        names = ("every_n_calls", "after_consecutive_errors", "every_n_seconds", "at_limit_share", "when_file_exists")
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The shares of `at_limit_share`, the smallest first."""
+        given = self.at_limit_share
+        return given if isinstance(given, tuple) else () if given is None else (given,)
+
+
+FeedbackTrigger = ObserverTrigger
+"""The seeds' name for the trigger of a feedback provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """What follows when advice is not heeded.
+
+    Attributes:
+        after: So many pieces of advice in a row of at least ``severity``.
+        severity: What counts.
+        action: ``stop`` ends the run with a landing turn, ``switch_model`` goes on with ``model``, ``call`` calls.
+        call: For ``call``: given the advice; sync ones run on a worker thread.
+        model: For ``switch_model``: the model string or `Model` to go on with.
+    """
+
+    after: int = 3
+    severity: Severity = "warning"
+    action: EscalationAction = "stop"
+    call: Callable[[Advice], Any] | None = None
+    model: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse an escalation that could not happen."""
+        _check_count("Escalation.after", self.after)
+        if self.severity not in SEVERITIES:
+            raise ObserverError(f"Escalation.severity={self.severity!r} must be one of {', '.join(SEVERITIES)}")
+        needs = {"stop": None, "switch_model": "model", "call": "call"}
+        if self.action not in needs:
+            raise ObserverError(f"Escalation.action={self.action!r} must be one of {', '.join(needs)}")
+        needed = needs[self.action]
+        for name in ("call", "model"):
+            if (getattr(self, name) is not None) != (name == needed):
+                rule = "is needed for" if name == needed else "means nothing for"
+                raise ObserverError(f"Escalation.{name} {rule} action={self.action!r}")
+        if self.call is not None and not callable(self.call):
+            raise ObserverError(f"Escalation.call={self.call!r} cannot be called")
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverConfig:
+    """A trajectory observer in a template (seed: trajectory-observers).
+
+    Attributes:
+        observer: Who observes.
+        trigger: When it is asked.
+        max_age_calls: After so many more tool calls an undelivered assessment is dropped.
+        time_limit: What one look may take; an observer that takes longer is off for the rest of the run.
+        escalate: What follows when its advice is not heeded, or None.
+    """
+
+    observer: TrajectoryObserver
+    trigger: ObserverTrigger
+    max_age_calls: int = MAX_AGE_CALLS
+    time_limit: DurationLike = "2s"
+    escalate: Escalation | None = None
+
+    def __post_init__(self) -> None:
+        """Check it."""
+        check_source(self, self.observer, ("should_run", "observe"))
+
+    @property
+    def source(self) -> Any:
+        """Who speaks."""
+        return self.observer
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.observer.name
+
+    @property
+    def limit_seconds(self) -> float:
+        """The time limit in seconds."""
+        return duration(self.time_limit, "time_limit").total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackProviderConfig:
+    """A feedback provider in a template (seed: nested-execution); all else as in `ObserverConfig`.
+
+    Attributes:
+        provider: Who gives feedback.
+        trigger: When it is asked.
+        max_age_calls: After so many more tool calls undelivered feedback is dropped.
+        time_limit: What one look may take; longer by default, because providers may ask a model.
+        escalate: What follows when its feedback is not heeded, or None.
+    """
+
+    provider: FeedbackProvider
+    trigger: FeedbackTrigger
+    max_age_calls: int = MAX_AGE_CALLS
+    time_limit: DurationLike = "60s"
+    escalate: Escalation | None = None
+
+    def __post_init__(self) -> None:
+        """Check it."""
+        check_source(self, self.provider, ("should_run", "provide"))
+
+    @property
+    def source(self) -> Any:
+        """Who speaks."""
+        return self.provider
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.provider.name
+
+    @property
+    def limit_seconds(self) -> float:
+        """The time limit in seconds."""
+        return duration(self.time_limit, "time_limit").total_seconds()
+
+
+SourceConfig = ObserverConfig | FeedbackProviderConfig
+
+
+def check_source(config: SourceConfig, source: object, methods: tuple[str, ...]) -> None:
+    """Refuse a source that could not be asked.
+
+    Raises:
+        ObserverError: Naming what is wrong with it.
+    """
+    kind = type(config).__name__
+    name = getattr(source, "name", None)
+    if not isinstance(name, str) or not name.strip():
+        raise ObserverError(f"{kind}: {source!r} has no name; give it a property `name` that returns a text")
+    for method in methods:
+        if not callable(getattr(source, method, None)):
+            raise ObserverError(f"{kind}: {name!r} has no method {method}()")
+    trigger: object = config.trigger
+    if not isinstance(trigger, ObserverTrigger):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ObserverError(f"{kind}: trigger={trigger!r} of {name!r} must be ObserverTrigger(...)")
+    if config.escalate is not None and not isinstance(config.escalate, Escalation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ObserverError(f"{kind}: escalate={config.escalate!r} of {name!r} must be Escalation(...)")
+    _check_count(f"max_age_calls of {name!r}", config.max_age_calls)
+    try:
+        duration(config.time_limit, f"time_limit of {name!r}")
+    except LimitsError as error:
+        raise ObserverError(str(error)) from error
+
+
+def check_distinct(configs: tuple[SourceConfig, ...]) -> None:
+    """Refuse two sources of one name: their advice could not be told apart.
+
+    Raises:
+        ObserverError: Naming it.
+    """
+    names = [config.name for config in configs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ObserverError(f"two observers or feedback providers are called {name!r}; give each a name of its own")
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ObserverError(f"{name}={value!r} must be a whole number of at least 1")
+
+
+def _check_seconds(value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise ObserverError(f"every_n_seconds={value!r} must be a finite number above 0")
+
+
+def _check_share(share: object) -> None:
+    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share <= 1:
+        raise ObserverError(f"at_limit_share={share!r} must be above 0 and at most 1; 0.8 means 80 %")

@@ -1,0 +1,165 @@
+"""The tool calls of a run in a few words each: what observers look at instead of the history.
+
+A call is digested once, when it is new; the fold keeps the newest ones and a handful of counts. Adding a call costs
+the same at call ten and at call ten thousand. It is no state of its own: it can be made from the session's slice of
+`ToolInvoked` at any time, and is, after a rollback or when a session goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, cast
+
+import msgspec
+
+from watchkeeper.tools.invoked import ToolInvoked, error_message, is_success
+
+KEPT_CALLS: Final = 200
+ERROR_CHARS: Final = 160
+NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\d+")
+NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/\\]\S+")
+PATH_NAMES: Final = re.compile(r"(?:^|_)(?:path|paths|file|files|filename|folder|dir|directory)$", re.IGNORECASE)
+LONGEST_PATH: Final = 300
+
+
+class CallDigest(msgspec.Struct, frozen=True):
+    """One attempt at a tool call.
+
+    Attributes:
+        index: Its number in the session, from 1.
+        name: The tool.
+        arguments: Fingerprint of its arguments.
+        result: Fingerprint of what the model was shown.
+        success: Whether it succeeded.
+        error: What went wrong, without the names and numbers that tell two failures of one kind apart; empty if
+            nothing did.
+        paths: Paths among its arguments.
+        at: When it ended.
+    """
+
+    index: int
+    name: str
+    arguments: int
+    result: int
+    success: bool
+    error: str
+    paths: tuple[str, ...]
+    at: datetime
+
+    @property
+    def action(self) -> tuple[str, int]:
+        """What was done: the tool and its arguments."""
+        return self.name, self.arguments
+
+
+def digest(invoked: ToolInvoked, index: int) -> CallDigest:
+    """Return a call in a few words; ``index`` is its number in the session, from 1."""
+    params = invoked.params
+    success = is_success(invoked)
+    return CallDigest(
+        index=index,
+        name=invoked.name,
+        arguments=hash(_written(params)),
+        result=hash(invoked.rendered_output),
+        success=success,
+        error="" if success else error_kind(error_message(invoked) or invoked.outcome),
+        paths=tuple(paths_in(params)),
+        at=invoked.created_at,
+    )
+
+
+def error_kind(message: str) -> str:
+    """Return a message without what differs between two failures of one kind: names, paths, numbers."""
+    return " ".join(NUMBERS.sub("#", NAMES.sub("*", message[: 2 * ERROR_CHARS].lower())).split())[:ERROR_CHARS]
+
+
+def paths_in(params: Any) -> Iterable[str]:
+    """Yield the paths among a call's arguments: by the name of the argument, or by their look."""
+    for name, value in _arguments(params):
+        if isinstance(value, str):
+            if _may_be_path(name, value):
+                yield value
+        elif isinstance(value, list | tuple):
+            for text in cast("Sequence[Any]", value):
+                if isinstance(text, str) and _may_be_path(name, text):
+                    yield text
+
+
+def _may_be_path(name: str, text: str) -> bool:
+    return 0 < len(text) <= LONGEST_PATH and (PATH_NAMES.search(name) is not None or _is_path(text))
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text and "//" not in text and not any(char.isspace() for char in text)
+
+
+def _arguments(params: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(params, dict):
+        return cast("dict[str, Any]", params).items()
+    if isinstance(params, msgspec.Struct):
+        return ((name, getattr(params, name)) for name in params.__struct_fields__)
+    if is_dataclass(params):
+        return ((item.name, getattr(params, item.name)) for item in fields(params))
+    return ()
+
+
+def _written(params: Any) -> bytes:
+    try:
+        return msgspec.json.encode(params, enc_hook=repr)
+    except (TypeError, ValueError, RecursionError):  # whatever a model may have written, it has a text
+        return repr(params).encode("utf-8", "replace")
+
+
+class Trajectory:
+    """The newest calls of a session and its counts.
+
+    Attributes:
+        count: Calls so far.
+        errors_in_a_row: Failures since the last success.
+    """
+
+    __slots__ = ("_calls", "_last", "count", "errors_in_a_row")
+
+    def __init__(self) -> None:
+        """Start before the first call."""
+        self._calls: deque[CallDigest] = deque(maxlen=KEPT_CALLS)
+        self._begin(0)
+
+    def _begin(self, count: int) -> None:
+        self._calls.clear()
+        self._last: ToolInvoked | None = None
+        self.count = count
+        self.errors_in_a_row = 0
+
+    def follow(self, calls: Sequence[ToolInvoked]) -> int:
+        """Take in what is new in a session's slice; start over if it was rolled back. Return how many are new."""
+        known = self.count
+        if known > len(calls) or (known and calls[known - 1] is not self._last):
+            known = max(len(calls) - KEPT_CALLS, 0)
+            self._begin(known)
+        new = len(calls) - known
+        for invoked in calls[known:]:
+            self._add(invoked)
+        return new
+
+    def _add(self, invoked: ToolInvoked) -> None:
+        self.count += 1
+        call = digest(invoked, self.count)
+        self._last = invoked
+        self._calls.append(call)
+        self.errors_in_a_row = 0 if call.success else self.errors_in_a_row + 1
+
+    def recent(self, count: int) -> tuple[CallDigest, ...]:
+        """Return the newest calls, at most `KEPT_CALLS`, the oldest of them first."""
+        skipped = max(len(self._calls) - max(count, 0), 0)
+        return tuple(islice(self._calls, skipped, None))
+
+    @property
+    def latest(self) -> CallDigest | None:
+        """The newest call."""
+        return self._calls[-1] if self._calls else None

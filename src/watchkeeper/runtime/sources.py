@@ -1,0 +1,130 @@
+"""What the engine remembers of one observer or feedback provider: a fold of the log, never a state of its own.
+
+When it last spoke, how gravely, what of it the agent has not been told yet, until when it is to be quiet, whether it is
+off. All of it can be made from the session's slices at any time, and is, after a rollback or when a session goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from typing import Any, Final
+
+from watchkeeper.prompt.advice import SEVERITIES, Advice, Severity
+from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger, SourceConfig
+from watchkeeper.prompt.observer_context import TREND_SPAN
+from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
+
+KEPT_SEVERITIES: Final = 10 * TREND_SPAN
+
+
+class Source:
+    """One source of advice.
+
+    Attributes:
+        config: As the template declares it.
+        name: Its name.
+        limit_seconds: What one look may take.
+        about_limits: Whether it speaks of hard limits; its warnings are then never held back.
+        off: Whether it overran its time and is not asked any more.
+        spoke_at_call: Tool calls when it last spoke; 0 before.
+        spoke_at: When that was, or None.
+        share: The largest share of a limit that was used then.
+        errors: Failures in a row when it last spoke.
+        file_seen: Whether the awaited file was there when it was last looked for.
+        severities: Of its newest advice, the oldest first.
+        waiting: Advice that the agent has not been told yet.
+        quiet_until: Tool call up to which it is to be quiet.
+        grave: Pieces of advice in a row that count for its escalation.
+    """
+
+    __slots__ = (
+        "about_limits",
+        "config",
+        "errors",
+        "file_seen",
+        "grave",
+        "limit_seconds",
+        "name",
+        "off",
+        "quiet_until",
+        "severities",
+        "share",
+        "spoke_at",
+        "spoke_at_call",
+        "trigger",
+        "waiting",
+    )
+
+    def __init__(self, config: SourceConfig) -> None:
+        """Remember nothing yet."""
+        self.config = config
+        self.name = config.name
+        self.trigger: ObserverTrigger = config.trigger
+        self.limit_seconds = config.limit_seconds
+        self.about_limits = bool(getattr(config.source, "about_limits", False))
+        self.file_seen = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Go back to the beginning, to follow another log."""
+        self.off = False
+        self.spoke_at_call = 0
+        self.spoke_at: datetime | None = None
+        self.share = 0.0
+        self.errors = 0
+        self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
+        self.waiting: Advice | None = None
+        self.quiet_until = 0
+        self.grave = 0
+
+    @property
+    def is_observer(self) -> bool:
+        """Whether it has the observer's face."""
+        return isinstance(self.config, ObserverConfig)
+
+    def is_quiet(self, call_index: int) -> bool:
+        """Return whether the agent asked it to be quiet; one that speaks of hard limits still looks."""
+        return call_index <= self.quiet_until and not self.about_limits
+
+    def follow(self, ran: SourceRan) -> None:
+        """Take in what came of asking it."""
+        if ran.outcome == "overran":
+            self.off = True
+        advice = ran.advice
+        if advice is None:
+            return
+        self.spoke_at_call, self.spoke_at = advice.call_index, advice.timestamp
+        self.share = ran.share
+        self.severities.append(advice.severity)
+        self.waiting = advice
+        escalate = self.config.escalate
+        if escalate is not None:
+            graver = SEVERITIES.index(advice.severity) >= SEVERITIES.index(escalate.severity)
+            self.grave = self.grave + 1 if graver else 0
+
+    def answered(self, answer: AdviceAcknowledged) -> None:
+        """Take in that the agent answered it."""
+        self.quiet_until = answer.call_index + answer.for_calls
+        self.grave = 0
+        if self.waiting is not None and not self._holds_back_nothing(self.waiting):
+            self.waiting = None
+
+    def deliverable(self, call_index: int) -> Advice | None:
+        """Return what the agent is to be told now; what is too old, or not wanted, is dropped."""
+        advice = self.waiting
+        if advice is None:
+            return None
+        quiet = call_index <= self.quiet_until and not self._holds_back_nothing(advice)
+        if quiet or advice.is_stale(call_index, self.config.max_age_calls):
+            self.waiting = None
+            return None
+        return advice
+
+    def _holds_back_nothing(self, advice: Advice) -> bool:
+        return self.about_limits and advice.severity == "warning"
+
+
+def method_of(source: Source, name: str) -> Any:
+    """Return a method of the user's object."""
+    return getattr(source.config.source, name)
