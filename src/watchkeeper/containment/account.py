@@ -30,7 +30,7 @@ CEILINGS: Final = (
 )
 """Field of `Limits` for each count that can have a ceiling."""
 
-NOTHING: Final = (0, 0, 0, 0, 0, 0, 0)
+NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
 
 
 class Account:
