@@ -1,0 +1,209 @@
+"""Limits hold exactly in every interleaving of threads, line by line; each is drawn from a seed and repeats exactly."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.containment.gates import charged, costing, dollars, gate_with, unlimited
+from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
+from watchkeeper.containment import ledger as ledger_module
+from watchkeeper.containment.admission import Verdict, decide
+from watchkeeper.containment.call import CallRequest, Outcome, Ticket
+from watchkeeper.containment.config import ExecutionConfig
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.ledger import MemoryLedger
+from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.limits import Limits
+
+AGENTS = 4
+
+
+@dataclass
+class Bill:
+    """What really ran and what it really cost."""
+
+    executed: int = 0
+    nanos: int = 0
+
+
+def opened(
+    scheduler: Scheduler, config: ExecutionConfig | Limits, lock: AbstractContextManager[Any] | None = None
+) -> ExecutionContext:
+    ledger = MemoryLedger(lock=lock or TurnLock(scheduler))
+    return ExecutionContext(config, ledger=ledger, clock=TurnClock(scheduler))
+
+
+def check_nothing_is_held(gate: ExecutionContext) -> None:
+    ledger: Any = gate._tree.ledger  # pyright: ignore[reportPrivateUsage]
+    assert (ledger._waiters, ledger._reserving, ledger._holding) == ([], set(), set())
+    assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+
+
+def spend(seed: int, lock: AbstractContextManager[Any] | None = None) -> tuple[Bill, ExecutionContext]:
+    """Race agents with known worst cases under $5.00, on the root and on children of it."""
+    scheduler = Scheduler(seed)
+    root = opened(scheduler, unlimited(max_cost_usd="5.00", max_retries=3), lock)
+    bill = Bill()
+
+    def agent(number: int) -> None:
+        rng = Random(seed * AGENTS + number)
+        gate = root if number % 2 else root.child(unlimited(max_cost_usd=rng.choice([None, "2.50"])))
+        for _ in range(4):
+            estimate = Estimate(input_nanos=rng.randrange(dollars(1.8)), max_output_tokens=9, min_output_tokens=2)
+            estimate = Estimate(0, 9, 2, estimate.input_nanos, rng.randrange(dollars(0.05)))
+
+            def work(ticket: Ticket, rng: Random = rng) -> int:
+                bill.executed += 1
+                if rng.random() < 0.15:
+                    raise ValueError("flaky")
+                return ticket.max_output_tokens
+
+            def meter(value: Any, error: Any, ticket: Ticket, rng: Random = rng, worst: Estimate = estimate) -> Charge:
+                most = worst.nanos(ticket.max_output_tokens)
+                nanos = rng.choice([most, rng.randint(0, most)])
+                bill.nanos += nanos
+                return Charge(cost_nanos=nanos)
+
+            request = CallRequest("llm", estimate=estimate, spends_retry_on_error=rng.random() < 0.5)
+            if gate.call(request, work, meter).decision is Decision.HALT:
+                break
+        if gate is not root:
+            gate.close()
+
+    scheduler.run([partial(agent, number) for number in range(AGENTS)])
+    return bill, root
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 1000, 250)])
+def test_five_dollars_are_never_exceeded_in_any_interleaving_of_lines(seeds: range) -> None:
+    for seed in seeds:
+        bill, root = spend(seed)
+        assert bill.nanos <= dollars(5), seed
+        assert root.usage.cost_nanos == bill.nanos, seed
+        assert root.get_snapshot().step_count == bill.executed, seed
+        check_nothing_is_held(root)
+        root.close()
+
+
+def test_the_interleavings_would_find_a_gate_that_decides_in_one_step_and_reserves_in_another() -> None:
+    overspent = 0
+    for seed in range(100):
+        with suppress(IndexError, ValueError, AssertionError):  # its waiting list may fall apart first
+            bill, root = spend(seed, nullcontext())
+            overspent += bill.nanos > dollars(5)
+            root.close()
+    assert overspent
+
+
+def test_a_seed_always_gives_the_same_interleaving() -> None:
+    assert len({spend(7)[0].nanos for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_exactly_as_many_calls_run_as_there_are_steps_in_any_interleaving(steps: int) -> None:
+    for seed in range(150):
+        scheduler = Scheduler(seed)
+        gate = opened(scheduler, ExecutionConfig(100, steps, 100, timeout_ms=0))
+        bill = Bill()
+
+        def agent(gate: ExecutionContext = gate, bill: Bill = bill) -> None:
+            def work() -> None:
+                bill.executed += 1
+
+            while gate.wrap_tool_call(work) is not Decision.HALT:
+                pass
+
+        scheduler.run([agent] * AGENTS)
+        assert (bill.executed, gate.get_snapshot().step_count) == (steps, steps), seed
+        assert [event.event_type for event in gate.get_snapshot().events] == ["step_limit_exceeded"], seed
+        check_nothing_is_held(gate)
+        gate.close()
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_failures_never_exceed_the_retries_in_any_interleaving(retries: int) -> None:
+    for seed in range(150):
+        scheduler = Scheduler(seed)
+        gate = opened(scheduler, ExecutionConfig(100, 100, retries, timeout_ms=0))
+        bill = Bill()
+
+        def agent(gate: ExecutionContext = gate, bill: Bill = bill) -> None:
+            def fail() -> None:
+                bill.executed += 1
+                raise ValueError("flaky")
+
+            while gate.wrap_llm_call(fail) is not Decision.HALT:
+                pass
+
+        scheduler.run([agent] * AGENTS)
+        assert (bill.executed, gate.get_snapshot().retries_used) == (max(retries, 1), retries), seed
+        check_nothing_is_held(gate)
+        gate.close()
+
+
+def test_an_abort_between_any_two_lines_lets_no_later_admission_pass() -> None:
+    for seed in range(150):
+        scheduler = Scheduler(seed)
+        gate = opened(scheduler, ExecutionConfig(100, 100, 100, timeout_ms=0))
+        late: list[Outcome[None]] = []
+        aborted = Event()
+
+        def agent(gate: ExecutionContext = gate, late: list[Outcome[None]] = late, aborted: Event = aborted) -> None:
+            while True:
+                after = aborted.is_set()
+                outcome = gate.call_tool(lambda: None)
+                if after:
+                    late.append(outcome)
+                if outcome.decision is Decision.HALT:
+                    return
+
+        def abort(gate: ExecutionContext = gate, aborted: Event = aborted) -> None:
+            gate.call_tool(lambda: None)
+            gate.abort("enough")
+            aborted.set()
+
+        scheduler.run([agent, agent, abort])
+        assert [outcome.admitted for outcome in late if outcome.admitted] == [], seed
+        assert gate.get_snapshot().abort_reason == "aborted"
+        check_nothing_is_held(gate)
+        gate.close()
+
+
+async def test_a_thousand_calls_that_wait_are_not_all_asked_again_for_each_that_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting is quadratic only where figures really change: it must not make a wide fan-out hang its loop."""
+    asked = 0
+
+    def counting(demand: Demand, now: float) -> Verdict:
+        nonlocal asked
+        asked += 1
+        return decide(demand, now)
+
+    monkeypatch.setattr(ledger_module, "decide", counting)
+    gate = gate_with(SYSTEM_CLOCK, max_cost_usd=1)
+    go_on = asyncio.Event()
+
+    async def work(ticket: Ticket) -> None:
+        await go_on.wait()
+
+    tasks = [asyncio.create_task(gate.acall(costing(1), work, charged(1))) for _ in range(1000)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asked < 5 * 1000
+    go_on.set()
+    outcomes = await asyncio.gather(*tasks)
+    assert sum(outcome.admitted for outcome in outcomes) == 1
+    assert asked < 12 * 1000
+    gate.close()
