@@ -152,7 +152,7 @@ async def test_a_question_blocks_its_call_and_not_the_loop() -> None:
     def ask(ctx: ToolCallContext) -> bool:
         asked.set()
         answered.wait()
-        return ctx.arguments == "all of it"
+        return bool(ctx.arguments == "all of it")
 
     shield = ShieldPipeline(tool_dispatch=ToolPermissionHook(ask=["rm"], ask_with=ask, timeout="1h"))
     with gate(shield) as ctx:
