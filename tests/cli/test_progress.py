@@ -47,6 +47,13 @@ def test_a_single_run_has_a_head_and_its_lines_under_it() -> None:
     assert lines == ["n/k with m", "limits: turns 3", "  → told the agent  now"]
 
 
+def test_the_head_names_who_takes_over() -> None:
+    one = RunStarted(CONTEXT, "n/k", "m", "turns 3", None, AT, fallback=("a:b", "c:d"))
+    many = ManyStarted(CONTEXT, "n/k", "m", "turns 3", ("x",), 1, AT, fallback=("a:b",))
+    assert printed((uuid4(), one))[0] == "n/k with m, or else a:b, c:d"
+    assert printed((uuid4(), many))[0] == "n/k over 1 items with m, or else a:b"
+
+
 def test_items_that_interleave_are_told_apart() -> None:
     whole, one, two = uuid4(), uuid4(), uuid4()
     lines = printed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.cli.support import AGENT, CommandLine
 from watchkeeper.cli.notify import Notification
 from watchkeeper.cli.running import print_json
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.script import say
 
 FOLDER = ("-p", "folder=inbox")
 
@@ -393,3 +396,61 @@ def test_a_result_that_cannot_be_printed_fails_the_command_and_nothing_else() ->
             raise OSError(28, "No space left on device")
 
     assert print_json(Full(), {}) == 1
+
+
+# --- models that take over -------------------------------------------------------------------------------------------
+
+OUTAGE = """
+from watchkeeper.core.errors import ProviderError
+
+SCRIPT = [Call("look", {"path": "a"}), ProviderError("the key is revoked", fault="auth", provider="scripted")]
+"""
+
+
+def test_another_model_takes_over_and_the_report_and_the_log_say_so(cli: CommandLine) -> None:
+    cli.write(AGENT + OUTAGE)
+    answer = '{"summary": "all well", "count": 2}'
+    with FakeOpenAI([say(answer)]) as fake:
+        other = f"{fake.base_url}#backup"
+        said = cli.run("--fallback", other, *FOLDER)
+        assert len(fake.requests) == 1
+    assert said.code == 0, said.err
+    switched = "⇄ switched  to openai-compatible:backup from scripted:scripted: The provider failed: the key is revoked"
+    for part in (
+        "tests/triage with scripted:scripted, or else openai-compatible:backup",
+        switched,
+        "Answered by scripted:scripted, then openai-compatible:backup",
+    ):
+        assert part in said.out
+    (run_id,) = re.findall(r"watchkeeper show (\w+)", said.out)
+    shown = cli("show", run_id)
+    assert switched in shown.out
+
+
+def test_json_names_who_answered(cli: CommandLine) -> None:
+    cli.write(AGENT + OUTAGE)
+    with FakeOpenAI([say('{"summary": "all well", "count": 2}')]) as fake:
+        result = as_json(cli, "--fallback", f"{fake.base_url}#backup", *FOLDER)
+    assert result["model"] == "scripted:scripted"
+    assert result["answered_by"] == ["scripted:scripted", "openai-compatible:backup"]
+
+
+@pytest.mark.parametrize(
+    ("names", "part"),
+    [
+        (["opnai:gpt-5"], "did you mean 'openai'?"),
+        (["openai:gpt-5"], "OPENAI_API_KEY"),
+        (["http://127.0.0.1:9/v1#m", "http://127.0.0.1:9/v1#m"], "is named twice"),
+        ([""], "there is no model ''"),
+    ],
+)
+def test_a_fallback_that_cannot_work_is_refused_before_anything_happens(
+    cli: CommandLine, names: list[str], part: str
+) -> None:
+    options = [option for name in names for option in ("--fallback", name)]
+    assert part in cli.refused(*options, *FOLDER)
+
+
+def test_a_fallback_without_a_price_is_refused_under_a_cost_ceiling(cli: CommandLine) -> None:
+    line = cli.refused("--max-cost", "1", "--fallback", "http://127.0.0.1:9/v1#m", *FOLDER)
+    assert "nobody knows what openai-compatible:m costs" in line

@@ -25,6 +25,7 @@ from watchkeeper.runtime.events import (
     ItemEnded,
     ModelFailed,
     ModelReplied,
+    ModelSwitched,
     NoticeAppended,
     ReducerFailed,
 )
@@ -88,6 +89,10 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (invoked("{broken", "invalid", "no JSON"), ("●", "file", "{broken → invalid: no JSON")),
         (ModelFailed(1, 1, "server", "oh no", 2.0, None, AT), ("!", "model failed", "server: oh no; again in 2s")),
         (ModelFailed(1, 1, "auth", "no key", None, None, AT), ("!", "model failed", "auth: no key")),
+        (
+            ModelSwitched(1, "a:b", "c:d", "auth", "no key", AT),
+            ("⇄", "switched", "to c:d from a:b: no key"),
+        ),
         (NoticeAppended("last turn", AT), ("→", "told the agent", "last turn")),
         (CompletionChecked("incomplete", "no file", AT), ("?", "checked", "incomplete: no file")),
         (CompletionChecked("complete", "", AT), ("?", "checked", "complete")),

@@ -61,6 +61,9 @@ def run_command(
         list[str] | None, option("A parameter of the prompt; repeatable.", "KEY=VALUE", "--param", "-p")
     ] = None,
     model: Annotated[str | None, option("For example openai:gpt-5-mini, anthropic:..., local, scripted.")] = None,
+    fallback: Annotated[
+        list[str] | None, option("Model that takes over when the one before does not answer; repeatable.", "MODEL")
+    ] = None,
     max_cost: Annotated[str | None, option("Most dollars for the whole; 'none' lifts a limit.", "USD")] = None,
     max_tokens: Annotated[str | None, option("Most tokens for the whole, e.g. 500k.", "N")] = None,
     max_steps: Annotated[str | None, option("Most model and tool calls for the whole.", "N")] = None,
@@ -92,6 +95,7 @@ def run_command(
         target=target,
         given=given,
         params=param or (),
+        fallback=fallback or (),
         each=each,
         first=first,
         concurrency=concurrency,

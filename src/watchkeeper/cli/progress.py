@@ -44,13 +44,13 @@ class Progress:
             case ManyStarted():
                 self._many = event
                 self._width = min(max(map(len, event.items), default=0), LABEL_WIDTH)
-                self._head(f"{event.prompt_name} over {len(event.items)} items", event.model, event.limits)
+                self._head(f"{event.prompt_name} over {len(event.items)} items", event)
             case RunStarted(item=str(item)):
                 self._items[run_id] = item
                 if not self._interleaved:
                     self._console.print(styled(("▸ ", "bold"), one_line(item)))
             case RunStarted():
-                self._head(event.prompt_name, event.model, event.limits)
+                self._head(event.prompt_name, event)
             case ItemEnded(run_id=None) | SliceEdited():
                 pass  # an item that was never started is in the report at the end, state is in the store
             case ItemEnded():
@@ -66,9 +66,10 @@ class Progress:
     def _interleaved(self) -> bool:
         return self._many is not None and self._many.concurrency > 1
 
-    def _head(self, what: str, model: str, limits: str) -> None:
-        self._console.print(styled((what, "bold"), " with ", (model, "cyan")))
-        self._console.print(styled((f"limits: {limits}", "dim")))
+    def _head(self, what: str, started: RunStarted | ManyStarted) -> None:
+        others = f", or else {', '.join(started.fallback)}" if started.fallback else ""
+        self._console.print(styled((what, "bold"), " with ", (started.model, "cyan"), (others, "dim")))
+        self._console.print(styled((f"limits: {started.limits}", "dim")))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
         line = line_of(event_tag(type(event)), dump(event))

@@ -31,6 +31,7 @@ def as_data(result: RunResult[Any]) -> dict[str, Any]:
         "item": result.item,
         "prompt": result.prompt_name,
         "model": result.model,
+        "answered_by": list(result.answered_by),
         "ok": result.ok,
         "output": to_builtins(result.output),
         "stop": to_builtins(result.stop),
@@ -68,6 +69,8 @@ def print_result(console: Console, result: RunResult[Any]) -> None:
     if shown is not None:
         console.print(styled(("Result" if result.ok else "Partial result", "bold")))
         console.print(Text(printable(pretty(shown))))
+    if result.answered_by not in ((), (result.model,)):
+        console.print(styled((f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan")))
     if result.completion_note:
         console.print(styled((f"Checked: {one_line(result.completion_note)}", "cyan")))
     console.print(styled((one_line(result.sentence()), "green" if result.ok else "yellow")))

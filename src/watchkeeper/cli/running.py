@@ -54,6 +54,7 @@ class Order:
         target: ``FILE:NAME``.
         given: Settings that were named as options.
         params: ``KEY=VALUE`` pairs.
+        fallback: Models that take over, in this order.
         each: A pattern of files, to run once for each.
         first: Only the first so many of them.
         concurrency: How many run at once.
@@ -66,6 +67,7 @@ class Order:
     target: str
     given: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     params: Sequence[str] = ()
+    fallback: Sequence[str] = ()
     each: str | None = None
     first: int | None = None
     concurrency: int | None = None
@@ -119,7 +121,7 @@ def carry_out(order: Order) -> int:
         console = error_console() if order.as_json else make_console(out)
         store = open_store(settings)
         try:
-            options: RunKeywords = {"store": store, "prices": prices_from(settings)}
+            options: RunKeywords = {"store": store, "prices": prices_from(settings), "fallback": order.fallback}
             if order.files is not None:
                 options["filesystem"] = HostFilesystem(order.files)
             if not order.as_json:

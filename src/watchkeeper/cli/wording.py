@@ -122,6 +122,11 @@ def _notice_appended(body: Body) -> Line:
     return Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT))
 
 
+def _model_switched(body: Body) -> Line:
+    why = one_line(str(body["why"]), 2 * CUT)
+    return Line("⇄", "yellow", "switched", f"to {body['to_model']} from {body['from_model']}: {why}")
+
+
 def _completion_checked(body: Body) -> Line:
     return Line("?", "cyan", "checked", f"{body['status']}: {body['explanation']}".rstrip(": "))
 
@@ -149,6 +154,7 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "model_replied": _model_replied,
     "tool_invoked": _tool_invoked,
     "model_failed": _model_failed,
+    "model_switched": _model_switched,
     "notice_appended": _notice_appended,
     "completion_checked": _completion_checked,
     "safety_event": _safety_event,
