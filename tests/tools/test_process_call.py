@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -60,10 +61,12 @@ def fifo(tmp_path: Path) -> str:
 
 def reads(fifo: str) -> tuple[int, int]:
     """Wait for the one who opens the fifo; return its end and the writer's process id."""
-    descriptor = os.open(fifo, os.O_RDONLY)
+    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     text = b""
     while not text.endswith(b"\n"):
+        assert select.select([descriptor], [], [], 60)[0], "the process did not come so far"
         text += os.read(descriptor, 64)
+    os.set_blocking(descriptor, True)
     return descriptor, int(text)
 
 
@@ -209,7 +212,11 @@ class TestFailures:
 class TestEnds:
     async def started(self, function: Callable[..., Any], fifo: str, **more: Any) -> tuple[asyncio.Task[Any], int, int]:
         task = asyncio.ensure_future(called(function, fifo=fifo, **more))
-        descriptor, process = await asyncio.to_thread(reads, fifo)
+        reading = asyncio.ensure_future(asyncio.to_thread(reads, fifo))
+        await asyncio.wait((task, reading), return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and task.exception() is not None and function is not functions.fork_and_exit:
+            task.result()
+        descriptor, process = await reading
         return task, descriptor, process
 
     @pytest.mark.parametrize(
