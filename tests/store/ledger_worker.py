@@ -1,0 +1,96 @@
+"""One of several processes on one ledger: it does what it is told on its command line, and says on stdout what it did.
+
+`race` waits for a line on stdin, so that all begin together, and then makes calls under one ceiling after another until
+each is refused. `hold` begins calls and never ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.config import ChainMetadata
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.limits import Limits
+from watchkeeper.store.sqlite_ledger import SqliteLedger
+
+CENT = 10_000_000
+CEILINGS: Mapping[str, Mapping[str, Any]] = {
+    "steps": {"max_steps": 500},
+    "one": {"max_steps": 1},
+    "retries": {"max_retries": 10},
+    "cost": {"max_cost_usd": 5},
+    "account": {"account": "team-a", "account_limit": "$5/month"},
+}
+
+
+def context(ledger: SqliteLedger, name: str) -> ExecutionContext:
+    """Open the context that all processes share under a name, or whose account they share."""
+    lifted: dict[str, Any] = dict.fromkeys(("deadline", "max_total_tokens", "max_retries", "max_turns", "landing"))
+    limits = Limits(**{**lifted, **CEILINGS[name]})
+    return ExecutionContext(limits, None, None if name == "account" else ChainMetadata("r", name), ledger=ledger)
+
+
+def race(ledger: SqliteLedger, rng: random.Random) -> dict[str, Any]:
+    """Make calls until none is admitted; return how many ran, and what was spent."""
+    ran = dict.fromkeys(CEILINGS, 0)
+    spent = dict.fromkeys(CEILINGS, 0)
+    for name in CEILINGS:
+        with context(ledger, name) as gate:
+            while call(gate, name, rng, ran, spent):
+                pass
+    return {"ran": ran, "spent": spent}
+
+
+def call(gate: ExecutionContext, name: str, rng: random.Random, ran: dict[str, int], spent: dict[str, int]) -> bool:
+    """Make one call with a known worst case; return whether it ran."""
+    worst = rng.randint(5, 30) * CENT if name in ("cost", "account") else 0
+    request = CallRequest("llm", name, Estimate(input_nanos=worst), spends_retry_on_error=name == "retries")
+
+    def work(ticket: Ticket) -> None:
+        ran[name] += 1
+        if name == "retries":
+            raise ValueError("flaky")
+
+    def meter(value: None, error: BaseException | None, ticket: Ticket) -> Charge:
+        real = rng.choice((worst, worst // 2, CENT if worst else 0))
+        spent[name] += real
+        return Charge(cost_nanos=real)
+
+    outcome = gate.call(request, work, meter)
+    return outcome.decision is not Decision.HALT or outcome.admitted
+
+
+def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
+    """Begin a call that holds $3 of the account, spend a dollar in another, and never come back."""
+    gate = context(ledger, "account")
+    gate.call(CallRequest("llm", "spent", Estimate(input_nanos=100 * CENT)), lambda _: None)
+
+    def stay(ticket: Ticket) -> None:
+        say("held")
+        threading.Event().wait()
+
+    gate.call(CallRequest("llm", "held", Estimate(input_nanos=300 * CENT)), stay)
+
+
+def main() -> None:
+    """Do what is asked: ``race PATH SEED`` or ``hold PATH LEASE_SECONDS``."""
+    what, path, number = sys.argv[1:]
+    if what == "hold":
+        hold(SqliteLedger(path, lease_seconds=float(number)), lambda text: print(text, flush=True))
+        return
+    with SqliteLedger(path, busy_seconds=60) as ledger:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(json.dumps(race(ledger, random.Random(int(number)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
