@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Hashable
 from decimal import Decimal
 
+import msgspec
+
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.quantities import DurationLike, duration, format_duration
 
 
-class Taken:
+class Taken(msgspec.Struct, eq=False):
     """One amount.
 
     Attributes:
@@ -28,14 +30,10 @@ class Taken:
         ground: What the owner's identity rests on, kept so that no other object can come to have it.
     """
 
-    __slots__ = ("amount", "ground", "owner", "until")
-
-    def __init__(self, amount: int, ctx: ToolCallContext, until: float) -> None:
-        """Take it for a call."""
-        self.amount = amount
-        self.owner = owner_of(ctx)
-        self.until = until
-        self.ground: object = ctx.metadata if ctx.number else ctx
+    amount: int
+    owner: Hashable
+    until: float
+    ground: object
 
 
 def owner_of(ctx: ToolCallContext) -> Hashable:
@@ -84,12 +82,11 @@ class SlidingWindow:
 
     def take(self, ctx: ToolCallContext, amount: int) -> None:
         """Take an amount for a call."""
-        if self._seconds is None:
-            taken = Taken(amount, ctx, math.inf)
-        else:
-            taken = Taken(amount, ctx, self._clock.monotonic() + self._seconds)
+        owner, ground = owner_of(ctx), ctx.metadata if ctx.number else ctx
+        until = math.inf if self._seconds is None else self._clock.monotonic() + self._seconds
+        taken = self._owned[owner] = Taken(amount, owner, until, ground)
+        if self._seconds is not None:
             self._taken.append(taken)
-        self._owned[taken.owner] = taken
         self.total += amount
 
     def settle(self, ctx: ToolCallContext, amount: int) -> None:
