@@ -108,9 +108,9 @@ class ShieldPipeline:
             method: tuple(asked.hook.release for asked in self._asked[method] if hasattr(asked.hook, "release"))
             for method in ("before_llm_call", "before_tool_call")
         }
-        if on_error_policy not in Decision:
+        if not isinstance(on_error_policy, Decision):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
             raise ConfigurationError(f"on_error_policy={on_error_policy!r} is not a Decision")
-        self._on_error_policy = Decision(on_error_policy)
+        self._on_error_policy = on_error_policy
         self._hook_timeout = duration(hook_timeout, "hook_timeout").total_seconds()
         self._clock = clock
         self._events: deque[SafetyEvent] = deque(maxlen=KEPT_EVENTS)
