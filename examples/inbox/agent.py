@@ -156,13 +156,13 @@ def read_message(path: Annotated[str, about("as you were given it", 120)], *, co
     context.session[Reading].append(Reading(name, parseaddr(sender)[1].lower(), sent, raw, body))
     if not body:
         return ToolResult.ok("", "The message is empty. Do not look anything up: call file_record now.")
-    return ToolResult.ok(raw, f"From: {sender}\nDate: {date}\nSubject: {head['Subject'] or ''}\n\n{body}")
+    return ToolResult.ok(raw, f"From: {sender}\nSubject: {head['Subject'] or ''}\n\n{body}")
 
 
 @tool
 def look_up(
     email: Annotated[str, about("the address in the From line", 80)],
-    order: Annotated[str, about("the order number LM-... that the message names, else an empty text", 12)],
+    order: Annotated[str, about("the LM- number that the message names, else empty", 12)],
     *,
     context: ToolContext,
 ) -> ToolResult[Sender]:
@@ -322,18 +322,13 @@ account: sign in, lock or change an account
 bean_box: start, pause, change or cancel the Bean Box
 
 Examples:
-"We can bring your shop to the first page of every search engine." -> advert
 "Just a line to say that your beans made my Monday." -> praise
 "Do you also sell this in green?" -> before_buying
-"My card was charged £12 on Sunday and I don't know what for." -> billing
-"It's been ten days and the postman still has nothing for me." -> delivery
-"I'd rather have my money than these cups. How do I send them to you?" -> returns
 "The pump hums but no water comes out." -> technical
 "I can't sign in, it says my account is locked." -> account
+"I'd rather have my money than these cups. How do I send them to you?" -> returns
 "Please send a receipt for last year's orders, my tax office wants one." -> billing
 "Two of the three bags were in the box. When does the third come?" -> missing_part
-"The handle was snapped off when I opened the parcel and I'd like another one." -> returns
-"The app freezes on the start page since yesterday." -> technical
 "Please stop sending me beans after this month." -> bean_box"""
 
 triage = PromptTemplate[Receipt](

@@ -192,7 +192,6 @@ def test_a_dataclass_is_described_in_few_words() -> None:
     ("schema", "words"),
     [
         ({"type": "string", "format": "date"}, "string date"),
-        ({"type": "string", "maxLength": 9}, "string of at most 9 characters"),
         ({"type": "integer", "minimum": 1, "maximum": 5}, "integer from 1 to 5"),
         ({"const": "é"}, '"é"'),
         ({"type": ["string", "null"]}, "string | null"),

@@ -87,7 +87,7 @@ def test_tool_choice_narrows_the_schema_and_never_the_instructions() -> None:
 
 def test_the_instructions_name_tools_arguments_and_answer() -> None:
     text = make_plan(TOOLS, OUTPUT).instructions
-    assert "- lookup: Look up a customer.\n    name (string of at most 40 characters)\n- list_all: List all.\n" in text
+    assert "- lookup: Look up a customer.\n    name (string)\n- list_all: List all.\n" in text
     assert '{"action":"final_answer","answer":{...}}' in text
     assert text.endswith("Fields of the answer:\n- ok (boolean)")
 

@@ -1,0 +1,58 @@
+"""A small tool with which the agent answers advice: it has seen it, or it does not apply.
+
+The answer is recorded on the log and quiets that source for a number of calls. Warnings about hard limits are never
+held back: the gate will stop the run whatever the agent thinks of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from watchkeeper.prompt.advice import Advice, Assessment, Feedback
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.runtime.events import AdviceAcknowledged
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.tool import tool
+
+
+def _about(text: str) -> Any:
+    return msgspec.Meta(description=text)
+
+
+@tool
+def answer_advice(
+    source: Annotated[str, _about("the name in the heading of the advice, for example Stall")],
+    action: Annotated[
+        Literal["acknowledge", "dismiss"], _about("acknowledge: seen and dealt with; dismiss: it does not apply here")
+    ],
+    reason: Annotated[str, _about("why, in one sentence")],
+    for_calls: Annotated[int, msgspec.Meta(ge=1, le=50, description="tool calls for which it is to be quiet")] = 10,
+    *,
+    context: ToolContext,
+) -> ToolResult[str]:
+    """Answer a Trajectory Assessment, so that the same advice does not come again for a while."""
+    session = context.session
+    said: list[Advice] = [*session[Assessment].all()[-50:], *session[Feedback].all()[-50:]]
+    known = sorted({advice.source for advice in said})
+    if source not in known:
+        return ToolResult.error(f"nobody called {source!r} has said anything; sources: {', '.join(known) or 'none'}")
+    call_index = len(session[ToolInvoked].all())
+    session.dispatch(AdviceAcknowledged(source, action, for_calls, call_index, reason))
+    return ToolResult.ok(source, f"{source} is quiet for {for_calls} calls, but for warnings about hard limits.")
+
+
+def answer_section(title: str = "Advice", key: str = "advice") -> MarkdownSection:
+    """Return a section that tells the agent about assessments and gives it the tool to answer them."""
+    return MarkdownSection(
+        title=title,
+        key=key,
+        template=(
+            "While you work you may be shown a Trajectory Assessment. Take it seriously. If it does not apply, or you"
+            " have dealt with it, say so with answer_advice instead of ignoring it."
+        ),
+        tools=(answer_advice,),
+    )

@@ -1,0 +1,126 @@
+"""What is left: time, tokens, money, tool calls, steps, in natural language (seed: trajectory-observers).
+
+Its warnings speak of hard limits, so nothing can quiet them. Texts and thresholds are the seed's; money and steps are
+worded alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.errors import ObserverError
+from watchkeeper.observers.evidence import check_share
+from watchkeeper.prompt.advice import Assessment, Severity, worse
+from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.session.session import Session
+
+SUGGESTIONS: Final[dict[Severity, tuple[str, ...]]] = {
+    "info": (),
+    "caution": ("Be mindful of remaining resources when planning next steps.",),
+    "warning": (
+        "Prioritize completing the most critical remaining work.",
+        "Consider wrapping up with a summary of progress and remaining tasks.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceObserver:
+    """Reports what is left of each limit.
+
+    Attributes:
+        caution_threshold: Share left at which it cautions.
+        warning_threshold: Share left at which it warns.
+        name: Its name.
+    """
+
+    caution_threshold: float = 0.3
+    warning_threshold: float = 0.1
+    name: str = "Resources"
+
+    about_limits = True
+
+    def __post_init__(self) -> None:
+        """Refuse thresholds that make no sense together."""
+        check_share("ResourceObserver", "caution_threshold", self.caution_threshold)
+        check_share("ResourceObserver", "warning_threshold", self.warning_threshold)
+        if self.warning_threshold > self.caution_threshold:
+            raise ObserverError(
+                f"ResourceObserver(warning_threshold={self.warning_threshold!r}) must not exceed"
+                f" caution_threshold={self.caution_threshold!r}: less is left when it warns"
+            )
+
+    def should_run(self, session: Session, *, context: ObserverContext) -> bool:
+        """Whenever its trigger fires."""
+        return True
+
+    def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
+        """Say what is left of every limit that there is."""
+        severity: Severity = "info"
+        statements: list[str] = []
+        for statement, left in statements_of(context.budget):
+            statements.append(statement)
+            severity = worse(severity, self._severity(left))
+        summary = " ".join(statements) or "No resource constraints configured."
+        return Assessment(self.name, summary, suggestions=SUGGESTIONS[severity], severity=severity)
+
+    def _severity(self, left: float) -> Severity:
+        if left <= self.warning_threshold:
+            return "warning"
+        return "caution" if left <= self.caution_threshold else "info"
+
+
+def statements_of(budget: BudgetStatus) -> Iterator[tuple[str, float]]:
+    """Yield, for every limit that there is, a sentence and the share that is left of it."""
+    seconds = budget.remaining_seconds
+    if seconds is not None:
+        whole = budget.elapsed_seconds + seconds
+        if seconds <= 0:
+            yield "You have reached the time deadline.", 0.0
+        else:
+            yield f"You have {format_remaining(seconds)} remaining before the deadline.", seconds / whole
+    if budget.max_tokens is not None:
+        yield _counted(budget.tokens_used, budget.max_tokens, "token")
+    if budget.max_cost_usd is not None and budget.cost_usd is not None:
+        used, most = float(budget.cost_usd), float(budget.max_cost_usd)
+        left = most - used
+        if left <= 0:
+            yield "You have exhausted your cost budget.", 0.0
+        else:
+            spent = f"You have spent ${used:,.2f} of ${most:,.2f} ({used / most:.0%} of budget)."
+            yield f"{spent} ${left:,.2f} remaining.", left / most
+    if budget.max_tool_calls is not None:
+        yield _calls(budget.tool_calls_used, budget.max_tool_calls, "tool call")
+    if budget.max_steps is not None:
+        yield _calls(budget.steps_used, budget.max_steps, "step")
+
+
+def _counted(used: int, most: int, unit: str) -> tuple[str, float]:
+    left = most - used
+    if left <= 0:
+        return f"You have exhausted your {unit} budget.", 0.0
+    said = f"You have used {used:,} of {most:,} {unit}s ({used / most:.0%} of budget). {left:,} {unit}s remaining."
+    return said, left / most
+
+
+def _calls(used: int, most: int, unit: str) -> tuple[str, float]:
+    left = most - used
+    if left <= 0:
+        return f"You have exhausted your {unit} budget.", 0.0
+    short = "calls" if unit == "tool call" else f"{unit}s"
+    made = "made" if unit == "tool call" else "taken"
+    return f"You have {made} {used:,} of {most:,} allowed {unit}s. {left:,} {short} remaining.", left / most
+
+
+def format_remaining(seconds: float) -> str:
+    """Return a length of time in the words of the seed: seconds, minutes, hours, days."""
+    if seconds < 60:
+        return f"{int(seconds)} second{'' if int(seconds) == 1 else 's'}"
+    if seconds < 3600:
+        minutes = int(seconds / 60)
+        return f"{minutes} minute{'' if minutes == 1 else 's'}"
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < 24 else f"{hours / 24:.1f} days"
