@@ -50,6 +50,7 @@ class Book:
     used: Counter[str] = field(default_factory=Counter[str])
     held: Counter[str] = field(default_factory=Counter[str])
     stop: str | None = None
+    newest: Call | None = None
     aborted: bool = False
     closed: bool = False
     events: list[str] = field(default_factory=list[str])
@@ -62,6 +63,11 @@ class Book:
 
     def found_stop(self) -> str | None:
         return next((book.stop for book in self.chain() if book.stop), None)
+
+    def abort_reason(self) -> str | None:
+        """What ended it, or else why its newest call was the last of its kind."""
+        last = self.newest.expected if self.newest else None
+        return self.found_stop() or ("provider_error" if last == (Decision.HALT, "provider_error") else None)
 
     def latch(self, reason: str) -> None:
         if self.stop is None:
@@ -127,7 +133,9 @@ class Model:
         verdict = self.verdict(call)
         if verdict == "wait":
             call.state = "waiting"
-        elif verdict == "admit":
+            return
+        call.book.newest = call
+        if verdict == "admit":
             call.state = "running"
             call.until = min(call.book.deadline, FOREVER if call.timeout is None else self.now + call.timeout)
             for book in call.book.chain():
@@ -216,7 +224,7 @@ class Model:
         self.cancel(book)
         for call in self.calls:
             if call.state == "waiting" and call.book is book:
-                call.state, call.expected = "over", (Decision.HALT, "aborted")
+                call.state, call.expected, book.newest = "over", (Decision.HALT, "aborted"), call
         self.go_on()
 
 
@@ -374,7 +382,7 @@ class Gate(RuleBasedStateMachine):
             assert account.settled[TOOL_CALLS] == book.used["tools"]
             assert context.usage.cost_nanos == book.used["cents"] * CENT
             assert account.reserved == [book.held["cents"] * CENT, 0, 0, 0, 0, 0, book.held["retries"]]
-            assert (seen.abort_reason, seen.aborted) == (book.found_stop(), book.aborted)
+            assert (seen.abort_reason, seen.aborted) == (book.abort_reason(), book.aborted)
             assert [event.event_type for event in seen.events] == book.events
 
     @invariant()
@@ -385,16 +393,18 @@ class Gate(RuleBasedStateMachine):
             assert book.used["retries"] <= max(book.ceilings.get("retries", FOREVER), 1)
 
     def teardown(self) -> None:
-        for context, book in zip(self.contexts, self.model.books, strict=True):
-            context.close()
-            self.let_run()
-            self.model.close(book)
-        self.both_say_the_same_of_every_call()
-        self.both_count_the_same()
-        ledger: Any = self.contexts[0]._tree.ledger if self.contexts else None  # pyright: ignore[reportPrivateUsage]
-        if ledger is not None:
-            assert (ledger._waiters, ledger._reserving, ledger._holding) == ([], set(), set())
-        self.loop.close()
+        try:
+            for context, book in zip(self.contexts, self.model.books, strict=True):
+                context.close()
+                self.let_run()
+                self.model.close(book)
+            self.both_say_the_same_of_every_call()
+            self.both_count_the_same()
+            for context in self.contexts[:1]:
+                ledger: Any = context._tree.ledger  # pyright: ignore[reportPrivateUsage]
+                assert (ledger._waiters, ledger._reserving, ledger._holding) == ([], set(), set())
+        finally:
+            self.loop.close()
 
 
 TestGate = Gate.TestCase
