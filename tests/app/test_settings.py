@@ -174,6 +174,24 @@ def test_words_for_a_store_are_no_paths(word: str, tmp_path: Path) -> None:
     assert text_from(file_settings(tmp_path), "store") == word
 
 
+def test_an_account_and_its_limit_are_read_together_wherever_each_is_written(tmp_path: Path) -> None:
+    write(tmp_path, 'account = "team-a"\naccount-limit = "$20/day"\nledger = "ledger.db"')
+    settings = settings_here({"account_limit": "$3/month"}, {"WATCHKEEPER_ACCOUNT": "team-b"}, tmp_path)
+    limits = limits_from(settings)
+    assert (limits.account, str(limits.account_limit)) == ("team-b", "$3.00/month")
+    assert text_from(settings, "ledger") == str(tmp_path / "ledger.db")
+    assert limits_from({}, limits) == limits
+    assert limits_from(settings_here({"account": "none"}, {}, tmp_path), limits) == Limits()
+
+
+def test_an_account_that_makes_no_sense_is_refused_by_place_and_value(tmp_path: Path) -> None:
+    write(tmp_path, 'account = "team-a"')
+    with pytest.raises(LimitsError, match=r"account in .*pyproject.toml: account='team-a' needs an account_limit"):
+        limits_from(file_settings(tmp_path))
+    with pytest.raises(LimitsError, match=r"and --account-limit: account_limit='\$2' is not an amount for a period"):
+        limits_from(settings_here({"account_limit": "$2"}, {}, tmp_path), Limits(account="a", account_limit="$1/day"))
+
+
 @pytest.mark.parametrize("name", ["model", "store"])
 def test_a_text_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
     write(tmp_path, f"{name} = 3")

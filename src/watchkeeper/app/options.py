@@ -23,12 +23,14 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 if TYPE_CHECKING:
+    from watchkeeper.containment.ledger import Ledger
     from watchkeeper.containment.circuit_breaker import CircuitBreakers
     from watchkeeper.containment.pipeline import ShieldPipeline
     from watchkeeper.core.model import Model
     from watchkeeper.store.run_store import RunStore
 
 StoreLike = Path | str | Literal["default"] | None
+LedgerLike = Path | str | Literal["default"]
 
 
 class RunKeywords(TypedDict, total=False):
@@ -45,6 +47,7 @@ class RunKeywords(TypedDict, total=False):
     on_record: Callable[[UUID, Envelope], Any]
     on_context_full: OnContextFull
     store: RunStore | StoreLike
+    ledger: Ledger | LedgerLike
     raise_on_stop: bool
     clock: Clock
     ids: IdSource
@@ -71,6 +74,8 @@ class RunOptions:
             `run_many` can be told apart; no text deltas.
         on_context_full: ``land`` takes a last turn when the model's context is full, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
+        ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
+            default a file in the user's data folder if the limits name an account, else this process's memory.
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
         clock: Time.
         ids: Identifiers.
@@ -88,6 +93,7 @@ class RunOptions:
     on_record: Callable[[UUID, Envelope], Any] | None = None
     on_context_full: OnContextFull = "land"
     store: RunStore | StoreLike = "default"
+    ledger: Ledger | LedgerLike = "default"
     raise_on_stop: bool = False
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS

@@ -12,6 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from watchkeeper.core.account_limit import AccountLimit
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.core.limits import Limits
@@ -174,11 +175,14 @@ def check_priced(model: Model, price: ModelPrice | None, limits: Limits) -> None
     Raises:
         UnpricedModelError: With the ways out.
     """
-    if price is None and limits.max_cost_nanos is not None:
+    account = limits.account_limit
+    of_account = isinstance(account, AccountLimit) and account.nanos is not None
+    if price is None and (of_account or limits.max_cost_nanos is not None):
         name = f"{model.provider}:{model.name}"
+        field = "max_cost_usd" if limits.max_cost_nanos is not None else "account_limit"
         raise UnpricedModelError(
-            f"max_cost_usd is set, but nobody knows what {name} costs, so the ceiling could not be kept. "
+            f"{field} is set, but nobody knows what {name} costs, so the ceiling could not be kept. "
             f"Give its price: prices={{{name!r}: ModelPrice.per_million(input_usd, output_usd)}}, or "
             f'"{name}" = {{ input = ..., output = ... }} under [tool.watchkeeper.prices] in pyproject.toml; '
-            "install the price list: pip install 'watchkeeper[prices]'; or lift max_cost_usd"
+            f"install the price list: pip install 'watchkeeper[prices]'; or lift {field}"
         )

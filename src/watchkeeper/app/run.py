@@ -122,6 +122,7 @@ def gate_of(limits: Limits, session: Session, around: Surroundings, options: Run
         limits,
         options.shield,
         circuit_breaker=around.breakers,
+        ledger=around.ledger,
         clock=options.clock,
         ids=options.ids,
         on_event=session.dispatch,

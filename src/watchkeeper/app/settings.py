@@ -31,7 +31,10 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 """Setting name (``WATCHKEEPER_`` and upper case in the environment) to the field of Limits."""
 
-TEXTS: Final = ("model", "store")
+ACCOUNT: Final = ("account", "account_limit")
+"""Which account, and what may be used under it: settings and fields of Limits of the same names, read together."""
+
+TEXTS: Final = ("model", "store", "ledger", *ACCOUNT)
 PRICES: Final = "prices"
 RATES: Final[Mapping[str, str]] = {
     "input": "input_usd",
@@ -75,7 +78,7 @@ def find_pyproject(start: Path) -> Path | None:
 
 
 def file_settings(start: Path) -> dict[str, Setting]:
-    """Read ``[tool.watchkeeper]`` of the nearest pyproject.toml; a relative store stands beside that file.
+    """Read ``[tool.watchkeeper]`` of the nearest pyproject.toml; a relative store or ledger stands beside that file.
 
     Raises:
         ConfigurationError: If the file cannot be read, is not TOML, or names a setting that does not exist.
@@ -91,9 +94,10 @@ def file_settings(start: Path) -> dict[str, Setting]:
     for name, setting in settings.items():
         if name not in known:
             raise ConfigurationError(f"{setting.source}: there is no such setting; settings: {', '.join(known)}")
-    store = settings.get("store")
-    if store is not None and isinstance(store.value, str) and not store.lifted and store.value != "default":
-        settings["store"] = replace(store, value=str(path.parent / Path(store.value).expanduser()))
+    for name in ("store", "ledger"):
+        file = settings.get(name)
+        if file is not None and isinstance(file.value, str) and not file.lifted and file.value != "default":
+            settings[name] = replace(file, value=str(path.parent / Path(file.value).expanduser()))
     return settings
 
 
@@ -157,7 +161,26 @@ def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
             limits = replace(limits, **cast("Any", {field: None if setting.lifted else setting.value}))
         except LimitsError as error:
             raise LimitsError(f"{setting.source}: {error}; 'none' lifts the limit") from error
-    return limits
+    return with_account(settings, limits)
+
+
+def with_account(settings: Settings, limits: Limits) -> Limits:
+    """Return limits with the account that the settings name, and with the limit that they give it.
+
+    Raises:
+        LimitsError: If name or limit makes no sense, or one is there without the other.
+    """
+    given = {name: settings[name] for name in ACCOUNT if name in settings}
+    if not given:
+        return limits
+    changes = {name: None if setting.lifted else setting.value for name, setting in given.items()}
+    if "account" in changes and changes["account"] is None:
+        changes["account_limit"] = None
+    try:
+        return replace(limits, **cast("Any", changes))
+    except LimitsError as error:
+        where = " and ".join(setting.source for setting in given.values())
+        raise LimitsError(f"{where}: {error}; an account 'none' lifts the limit") from error
 
 
 def text_from(settings: Settings, name: str) -> str | None:

@@ -1,5 +1,5 @@
 """What a run needs around it, opened before it starts and closed after it, whatever happens: the model if it was
-named by a string, the store, the listeners. Everything that can be refused is refused here, before anything is spent.
+named by a string, the store, the ledger, the listeners. Everything that can be refused is refused here, before anything is spent.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from watchkeeper.store.schema import store_path
 
 if TYPE_CHECKING:
     from watchkeeper.containment.circuit_breaker import CircuitBreakers
+    from watchkeeper.containment.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,14 @@ class Surroundings:
         breakers: What keeps calls away from providers that are down, or None.
         events: Where events go for the caller, or None.
         records: Where envelopes go, each with the id of its run: to the store, and to the caller.
+        ledger: Where what is spent is kept; None for memory.
     """
 
     models: Lineup
     breakers: CircuitBreakers | None
     events: Listener[tuple[Any]] | None
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
+    ledger: Ledger | None
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
@@ -78,7 +82,7 @@ async def opened(
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
-        StoreError: If the store cannot be written.
+        StoreError: If the store or the ledger cannot be written.
     """
     async with AsyncExitStack() as stack:
         models = lineup(stack, model, limits, options, switched_to(template))
@@ -96,7 +100,30 @@ async def opened(
             stack.push_async_callback(events.close)
         for listener in records:
             stack.push_async_callback(listener.close)
-        yield Surroundings(models, breakers_of(options), events, tuple(records))
+        ledger = await stack.enter_async_context(opened_ledger(limits, options))
+        yield Surroundings(models, breakers_of(options), events, tuple(records), ledger)
+
+
+@asynccontextmanager
+async def opened_ledger(limits: Limits, options: RunOptions) -> AsyncGenerator[Ledger | None]:
+    """Open the ledger that the caller or an account needs; None if memory will do.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    where = options.ledger
+    if where == "default" and limits.account is None:
+        yield None
+    elif isinstance(where, str | Path):
+        from watchkeeper.store.sqlite_ledger import SqliteLedger
+
+        ledger = SqliteLedger(where, clock=options.clock, ids=options.ids)
+        try:
+            yield ledger
+        finally:
+            await closed("the ledger", run_in_worker(ledger.shutdown))
+    else:
+        yield where
 
 
 def breakers_of(options: RunOptions) -> CircuitBreakers | None:

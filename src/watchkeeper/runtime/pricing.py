@@ -46,7 +46,7 @@ class InputBound:
         self._counted = 0
         self._learned: Message | None = None
         ceilings = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens)
-        self._strict = any(value is not None for value in ceilings)
+        self._strict = limits.account is not None or any(value is not None for value in ceilings)
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the transcript as it stands."""
