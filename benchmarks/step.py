@@ -2,7 +2,8 @@
 
 An agent with one tool; the model calls it N times, one call a turn, then answers. No HTTP. On are the gate with a
 deadline and with ceilings on cost, tokens, steps, calls and retries, the log, the session and transactions. Each
-figure is the best of several runs; the loop by hand is measured in the same process.
+figure is the best of several runs; the loop by hand is measured in the same process, and so is langchain's agent
+where it is installed: figures in µs are those of one machine, the ratio to a peer holds on any.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from benchmarks.peers import langchain_agent
 from watchkeeper.app.run import arun
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall
@@ -37,6 +39,7 @@ LIMITS = Limits(
 SIZES = (10, 100, 1000, 10_000)
 TARGETS = {10: 100, 1000: 120}
 SYNC_EXTRA = 60
+PEER_MOST = 100
 
 
 class Fake:
@@ -129,7 +132,7 @@ def main() -> None:
     """Print the table."""
     print("CPU per step, µs above a loop by hand (one model turn and one tool call)")
     print(f"{'N':>7} {'by hand':>8} {'async tool':>11} {'sync tool':>10}  target async / sync")
-    with_async, with_sync = template_with(add), template_with(add_sync)
+    with_async, with_sync, peer = template_with(add), template_with(add_sync), langchain_agent()
     for turns in SIZES:
         bare = cpu_per_step(partial(by_hand, turns), turns)
         ours = cpu_per_step(partial(with_watchkeeper, turns, with_async), turns) - bare
@@ -137,6 +140,9 @@ def main() -> None:
         target = TARGETS.get(turns)
         goal = f"{target} / {target + SYNC_EXTRA}" if target else ""
         print(f"{turns:>7} {bare:>8.1f} {ours:>11.1f} {sync:>10.1f}  {goal}")
+        if peer is not None and turns <= PEER_MOST:
+            theirs = cpu_per_step(partial(peer, turns), turns) - bare
+            print(f"{'':>7} langchain: {theirs:,.0f}, {theirs / ours:.1f} times as much")
     print(f"import watchkeeper: {import_cpu():.1f} ms of CPU (target 80)")
 
 
