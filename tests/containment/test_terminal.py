@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,26 @@ def test_a_question_withdrawn_before_it_was_put_ends_at_once(screen: Screen) -> 
     withdrawn = CancellationToken()
     withdrawn.cancel()
     assert Terminal(screen.path).ask("May it? ", withdrawn) is None
+
+
+def test_a_question_that_is_over_is_withdrawn_in_vain(screen: Screen) -> None:
+    class Late(CancellationToken):
+        """Calls back even what was forgotten, as one that is cancelled at that very moment does."""
+
+        def on_cancel(self, callback: Callable[[str], None]) -> Callable[[], None]:
+            super().on_cancel(callback)
+            return lambda: None
+
+    withdrawn = Late()
+    said: list[str | None] = []
+    thread = threading.Thread(target=lambda: said.append(Terminal(screen.path).ask("May it? ", withdrawn)), daemon=True)
+    thread.start()
+    screen.shows("May it? ")
+    screen.type("no\n")
+    thread.join(10)
+    before = open_files()
+    withdrawn.cancel()
+    assert (said, open_files()) == (["no\n"], before)
 
 
 def test_the_end_of_input_is_no_answer(screen: Screen) -> None:

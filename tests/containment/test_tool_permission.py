@@ -10,8 +10,10 @@ import pytest
 
 from tests.containment.gates import until_other_thread
 from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.terminal import Terminal
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.containment.tool_permission import ToolPermissionHook, question
+from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
 
@@ -140,7 +142,7 @@ def test_no_answer_in_time_is_a_no_and_a_late_yes_changes_nothing() -> None:
     assert hook.blocks_for == 30
     asker = Asker(hook, call())
     until_other_thread(lambda: bool(person.asked))
-    settle_and_pass(clock, 30, asker)
+    let_pass(clock, 30, asker)
     assert asker.decision() is HALT
     assert hook.explain(asker.ctx) == "Nobody allowed the tool 'send_mail' within 30s."
     person.answer(asker.ctx, "always")
@@ -150,19 +152,13 @@ def test_no_answer_in_time_is_a_no_and_a_late_yes_changes_nothing() -> None:
     assert second.decision() is HALT
 
 
-def settle_and_pass(clock: TestClock, seconds: float, asker: Asker) -> None:
-    """Let time pass until the asker has noticed: it may not have begun to wait yet."""
-    clock.advance(seconds)
+def let_pass(clock: TestClock, seconds: float, asker: Asker) -> None:
+    """Let time pass until the asker has noticed: he may not have begun to wait when it passes first."""
 
     def noticed() -> bool:
-        clock.advance(0)
+        clock.advance(seconds)
         return bool(asker.said)
 
-    for _ in range(2):
-        asker.thread.join(0.2)
-        if asker.said:
-            return
-        clock.advance(seconds)
     until_other_thread(noticed)
 
 
@@ -203,8 +199,8 @@ def test_time_in_the_queue_counts() -> None:
     until_other_thread(lambda: len(person.asked) == 1)
     second = Asker(hook, call())
     until_other_thread(lambda: len(hook_queue(hook)) == 2)
-    settle_and_pass(clock, 10, second)
-    settle_and_pass(clock, 0, first)
+    let_pass(clock, 10, second)
+    let_pass(clock, 10, first)
     assert [first.decision(), second.decision()] == [HALT, HALT]
     assert len(person.asked) == 1
     assert hook.explain(second.ctx) == "Nobody could be asked about the tool 'send_mail' in time."
@@ -250,6 +246,27 @@ def test_the_question_shows_the_arguments_and_no_more_than_some() -> None:
     assert len(shown) < 2_200
     assert "3,008 more characters" in shown
     assert question(call("a\nb"), 60).startswith("\nMay a\\nb run")
+
+
+def test_whoever_waits_for_an_answer_can_be_interrupted_and_the_question_ends_with_him() -> None:
+    class Interrupting(TestClock):
+        def wait(self, event: threading.Event, seconds: float | None) -> None:
+            raise KeyboardInterrupt
+
+    over = threading.Event()
+    tokens: list[CancellationToken] = []
+
+    class Watched(Terminal):
+        def ask(self, question: str, withdrawn: CancellationToken) -> str | None:
+            tokens.append(withdrawn)
+            withdrawn.on_cancel(lambda _: over.set())
+            over.wait()
+            return "yes"
+
+    hook = ToolPermissionHook(ask=["*"], ask_with=Watched(), clock=Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        hook.before_tool_call(call())
+    until_other_thread(lambda: bool(tokens) and over.is_set())
 
 
 async def answer_later(ctx: ToolCallContext) -> bool:

@@ -130,6 +130,7 @@ class ToolPermissionHook:
                 return self._put(ctx, name, left, withdrawn)
         finally:
             self._open.pop(id(ctx), None)
+            withdrawn.cancel("nobody waits for the answer any more")
 
     def _put(self, ctx: ToolCallContext, name: str, seconds: float, withdrawn: CancellationToken) -> str | None:
         """Ask, now; return the objection."""
@@ -137,7 +138,6 @@ class ToolPermissionHook:
         withdrawn.on_cancel(lambda _: call.wake())
         call.wait(seconds, self._clock)
         if call.leave():
-            withdrawn.cancel("nobody answered in time")
             return f"Nobody allowed the tool {name!r} within {format_duration(self._timeout)}."
         said = call.result()
         word = said.strip().lower() if isinstance(said, str) else None
