@@ -14,6 +14,7 @@ from watchkeeper import (
     Adapter,
     Agent,
     Deadline,
+    ExecutionContext,
     FileOutputChecker,
     Landing,
     Limits,
@@ -34,6 +35,7 @@ from watchkeeper import (
     Usage,
     arun,
     arun_many,
+    contained,
     run,
     run_many,
     tool,
@@ -181,3 +183,22 @@ def the_runtimes_adapter_fits_the_protocol(model: Model) -> ProviderAdapter:
 def a_session_gives_back_what_went_in(session: Session) -> None:
     assert_type(session[ToolInvoked].latest(), ToolInvoked | None)
     assert_type(session[Report].where(lambda report: report.total > 1), tuple[Report, ...])
+
+
+@contained(max_cost_usd="$1", max_steps=20, timeout="5m")
+def improve(text: str, times: int = 1) -> Report:
+    return Report(len(text) * times)
+
+
+@contained(limits=Limits(max_steps=20))
+async def improve_later(text: str) -> Report:
+    return Report(len(text))
+
+
+async def containment() -> None:
+    assert_type(improve("a", times=2), Report)
+    assert_type(await improve_later("a"), Report)
+    with contained(max_cost_usd=None) as gate:
+        assert_type(gate, ExecutionContext)
+    async with contained() as gate:
+        assert_type(gate.usage, Usage)

@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import importlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, cast
 
+import anthropic
 import msgspec
 import openai
 import pytest
@@ -21,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
+from watchkeeper.adapters import contained_streams
 from watchkeeper.adapters.contained_calls import CallStopped
 from watchkeeper.adapters.contained_http import (
     AsyncContainedTransport,
@@ -285,6 +289,43 @@ def test_several_alternatives_share_what_was_granted() -> None:
         assert server.bodies()[0]["max_tokens"] == 300
 
 
+@every_interface
+def test_a_conversation_is_bounded_by_its_last_count_and_the_bytes_of_what_is_new(ask: Ask) -> None:
+    """With bytes alone the second turn would not fit: its 40,000 bytes count as so many tokens."""
+    history: list[Any] = [{"role": "user", "content": "x" * 40_000}]
+    field = "input" if ask is responses else "messages"
+    tokens = TokenUsage(8_000, 5)
+    with server_for(ask, always(say("Good.", usage=tokens))) as server, sync_client(ask, server) as client:
+        with contained(max_input_tokens=48_000) as ctx:
+            ask(client, **{field: history})
+            assert ctx.usage.tokens.input_tokens == 8_000
+            history += [{"role": "assistant", "content": "Good."}, {"role": "user", "content": "And now?"}]
+            for _ in range(4):
+                ask(client, **{field: history})
+        with pytest.raises(RunStoppedError), contained(max_input_tokens=48_000):
+            for number in range(2):
+                ask(client, **{field: [{"role": "user", "content": str(number)}, *history]})
+    assert len(server.requests) == 6
+
+
+def test_several_conversations_side_by_side_keep_their_counts() -> None:
+    def counting(number: int, body: Mapping[str, Any]) -> Step:
+        return say("Good.", usage=TokenUsage(8_000 if len(body["messages"][0]["content"]) > 99 else 1, 5))
+
+    with FakeOpenAI(counting) as server, sync_client(chat, server) as client:
+        with contained(max_input_tokens=100_000) as ctx:
+            histories: list[Any] = [[{"role": "user", "content": name * 40_000}] for name in "ab"]
+            for _ in range(4):
+                for history in histories:
+                    chat(client, messages=history)
+                    history += [{"role": "user", "content": "And now?"}]
+            assert ctx.usage.tokens.input_tokens == 64_000
+            for number in range(9):
+                chat(client, messages=[{"role": "user", "content": str(number)}])
+            with pytest.raises(CallStopped):
+                chat(client, messages=histories[0])
+
+
 def test_a_request_without_a_cap_gets_the_default_of_its_client() -> None:
     with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server, output_cap=77) as client:
         with contained():
@@ -391,6 +432,24 @@ async def test_no_more_retries_leave_than_there_are(ask: Ask) -> None:
                 await ask(client.with_options(max_retries=4), stream=True)
         assert len(server.requests) == 2
         assert caught.value.stop.reason == "retry_budget_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_wait_that_would_outlast_the_deadline_is_not_begun(stream: bool) -> None:
+    busy = Fault("rate_limit", headers={"retry-after": "30"})
+    with FakeOpenAI(always(busy)) as server, sync_client(chat, server) as client:
+        with pytest.raises(openai.RateLimitError), contained(timeout="20s"):
+            chat(client, stream=stream)
+        assert len(server.requests) == 1
+
+
+async def test_an_async_refusal_of_the_provider_reaches_the_caller_as_it_is() -> None:
+    async with FakeOpenAI(always(Fault("auth"))) as server, async_client(chat, server) as client:
+        async with contained() as ctx:
+            for stream in (False, True):
+                with pytest.raises(openai.AuthenticationError):
+                    await chat(client, stream=stream)
+            assert [node.status for node in ctx.get_snapshot().nodes] == ["error", "error"]
 
 
 def test_a_refusal_of_the_provider_reaches_the_caller_as_it_is_and_costs_nothing() -> None:
@@ -529,6 +588,51 @@ def test_a_stream_that_nobody_reads_any_more_is_dropped() -> None:
                         break
                     settled.wait(0.02)
                 assert ctx.usage.tokens.output_tokens == 300
+
+
+async def test_an_async_stream_that_nobody_reads_any_more_is_dropped() -> None:
+    async with streaming(events_of("one", "two"), pause=30.0) as server:
+        client = AsyncOpenAI(api_key="k", base_url=server.url, http_client=contained_async_http_client())
+        async with client, contained() as ctx:
+            stream = await chat(client, stream=True, max_tokens=300)
+            del stream
+            gc.collect()
+            await asyncio.wait_for(server.until(lambda: server.open_connections == 0), 5)
+            assert ctx.usage.tokens.output_tokens == 300
+
+
+def test_an_interrupt_while_the_answer_is_awaited_drops_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Impatient(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(contained_streams, "SimpleQueue", Impatient)
+    with FakeOpenAI(always(Fault("hang"))) as server, sync_client(chat, server) as client:
+        with pytest.raises(KeyboardInterrupt), contained(timeout="5s"):
+            chat(client, stream=True)
+
+
+@pytest.mark.parametrize("ask", [chat, messages])
+def test_an_error_inside_a_stream_reaches_the_caller_and_is_charged_what_was_reserved(ask: Ask) -> None:
+    step = Fault("overloaded", midway=True)
+    with server_for(ask, always(step)) as server, sync_client(ask, server) as client:
+        with contained() as ctx:
+            with contextlib.suppress(openai.APIError, anthropic.APIError):
+                list(ask(client, stream=True))
+            assert ctx.usage.tokens.output_tokens > 500
+
+
+async def test_an_answer_that_is_not_streamed_though_it_was_to_be_passes() -> None:
+    whole = json_reply({"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+    with WireServer(lambda request: whole) as server, contained_http_client() as http, contained() as ctx:
+        body = {"model": GPT, "messages": HELLO, "stream": True}
+        assert http.post(f"{server.url}/v1/chat/completions", json=body).json()["id"] == "x"
+        assert ctx.usage.tokens == TokenUsage(3, 4)
+    async with WireServer(lambda request: whole) as server, contained_async_http_client() as http:
+        async with contained() as ctx:
+            response = await http.post(f"{server.url}/v1/chat/completions", json=body)
+            assert response.json()["id"] == "x"
+            assert ctx.usage.tokens == TokenUsage(3, 4)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.runtime.pricing import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 
 KEPT_ANSWERS: Final = 1024
+KEPT_CONVERSATIONS: Final = 8
 
 
 class PriceOf(Protocol):
@@ -58,6 +59,44 @@ class CallStopped(BaseException):
         self.error = error
 
 
+class Counted:
+    """What providers have counted, so that a conversation is bounded by its last count and the bytes of what is new."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._stored: dict[str, int] = {}
+        self._conversations: tuple[tuple[WireCall, int], ...] = ()
+
+    def learn(self, wire: WireCall, seen: Seen) -> None:
+        """Take in the count of an answer."""
+        if seen.usage is None:
+            return
+        if seen.response_id:
+            while len(self._stored) >= KEPT_ANSWERS:
+                self._stored.pop(next(iter(self._stored)))
+            self._stored[seen.response_id] = seen.usage.total
+        if wire.pieces:
+            older = [known for known in self._conversations if not continues(wire, known[0])]
+            self._conversations = ((wire, seen.usage.input_tokens), *older[: KEPT_CONVERSATIONS - 1])
+
+    def bound(self, wire: WireCall) -> tuple[int, int]:
+        """Return an upper bound of a call's input tokens but for its unsized parts, and how many of those it has."""
+        known = [each for each in self._conversations if continues(wire, each[0])]
+        if known:
+            longest, tokens = max(known, key=lambda each: len(each[0].pieces))
+            text, unsized = wire.input_bound(len(longest.pieces))
+        else:
+            (text, unsized), tokens = wire.input_bound(), 0
+        if wire.previous in self._stored:
+            return tokens + text + self._stored[wire.previous], unsized - 1
+        return tokens + text, unsized
+
+
+def continues(wire: WireCall, earlier: WireCall) -> bool:
+    """Return whether a call sends all that an earlier one sent, and perhaps more."""
+    return wire.fixed == earlier.fixed and wire.pieces[: len(earlier.pieces)] == earlier.pieces
+
+
 @dataclass(frozen=True, slots=True)
 class Containment:
     """A block in force.
@@ -68,7 +107,7 @@ class Containment:
         bounded: Whether a ceiling on money or tokens holds, here or above.
         max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
-        stored: Tokens of answers that the provider keeps, by their ids.
+        counted: What providers have counted so far.
     """
 
     context: ExecutionContext
@@ -76,7 +115,7 @@ class Containment:
     bounded: bool
     max_part_tokens: int | None = None
     fallback_model: str | None = None
-    stored: dict[str, int] = field(default_factory=dict[str, int])
+    counted: Counted = field(default_factory=Counted)
 
     def check(self, url: str, method: str) -> None:
         """Refuse a request that may not leave, whatever it is for.
@@ -95,13 +134,6 @@ class Containment:
         if decision is not Decision.ALLOW:
             said = f"{method} {url} was not allowed to leave: a hook decided {decision.value}"
             raise CallStopped(Stop("policy_halt", "hook", said))
-
-    def keep(self, seen: Seen) -> None:
-        """Remember how large an answer is that later calls may go on from."""
-        if seen.response_id and seen.usage is not None:
-            while len(self.stored) >= KEPT_ANSWERS:
-                self.stored.pop(next(iter(self.stored)))
-            self.stored[seen.response_id] = seen.usage.total
 
 
 ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_contained", default=None)
@@ -186,10 +218,7 @@ class ContainedCall:
 
     def _input_tokens(self, wire: WireCall) -> int:
         block = self._containment
-        unsized, known = wire.unsized, 0
-        if wire.previous is not None and wire.previous in block.stored:
-            known = block.stored[wire.previous]
-            unsized -= 1
+        text, unsized = block.counted.bound(wire)
         if unsized and block.bounded and block.max_part_tokens is None:
             raise CallStopped(
                 None,
@@ -200,7 +229,7 @@ class ContainedCall:
                 ),
             )
         part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens
-        return wire.bytes + known + unsized * part
+        return text + unsized * part
 
     def body(self, ticket: Ticket) -> bytes:
         """Return what to send, given what was granted."""
@@ -213,7 +242,6 @@ class ContainedCall:
         """Take in a whole answer."""
         if self.wire is not None:
             self.seen = read_whole(self.wire.interface, content)
-            self._containment.keep(self.seen)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
         """Say what the call cost; what ended before the provider's last word is charged what was reserved."""
@@ -221,11 +249,17 @@ class ContainedCall:
         if self.wire is None:
             return Charge(cost_nanos=None)
         if seen.usage is not None:
-            self._containment.keep(seen)
+            if self._model is None:
+                self._containment.counted.learn(self.wire, seen)
             return charge_reply(seen.usage, self.price)
         if error is None and seen.ended:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
         return charge_failure(error, worst, granted, self.price)
+
+    def outlasts(self, seconds: float | None) -> bool:
+        """Return whether waiting so long would end after the block's time."""
+        deadline = self._containment.context.deadline
+        return seconds is not None and deadline is not None and seconds >= deadline.remaining().total_seconds()
 
     def degrades(self, outcome: Outcome[Any]) -> bool:
         """Return whether to ask again, with the cheaper model that a hook wants."""

@@ -117,7 +117,7 @@ class Streamed:
         """Hold the call at the gate until the stream is over."""
         try:
             context, call = self._block.context, self._call
-            outcome: Outcome[None] = context.call(call.request, self._read, call.meter)
+            outcome: Outcome[Any] = context.call(call.request, self._read, call.meter)
             while call.degrades(outcome):
                 outcome = context.call(call.request, self._read, call.meter)
             self._parts.put(ending(call, outcome))
@@ -127,17 +127,15 @@ class Streamed:
             self.drop()  # after the deadline the reader may still be waiting for bytes
             self._over.set()
 
-    def _read(self, ticket: Ticket) -> None:
-        """Read the whole stream, handing on what comes."""
+    def _read(self, ticket: Ticket) -> Any:
+        """Read the whole stream, handing on what comes; return an answer that is none."""
         self._check()
         with translated(self._request, self._call.provider):
             response = self._real.handle_request(outgoing(self._request, self._call, ticket))
             try:
                 if not streams(response):
                     content = b"".join(response.stream)
-                    answer = as_answer(self._call, as_whole(self._request, response, content))
-                    self._parts.put(Head(answer))
-                    return
+                    return as_answer(self._call, as_whole(self._request, response, content))
                 self._socket = socket_of(response)
                 reader = reader_of(self._call, response)
                 self._parts.put(Head(streaming_response(self._request, response, ArrivingStream, self)))
@@ -145,6 +143,7 @@ class Streamed:
                     self._check()
                     self._parts.put(reader.feed(chunk) if reader else chunk)
                 self._parts.put(reader.finish() if reader else b"")
+                return None
             finally:
                 with self._lock:  # from now on the connection may carry another call
                     self._socket = None
@@ -216,7 +215,7 @@ class AsyncStreamed:
         """Hold the call at the gate until the stream is over."""
         try:
             context, call = self._block.context, self._call
-            outcome: Outcome[None] = await context.acall(call.request, self._read, call.meter)
+            outcome: Outcome[Any] = await context.acall(call.request, self._read, call.meter)
             while call.degrades(outcome):
                 outcome = await context.acall(call.request, self._read, call.meter)
             self._parts.put_nowait(ending(call, outcome))
@@ -225,21 +224,21 @@ class AsyncStreamed:
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _read(self, ticket: Ticket) -> None:
-        """Read the whole stream, handing on what comes."""
+    async def _read(self, ticket: Ticket) -> Any:
+        """Read the whole stream, handing on what comes; return an answer that is none."""
         put = self._parts.put_nowait
         with translated(self._request, self._call.provider):
             response = await self._real.handle_async_request(outgoing(self._request, self._call, ticket))
             try:
                 if not streams(response):
                     content = b"".join([chunk async for chunk in response.stream])
-                    put(Head(as_answer(self._call, as_whole(self._request, response, content))))
-                    return
+                    return as_answer(self._call, as_whole(self._request, response, content))
                 reader = reader_of(self._call, response)
                 put(Head(streaming_response(self._request, response, AsyncArrivingStream, self)))
                 async for chunk in response.stream:
                     put(reader.feed(chunk) if reader else chunk)
                 put(reader.finish() if reader else b"")
+                return None
             finally:
                 await response.aclose()
 
@@ -282,15 +281,16 @@ class AsyncArrivingStream:
         self._streamed.drop()
 
 
-def ending(call: ContainedCall, outcome: Outcome[None]) -> Part:
-    """Return what the caller finds at the end: nothing more, or the provider's refusal as the only answer.
+def ending(call: ContainedCall, outcome: Outcome[Any]) -> Part:
+    """Return what the caller finds at the end: nothing more, or the only answer, which is no stream.
 
     Raises:
         CallStopped: If the gate or a hook stopped the call.
         Exception: What the transport raised.
     """
     call.settle(outcome)
-    return End() if call.failure is None else Head(call.failure)
+    only = outcome.value if call.failure is None else call.failure
+    return End() if only is None else Head(only)
 
 
 def stopped(error: BaseException) -> BaseException:

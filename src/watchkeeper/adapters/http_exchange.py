@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from watchkeeper.adapters.contained_calls import ContainedCall
 from watchkeeper.containment.call import Ticket
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ProviderError
 
 TIMEOUTS: Final = ("connect", "read", "write", "pool")
@@ -66,6 +67,8 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
         return response
     from watchkeeper.adapters import provider_errors
 
+    if call.outlasts(provider_errors.retry_after(response.headers, SYSTEM_CLOCK)):
+        response.headers["x-should-retry"] = "false"  # the SDKs look at it before they wait
     call.failure = response
     status, (code, text) = response.status_code, provider_errors.describe(json_of(response))
     fault = provider_errors.classify(code, text, status)

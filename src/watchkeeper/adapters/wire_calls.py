@@ -35,12 +35,19 @@ CAPS: Final[Mapping[Interface, tuple[str, ...]]] = {
     "embeddings": (),
     "messages": ("max_tokens",),
 }
-HISTORY: Final[Mapping[Interface, tuple[str, ...]]] = {
-    "chat": ("messages",),
-    "responses": ("input", "instructions"),
-    "embeddings": (),
-    "messages": ("messages", "system"),
+HISTORY: Final[Mapping[Interface, str]] = {
+    "chat": "messages",
+    "responses": "input",
+    "embeddings": "",
+    "messages": "messages",
 }
+"""The field that holds the conversation, as a list."""
+
+PASSING: Final = frozenset(
+    {"max_completion_tokens", "max_tokens", "max_output_tokens", "n", "stream", "stream_options"}
+)
+"""Fields that say nothing of the input."""
+
 UNSIZED: Final = frozenset(
     {
         "audio",
@@ -88,8 +95,8 @@ class WireCall:
         cap: Output tokens that it asks for at most, all alternatives together; None if it names no cap.
         copies: How many alternatives it asks for.
         least: Output tokens without which the provider would refuse the request.
-        unsized: Parts whose bytes say nothing of what they cost.
-        bytes: Size of everything else, and room for what the interface adds: an upper bound of its tokens.
+        pieces: The messages of the conversation, as bytes.
+        fixed: Everything else that the input's tokens depend on; the same in each turn of one conversation.
         previous: The stored answer that it goes on from, if it does.
         wishes: Fields that may choose another price.
         long_cache: Whether it asks for caches that live for an hour.
@@ -120,9 +127,27 @@ class WireCall:
         options: dict[str, Any] = self._get("stream_options", dict) or {}
         self.adds_usage = interface == "chat" and self.streaming and not options.get("include_usage")
         self._options = options
-        self.unsized = 0
-        self.bytes = len(body)
-        self._measure()
+        self.pieces, self.fixed = self._parts()
+        sized = sum(len(value) for _, value in self.fixed)
+        tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
+        self._fixed_bytes = sized + FRAME_TOKENS + (TOOLS_OVERHEAD if tools else 0)
+        at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
+        names = (*STORED, *AT_THE_PROVIDER) if interface == "responses" else AT_THE_PROVIDER
+        self._fixed_unsized = at_provider + sum(self._given(name) for name in names)
+
+    def input_bound(self, known: int = 0) -> tuple[int, int]:
+        """Return an upper bound of the tokens of what is text, and how many parts there are that bytes do not bound.
+
+        Args:
+            known: How many messages, and with them everything fixed, the provider has counted before; they are left
+                out, but not what the provider may add by itself in each turn.
+        """
+        text, unsized = (FRAME_TOKENS if known else self._fixed_bytes), self._fixed_unsized
+        for piece in self.pieces[known:]:
+            size, parts = weigh(msgspec.json.decode(piece))
+            text += len(piece) - size + FRAME_TOKENS
+            unsized += parts
+        return text, unsized
 
     def capped(self, granted: int | None, model: str | None = None) -> bytes:
         """Return the body to send.
@@ -149,33 +174,29 @@ class WireCall:
     def _get(self, name: str, type_: Any) -> Any:
         return msgspec.json.decode(self._fields[name], type=type_ | None) if name in self._fields else None
 
-    def _measure(self) -> None:
-        """Bound the input: bytes for what is text, a count of what is not."""
-        for name in HISTORY[self.interface]:
-            if name in self._fields:
-                content: Any = msgspec.json.decode(self._fields[name])
-                self.bytes += FRAME_TOKENS * (len(cast("list[Any]", content)) if isinstance(content, list) else 1)
-                self._weigh(content)
-        tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
-        if tools:
-            self.bytes += TOOLS_OVERHEAD
-        self.unsized += sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
-        names = (*STORED, *AT_THE_PROVIDER) if self.interface == "responses" else AT_THE_PROVIDER
-        self.unsized += sum(self._given(name) for name in names)
+    def _parts(self) -> tuple[tuple[bytes, ...], tuple[tuple[str, bytes], ...]]:
+        """Return the messages, and all other fields that matter for the input, as bytes."""
+        history = HISTORY[self.interface]
+        pieces: tuple[bytes, ...] = ()
+        if history in self._fields and bytes(self._fields[history]).lstrip()[:1] == b"[":
+            pieces = tuple(map(bytes, msgspec.json.decode(self._fields[history], type=list[msgspec.Raw])))
+        left_out = PASSING | ({history} if pieces else frozenset[str]())
+        fixed = tuple((name, bytes(value)) for name, value in self._fields.items() if name not in left_out)
+        return pieces, fixed
 
-    def _weigh(self, content: Any) -> None:
-        """Take out of the bytes, and count, the parts whose bytes say nothing of their tokens."""
-        if isinstance(content, list):
-            for part in cast("list[Any]", content):
-                self._weigh(part)
-        elif isinstance(content, dict):
-            fields = cast("dict[str, Any]", content)
-            source: Any = fields.get("source")
-            plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
-            if fields.get("type") in UNSIZED and not plain:
-                self.unsized += 1
-                self.bytes -= len(msgspec.json.encode(fields))
-                return
-            for value in fields.values():
-                if isinstance(value, list | dict):
-                    self._weigh(value)
+
+def weigh(content: Any) -> tuple[int, int]:
+    """Return the bytes of the parts whose bytes say nothing of their tokens, and how many such parts there are."""
+    if isinstance(content, dict):
+        fields = cast("dict[str, Any]", content)
+        source: Any = fields.get("source")
+        plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
+        if fields.get("type") in UNSIZED and not plain:
+            return len(msgspec.json.encode(fields)), 1
+        inner = list(fields.values())
+    elif isinstance(content, list):
+        inner = cast("list[Any]", content)
+    else:
+        return 0, 0
+    weights = [weigh(value) for value in inner if isinstance(value, list | dict)]
+    return sum(size for size, _ in weights), sum(parts for _, parts in weights)

@@ -221,7 +221,7 @@ class Block:
                 bounded=bounded or outer.bounded,
                 max_part_tokens=terms.max_part_tokens or outer.max_part_tokens,
                 fallback_model=fallback or outer.fallback_model,
-                stored=outer.stored,
+                counted=outer.counted,
             )
         self._mark: Token[Containment | None] = ACTIVE.set(block)
         self._guard: Guard | None = None
