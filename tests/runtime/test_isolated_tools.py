@@ -162,7 +162,7 @@ async def test_isolated_tools_run_side_by_side_where_they_may(tmp_path: Path) ->
     for one in living:
         await asyncio.to_thread(one.begun)
     assert outcomes(await running) == [("work", "timeout")] * 2
-    assert all([one.all_dead() for one in living])
+    assert [one.all_dead() for one in living] == [True, True]
 
 
 SCRIPT = """

@@ -143,10 +143,12 @@ def take_the_place(path: str) -> str:
     return "done"
 
 
-def tell_and_wait(fifo: str) -> None:
+def tell_and_wait(fifo: str, begun: int | None = None) -> None:
     """Hold a fifo open, tell the process id, live for ever."""
     with open(fifo, "w") as pipe:
         print(os.getpid(), file=pipe, flush=True)
+        if begun is not None:
+            os.write(begun, b"!")
         while True:
             signal.pause()
 
@@ -177,7 +179,7 @@ def clean_up(fifo: str, note: str) -> str:
     return "never"
 
 
-SHELL = 'trap "" TERM; exec 9>"$0"; echo $$ >&9; sleep 600; echo late >"$0.late"'
+SHELL = 'trap "" TERM; exec 9>"$0"; echo $$ >&9; echo begun; sleep 600; echo late >"$0.late"'
 
 
 def wait_for_shell(fifo: str) -> str:
@@ -188,14 +190,18 @@ def wait_for_shell(fifo: str) -> str:
 
 def leave_shell(fifo: str, *, own_session: bool = False) -> str:
     """Return while a shell that ignores TERM goes on."""
-    subprocess.Popen(["sh", "-c", SHELL, fifo], start_new_session=own_session)
+    shell = subprocess.Popen(["sh", "-c", SHELL, fifo], start_new_session=own_session, stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    shell.stdout.readline()
     return "left"
 
 
 def fork_and_exit(fifo: str) -> str:
     """Leave a fork of itself behind."""
+    reading, writing = os.pipe()
     if os.fork() == 0:
-        tell_and_wait(fifo)
+        tell_and_wait(fifo, writing)
+    os.read(reading, 1)
     os._exit(0)
 
 

@@ -113,7 +113,7 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     def read(descriptor: int, size: int) -> bytes:
         return real(reading if descriptor == 0 else descriptor, size)
 
-    monkeypatch.setattr(process_guard.os, "read", read)
+    monkeypatch.setattr(os, "read", read)
 
 
 def test_it_ends_if_the_parent_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +126,15 @@ def test_it_reports_the_group_and_the_end(monkeypatch: pytest.MonkeyPatch) -> No
     closed: list[int] = []
     piped(monkeypatch, framed(b"path") + framed(b"order"))
     worker = started("READY; exit 6")
-    monkeypatch.setattr(process_guard.os, "fork", lambda: worker)
-    monkeypatch.setattr(process_guard.os, "close", lambda descriptor: closed.append(descriptor))
+
+    def reap(guard: Guard, lifeline: int) -> None:
+        guard.status = os.waitpid(worker, 0)[1]
+
+    monkeypatch.setattr(os, "fork", lambda: worker)
+    monkeypatch.setattr(os, "close", closed.append)
     monkeypatch.setattr(process_guard, "tell", said.append)
     monkeypatch.setattr(process_guard, "adopt_orphans", lambda: None)
-    monkeypatch.setattr(Guard, "watch", lambda guard, lifeline: setattr(guard, "status", os.waitpid(worker, 0)[1]))
+    monkeypatch.setattr(Guard, "watch", reap)
     main(["77", "1", "2.0"])
     assert said == [f"group {worker}", f"ended {6 << 8}"]
     assert closed == [77]
@@ -144,7 +148,7 @@ def test_the_fork_becomes_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         given.extend(arguments)
         raise Forked
 
-    monkeypatch.setattr(process_guard.os, "fork", lambda: 0)
+    monkeypatch.setattr(os, "fork", lambda: 0)
     monkeypatch.setattr(process_guard, "become_worker", become)
     with pytest.raises(Forked):
         main(["77", "1", "2.0"])
@@ -158,11 +162,20 @@ def test_the_worker_has_no_input_and_one_output(monkeypatch: pytest.MonkeyPatch)
         done.append(code)
         raise Forked
 
+    def tell_first(first: Any, second: Any, third: Any) -> None:
+        done.append(first)
+
+    def tell_second(first: int, second: int) -> None:
+        done.append(second)
+
+    def tell_both(first: int, second: int) -> None:
+        done.append((first, second))
+
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "excepthook", lambda *error: done.append(error[0]))
-    monkeypatch.setattr(process_guard.os, "setpgid", lambda *group: done.append(group))
-    monkeypatch.setattr(process_guard.os, "dup2", lambda *pair: done.append(pair[1]))
-    monkeypatch.setattr(process_guard.os, "_exit", leave)
+    monkeypatch.setattr(sys, "excepthook", tell_first)
+    monkeypatch.setattr(os, "setpgid", tell_both)
+    monkeypatch.setattr(os, "dup2", tell_second)
+    monkeypatch.setattr(os, "_exit", leave)
     with pytest.raises(Forked):
         process_guard.become_worker([*sys.path], b"order", 9999)
     assert done == [(0, 0), 0, 1, OSError, process_guard.WORKER_FAILED]
@@ -176,7 +189,10 @@ def test_orphans_are_adopted_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Library:
         def __init__(self, name: None) -> None:
-            self.prctl = lambda *arguments: asked.append(arguments)
+            assert name is None
+
+        def prctl(self, *arguments: int) -> None:
+            asked.append(arguments)
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
     process_guard.adopt_orphans()
@@ -199,7 +215,7 @@ def test_a_parent_that_is_gone_is_told_nothing(monkeypatch: pytest.MonkeyPatch) 
     def broken(descriptor: int, data: bytes) -> int:
         raise BrokenPipeError
 
-    monkeypatch.setattr(process_guard.os, "write", broken)
+    monkeypatch.setattr(os, "write", broken)
     tell("ended 0")
 
 
@@ -212,5 +228,5 @@ def test_a_signal_to_nobody_is_told() -> None:
 
 
 def test_where_the_system_lists_no_children_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process_guard.os, "getpid", lambda: 0)
+    monkeypatch.setattr(os, "getpid", lambda: 0)
     assert children() == []

@@ -46,7 +46,7 @@ class Methods:
         return a
 
 
-class Callable_:
+class Callee:
     def __call__(self, a: int) -> int:
         """Do."""
         return a
@@ -76,7 +76,7 @@ class TestDefinition:
         [
             (anonymous, "it is a lambda"),
             (Methods().bound, "is not a plain function"),
-            (Callable_(), "is not a plain function"),
+            (Callee(), "is not a plain function"),
             (functools.partial(functions.add, 1), "is not a plain function"),
             (math.sqrt, "is not a plain function"),
         ],
@@ -96,7 +96,7 @@ class TestDefinition:
 
     def test_a_function_typed_into_a_prompt_is_refused(self) -> None:
         names: dict[str, Any] = {"__name__": "__main__"}
-        exec("def f() -> int:\n    'Do.'", names)  # noqa: S102
+        exec("def f() -> int:\n    'Do.'", names)
         with pytest.raises(ToolDefinitionError, match="'__main__' has no file"):
             reference_to("t", names["f"])
         names["f"].__module__ = "nowhere"
@@ -135,7 +135,7 @@ class TestFinding:
     ) -> None:
         file = tmp_path / "found_by_name.py"
         file.write_text("import sys\ndef f(): return sys.modules[__name__].__spec__.origin\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         assert find(Reference("found_by_name", "f", str(file)))() == str(file)
         monkeypatch.delitem(sys.modules, "found_by_name")
         assert find(Reference("found_by_name", "f"))() == str(file)
@@ -166,7 +166,7 @@ class TestFinding:
         (package / "__init__.py").write_text("")
         (package / "beside.py").write_text("VALUE = 5\n")
         (package / "run.py").write_text("from .beside import VALUE\ndef f(): return VALUE\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         assert find(Reference("__main__", "f", str(package / "run.py"), "a_package_of_mine"))() == 5
 
     def test_nothing_is_run_while_a_module_is_imported_for_its_tool(self, tmp_path: Path) -> None:

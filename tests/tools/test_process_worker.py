@@ -32,7 +32,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes.append(code)
         raise Ended
 
-    monkeypatch.setattr(process_worker.os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", leave)
     return codes
 
 
@@ -78,7 +78,10 @@ def test_an_exit_during_the_import_is_one_too(exits: list[int], monkeypatch: pyt
 
 
 def test_nothing_is_written_where_the_pipe_was_closed(exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_worker, "is_still", lambda descriptor, what: False)
+    def never(descriptor: int, what: os.stat_result) -> bool:
+        return False
+
+    monkeypatch.setattr(process_worker, "is_still", never)
     assert sent(order(functions.add, {"a": 1})) == b""
     assert exits == [0]
 

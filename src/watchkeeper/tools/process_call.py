@@ -77,18 +77,14 @@ class ProcessCall:
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job = Job(self._pipes.run, partial(_announce, loop, self._over))
+        job: Job[ToolResult[Any]] = Job(partial(_ran, self._pipes), partial(_announce, loop, self._over))
         WORKERS.run(job)
         try:
             await asyncio.wait((self._over,))
         except asyncio.CancelledError:
             self._pipes.stop()
             raise
-        try:
-            ended = job.result()
-        except OSError as error:
-            raise ToolProcessError(f"its process could not be started: {error}") from error
-        return result_of(ended)
+        return job.result()
 
     async def gone(self) -> None:
         """Wait until nothing of the call is alive; harmless if it never began.
@@ -111,7 +107,16 @@ class ProcessCall:
             raise cancelled
 
 
-def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[Ended]) -> None:
+def _ran(pipes: ProcessPipes) -> ToolResult[Any]:
+    """Run the process and read what it sent; on a worker thread, because both may take long."""
+    try:
+        ended = pipes.run()
+    except OSError as error:
+        raise ToolProcessError(f"its process could not be started: {error}") from error
+    return result_of(ended)
+
+
+def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[ToolResult[Any]]) -> None:
     with suppress(RuntimeError):  # the loop was closed under the one who waits
         loop.call_soon_threadsafe(_finish, over)
 

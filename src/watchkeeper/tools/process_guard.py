@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
         return  # the parent ended before it had said what to do
     worker = os.fork()
     if worker == 0:
-        become_worker(path.decode().split("\0"), order, result_fd)
+        become_worker(os.fsdecode(path).split("\0"), order, result_fd)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends last
     os.close(result_fd)
     with suppress(OSError):
@@ -113,8 +113,8 @@ def become_worker(path: list[str], order: bytes, result_fd: int) -> None:
         from watchkeeper.tools.process_worker import work
 
         work(order, result_fd)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         os._exit(WORKER_FAILED)
 

@@ -60,11 +60,11 @@ class ProcessPipes:
             grace: Seconds between TERM and KILL.
         """
         self._grace = grace
-        self._unsent = framed("\0".join(sys.path).encode()) + framed(order)
+        self._unsent: bytes = framed(os.fsencode("\0".join(sys.path))) + framed(order)
         self._lock = threading.Lock()
         self._wake: int | None = None
-        self._wish = b""
-        self._told = b""
+        self._wish: bytes = b""
+        self._told: bytes = b""
         self._give_up_at: float | None = None
         self._result = bytearray()
         self._output = bytearray()

@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
@@ -136,7 +136,7 @@ def called(function: Any, params: Any, spreads: bool) -> Any:
 
 def returned_reply(returned: Any) -> bytes:
     """Return the reply that carries what the function returned, or says why it cannot be carried."""
-    result: ToolResult[Any] = returned if isinstance(returned, ToolResult) else ToolResult.ok(returned)
+    result = ToolResult.ok(returned) if not isinstance(returned, ToolResult) else cast("ToolResult[object]", returned)
     try:
         data = encoded(Reply("returned", result=dump(result)))
     except CodecError as error:
