@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from watchkeeper.app.settings import FIELDS, TEXTS
+from watchkeeper.app.settings import ACCOUNT, FIELDS, TEXTS
 from watchkeeper.core import errors
 from watchkeeper.kernel.states import mermaid
 
@@ -65,7 +65,8 @@ def registered_events() -> Iterator[tuple[str, str, str, str]]:
 def settings() -> str:
     """Return a table of the settings, with their environment variables and fields."""
     rows = [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | `Limits.{field}` |" for name, field in FIELDS.items()]
-    rows += [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | the {name} |" for name in TEXTS]
+    texts = {name: f"`Limits.{name}`" if name in ACCOUNT else f"the {name}" for name in TEXTS}
+    rows += [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | {sets} |" for name, sets in texts.items()]
     return "\n".join(["| in the file | in the environment | sets |", "|---|---|---|", *rows, ""])
 
 
@@ -87,6 +88,7 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "help": help_of,
     "help-run": lambda: help_of("run"),
+    "help-account": lambda: help_of("account"),
     "help-runs": lambda: help_of("runs"),
     "help-show": lambda: help_of("show"),
 }

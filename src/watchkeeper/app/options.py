@@ -23,8 +23,8 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 if TYPE_CHECKING:
-    from watchkeeper.containment.ledger import Ledger
     from watchkeeper.containment.circuit_breaker import CircuitBreakers
+    from watchkeeper.containment.ledger import Ledger
     from watchkeeper.containment.pipeline import ShieldPipeline
     from watchkeeper.core.model import Model
     from watchkeeper.store.run_store import RunStore

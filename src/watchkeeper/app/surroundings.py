@@ -1,5 +1,6 @@
 """What a run needs around it, opened before it starts and closed after it, whatever happens: the model if it was
-named by a string, the store, the ledger, the listeners. Everything that can be refused is refused here, before anything is spent.
+named by a string, the store, the ledger, the listeners. Everything that can be refused is refused here, before anything
+is spent.
 """
 
 from __future__ import annotations

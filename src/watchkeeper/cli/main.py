@@ -16,6 +16,7 @@ import typer
 
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
+from watchkeeper.cli.accounts import show_accounts
 from watchkeeper.cli.console import complain, error_console, make_console
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
@@ -69,6 +70,8 @@ def run_command(
     max_steps: Annotated[str | None, option("Most model and tool calls for the whole.", "N")] = None,
     max_turns: Annotated[str | None, option("Most model turns of each run.", "N")] = None,
     timeout: Annotated[str | None, option("Most time for the whole, e.g. 30m.", "TIME")] = None,
+    account: Annotated[str | None, option("Account that other runs draw on too; with --account-limit.", "NAME")] = None,
+    account_limit: Annotated[str | None, option("What they may use together, e.g. $20/day.", "AMOUNT")] = None,
     each: Annotated[str | None, option("Run once for every file that matches.", "PATTERN")] = None,
     first: Annotated[int | None, option("With --each: only the first N files.", "N", least=1)] = None,
     concurrency: Annotated[int | None, option("With --each: how many run at once [4].", "N", least=1)] = None,
@@ -82,18 +85,11 @@ def run_command(
 
     Ctrl-C lands it: it hands over what it has. A second one stops it hard.
     """
-    given = {
-        "model": model,
-        "max_cost": max_cost,
-        "max_tokens": max_tokens,
-        "max_steps": max_steps,
-        "max_turns": max_turns,
-        "timeout": timeout,
-        "store": store,
-    }
+    named = {"model": model, "store": store, "account": account, "account_limit": account_limit}
+    ceilings = {"max_cost": max_cost, "max_tokens": max_tokens, "max_steps": max_steps, "max_turns": max_turns}
     order = running.Order(
         target=target,
-        given=given,
+        given={**named, **ceilings, "timeout": timeout},
         params=param or (),
         fallback=fallback or (),
         each=each,
@@ -140,6 +136,16 @@ def show_command(
         for run in (found, *stored.children(found.run_id)):
             for event in stored.events(run.run_id):
                 typer.echo(json.dumps(report.event_as_data(run, event)))
+
+
+@app.command("account")
+def account_command(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of this account only.")] = None,
+    ledger: Annotated[str | None, option("SQLite file of the ledger.", "FILE")] = None,
+    as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
+) -> None:
+    """Show what accounts have used today and this month (UTC), and what runs hold right now."""
+    show_accounts(name, ledger, as_json=as_json)
 
 
 def open_for_reading(named: str | None) -> RunStore:

@@ -147,6 +147,8 @@ def start(order: Order, loaded: Loaded, settings: Settings, options: RunKeywords
         ConfigurationError: If something does not fit.
     """
     limits = limits_from(settings, loaded.limits)
+    if limits.account is not None:
+        options = {**options, "ledger": text_from(settings, "ledger") or "default"}
     model = choose_model(text_from(settings, "model"), loaded)
     values = parse_params(order.params)
     if order.each is None:

@@ -20,7 +20,7 @@ from watchkeeper.core.account_limit import Period, period_days
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
-from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile
+from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile, failures_named
 
 T = TypeVar("T")
 
@@ -275,16 +275,13 @@ class Figures:
     @contextmanager
     def _used(self) -> Generator[None]:
         """Say what failed in our own terms, and let go of a connection on which something failed."""
-        import sqlite3
-
         try:
-            yield
-        except (sqlite3.Error, OSError, OverflowError) as error:
+            with failures_named(self._file.path):
+                yield
+        except StoreError:
             self._file.rollback()
             self._file.close()
-            raise StoreError(
-                f"the ledger {self._file.path} cannot be used: {error}; calls that it counts are refused until it can"
-            ) from error
+            raise
 
 
 def window(level: Account, now: datetime) -> tuple[str, str]:

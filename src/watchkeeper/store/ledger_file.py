@@ -9,7 +9,8 @@ of another program or another version is refused and left as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -176,6 +177,11 @@ class LedgerFile:
             unpriced = unpriced or bool(row[-1])
         return total, unpriced
 
+    def names(self) -> list[str]:
+        """Return all names that have figures, sorted."""
+        query = "SELECT name FROM settled UNION SELECT name FROM reserved ORDER BY name"
+        return [name for (name,) in self._used.execute(query)]
+
     def reserved(self, name: str, but: str) -> Held:
         """Return what all holders but one have set aside under a name."""
         rows = self._used.execute(_RESERVED, (name, but)).fetchall()
@@ -242,6 +248,23 @@ def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> 
     from platformdirs import user_data_path
 
     return user_data_path("watchkeeper", appauthor=False) / "ledger.sqlite3"
+
+
+@contextmanager
+def failures_named(path: Path) -> Generator[None]:
+    """Say in our own terms what failed in a file.
+
+    Raises:
+        StoreError: For every error of the file or the disk.
+    """
+    import sqlite3
+
+    try:
+        yield
+    except (sqlite3.Error, OSError, OverflowError) as error:
+        raise StoreError(
+            f"the ledger {path} cannot be used: {error}; calls that it counts are refused until it can"
+        ) from error
 
 
 def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
