@@ -191,6 +191,15 @@ class TestFailures:
     async def test_a_guard_that_was_killed_takes_the_worker_along(self) -> None:
         assert await self.said(functions.kill_guard) == "its process was lost before it returned a result"
 
+    async def test_a_guard_that_ends_before_it_has_heard_its_order_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "guard.py"
+        path.write_text("raise SystemExit('no guard')")
+        monkeypatch.setattr(process_pipes, "GUARD_FILE", str(path))
+        said = await self.said(functions.fail, text="z" * 5_000_000)
+        assert said == "its process was lost before it returned a result. Its output ended with:\nno guard"
+
     async def test_a_python_that_cannot_be_started_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "")
         assert "could not be started: this program's Python" in await self.said(functions.add, a=1)

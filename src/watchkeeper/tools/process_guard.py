@@ -26,6 +26,8 @@ KILL: Final = b"K"
 WORKER_FAILED: Final = 70
 """Exit code of a worker that could not even say what was wrong."""
 
+CHUNK_BYTES: Final = 1 << 20
+
 LOOK_SECONDS: Final = 0.5
 """How often it looks whether the parent is still there: another process may hold the parent's end of the pipe."""
 
@@ -77,7 +79,7 @@ def read_exactly(descriptor: int, size: int) -> bytes | None:
     """Return so many bytes, or None if the pipe ends before."""
     data = bytearray()
     while len(data) < size:
-        part = os.read(descriptor, size - len(data))
+        part = os.read(descriptor, min(size - len(data), CHUNK_BYTES))
         if not part:
             return None
         data += part

@@ -60,7 +60,7 @@ class ProcessPipes:
             grace: Seconds between TERM and KILL.
         """
         self._grace = grace
-        self._unsent: bytes = framed(os.fsencode("\0".join(sys.path))) + framed(order)
+        self._unsent = memoryview(framed(os.fsencode("\0".join(sys.path))) + framed(order))
         self._lock = threading.Lock()
         self._wake: int | None = None
         self._wish: bytes = b""
@@ -167,7 +167,7 @@ class ProcessPipes:
         except BlockingIOError:
             return True
         except BrokenPipeError:  # it has ended; what became of it is read elsewhere
-            self._unsent = b""
+            self._unsent = memoryview(b"")
         return bool(self._unsent)
 
     def _heed(self) -> bool:
@@ -176,7 +176,7 @@ class ProcessPipes:
         if wish == self._told:
             return False
         self._told = wish
-        self._unsent += wish
+        self._unsent = memoryview(bytes(self._unsent) + wish)
         self._give_up_at = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
         if wish == TERMINATE:
             self._give_up_at += self._grace
