@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, ProviderFault, ThrottleError
 from watchkeeper.core.limits import Limits
@@ -94,6 +97,47 @@ async def test_what_is_wrong_with_the_request_is_not_asked_of_another(fault: Pro
     assert reason(result) == ("context_full" if fault == "context_full" else "provider_error")
     assert second.requests == []
     assert result.answered_by == ()
+
+
+@pytest.mark.parametrize("fault", ["context_full", "bad_request"])
+async def test_what_a_model_that_took_over_cannot_take_is_asked_of_the_next(fault: ProviderFault) -> None:
+    """For example an image that it cannot read: the request was fine for the one before."""
+    result = await play(agent(), always("one", "auth"), fallback=[always("two", fault), model("three", [DONE])])
+    assert result.output == Report(1)
+    assert [to for _, _, to, _ in switches(result)] == ["of-two:two", "of-three:three"]
+
+
+async def test_the_first_failure_of_a_turn_is_what_the_run_stops_with() -> None:
+    result = await play(agent(), always("one", "auth"), fallback=[always("two", "context_full")])
+    assert reason(result) == "provider_error"
+    assert result.stop is not None
+    assert "it is auth" in result.stop.message
+
+
+async def test_work_that_is_over_while_a_model_is_down_lands_with_another() -> None:
+    """The failure is billed, and its cost is the last that a hook bears: nobody is asked to work, one to hand over."""
+
+    class Last:
+        def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision | None:
+            return Decision.HALT if cost_usd > 0.001 else None
+
+    broken = down("auth", billed=True)
+    first = model("one", [Call("step"), broken, down("auth")], free=False)
+    result = await play(
+        agent(step),
+        first,
+        fallback=[model("two", [Say(Report(2))])],
+        shield=ShieldPipeline(budget=Last()),
+        prices={"one": ModelPrice.per_million(1, 1)},
+    )
+    assert (reason(result), result.partial) == ("budget_exceeded", Report(2))
+    assert [replied.landing for replied in events(result, ModelReplied)] == [False, True]
+    assert switches(result) == [(2, "of-one:one", "of-two:two", "auth")]
+
+
+async def test_a_failure_names_who_was_asked() -> None:
+    result = await play(agent(), always("one", "auth"), fallback=[model("two", [DONE])])
+    assert [failed.model for failed in events(result, ModelFailed)] == ["of-one:one"]
 
 
 async def test_a_reply_that_refuses_is_asked_of_the_next_and_paid_for_all_the_same() -> None:

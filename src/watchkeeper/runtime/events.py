@@ -92,6 +92,7 @@ class ModelFailed:
         retry_in: Seconds until the next attempt, or None if there is none.
         node_id: The admitted call at the gate.
         created_at: When.
+        model: ``provider:name`` of the one that was asked.
     """
 
     turn: int
@@ -101,6 +102,7 @@ class ModelFailed:
     retry_in: float | None
     node_id: str | None
     created_at: datetime
+    model: str = ""
 
 
 @event("model_switched")

@@ -79,10 +79,10 @@ class ModelCalls:
             try:
                 reply = await self._ask_in_use(turn, landing)
             except UnansweredError as error:
-                if failure is None or error.reason not in UNASKED:
-                    failure = error  # what a provider said tells more than that it was not asked
+                if failure is None or failure.reason in UNASKED:
+                    failure = error  # what a provider said first tells more than what followed from it
                 if not self._switched(turn, error, landing):
-                    raise self._given_up(failure) from failure.error
+                    raise self._given_up(failure, landing) from failure.error
                 continue
             line.answered()
             line.in_use.bound.learn(reply)
@@ -113,7 +113,7 @@ class ModelCalls:
         try:
             return await self._backoff.run(attempt, failed, worth)
         except ProviderError as error:
-            if error.fault in OWN_FAULTS:
+            if error.fault in OWN_FAULTS and not self.line.replacing:
                 raise WorkStoppedError(provider_stop(error), error) from error
             raise UnansweredError(error.fault, provider_stop(error), error) from error
 
@@ -143,8 +143,9 @@ class ModelCalls:
 
     def _switched(self, turn: int, failure: UnansweredError, landing: bool) -> bool:
         """Let another model take over, and record it; False if there is none, or the work is over."""
-        stop = self._home.gate.stop if landing else self._home.gate.work_stop
-        candidate = self._another(landing, cheaper=failure.reason == DEGRADED) if stop is None else None
+        if self._over(landing) is not None:
+            return False
+        candidate = self._another(landing, cheaper=failure.reason == DEGRADED)
         if candidate is None:
             return False
         left = self.line.in_use.label
@@ -152,6 +153,9 @@ class ModelCalls:
         now = self._home.clock.now()
         self._recorder.record(ModelSwitched(turn, left, candidate.label, failure.reason, failure.stop.message, now))
         return True
+
+    def _over(self, landing: bool) -> Stop | None:
+        return self._home.gate.stop if landing else self._home.gate.work_stop
 
     def switch_to(self, source: str, turn: int) -> str | None:
         """Go on with the model of a source's escalation; return its label, or None if it cannot take over."""
@@ -165,8 +169,11 @@ class ModelCalls:
         self._recorder.record(ModelSwitched(turn, left, candidate.label, "escalated", said, now))
         return candidate.label
 
-    def _given_up(self, failure: UnansweredError) -> WorkStoppedError:
-        """Return what ends the work when nobody is left to ask."""
+    def _given_up(self, failure: UnansweredError, landing: bool) -> WorkStoppedError:
+        """Return what ends the work when nobody is left to ask, or nobody may be asked any more."""
+        over = self._over(landing)
+        if over is not None and len(self.line.models) > 1:
+            return WorkStoppedError(over, failure.error)
         stop = failure.stop
         if len(self.line.models) > 1 and failure.reason != DEGRADED:
             stop = replace(stop, message=f"{stop.message.rstrip('.')}; no other model of the run could take over.")
@@ -261,7 +268,8 @@ class ModelCalls:
     def _record_failure(self, turn: int, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""
         now = self._home.clock.now()
-        self._recorder.record(ModelFailed(turn, number, fault, said, retry_in, self._node_id, now))
+        asked = self.line.in_use.label
+        self._recorder.record(ModelFailed(turn, number, fault, said, retry_in, self._node_id, now, asked))
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.

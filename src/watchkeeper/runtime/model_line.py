@@ -139,6 +139,11 @@ class ModelLine:
         self.in_use = candidate
         self.switched = True
 
+    @property
+    def replacing(self) -> bool:
+        """Whether the model in use took over in this turn: what it says of the request may be true of it alone."""
+        return bool(self._tried)
+
     def _places(self, cheaper: bool) -> list[int]:
         """Return where to look: behind the model in use first, then from the beginning of the line.
 
