@@ -98,7 +98,8 @@ def test_without_a_retry_hook_a_failure_means_halt_or_what_the_policy_says() -> 
 def test_a_slot_holds_one_hook_or_several() -> None:
     one: Any = Says(Decision.HALT)
     assert ShieldPipeline(tool_dispatch=one).before_tool_call(CALL) is Decision.HALT
-    assert ShieldPipeline(tool_dispatch=[Says(None), one]).before_tool_call(CALL) is Decision.HALT
+    several: Any = [Says(None), one]
+    assert ShieldPipeline(tool_dispatch=several).before_tool_call(CALL) is Decision.HALT
 
 
 def test_a_halt_names_its_reason() -> None:

@@ -7,6 +7,7 @@ keeps its entry: what becomes of the call is told to the breaker and to the hook
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -20,10 +21,14 @@ from watchkeeper.containment.figures import spent_share
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.tool_call_context import ToolCallContext, facts_of
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.usage import NANOS_PER_USD
 
 BEFORE: Final = {"llm": "before_llm_call", "tool": "before_tool_call"}
 """What a pipeline is asked before a call, by its kind; child runs are not asked about, the calls in them are."""
+
+ASKING: Final[ContextVar[object]] = ContextVar("watchkeeper_asking", default=None)
+"""The guards that are asking their hooks, in the code of a hook."""
 
 
 class Guards:
@@ -40,6 +45,21 @@ class Guards:
         self._chain = chain
         self._facts = facts_of(chain)
         self._blocks = {kind: pipeline.blocks_for(method) if pipeline else None for kind, method in BEFORE.items()}
+
+    def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
+        """Ask the pipeline; a hook that comes back to the very gate that asks it is refused (`check_caller`)."""
+        if self.pipeline is None:
+            return None
+        mark = ASKING.set(self)
+        try:
+            return self.pipeline.ask(method, ctx, *facts)
+        finally:
+            ASKING.reset(mark)
+
+    def check_caller(self) -> None:
+        """Raise a ConfigurationError if one of the own hooks calls: asked about itself, it would never end."""
+        if ASKING.get() is self:
+            raise ConfigurationError("a hook called the ExecutionContext that asks it; give it a context of its own")
 
     def entry(self, request: CallRequest, demand: Demand, outer: Entry | None, number: int) -> Entry:
         """Begin to let a call past; ``outer`` is the call inside which it is made."""
@@ -85,7 +105,7 @@ class Guards:
             ctx = ToolCallContext(
                 chain.request_id, chain.user_id, None, None, chain.model, url, metadata=self._facts, kind="egress"
             )
-        return self.pipeline.ask("before_egress", ctx, url, method)
+        return self.ask("before_egress", ctx, url, method)
 
 
 class Entry:
@@ -119,8 +139,7 @@ class Entry:
 
     def review(self) -> SafetyEvent | None:
         """Ask the pipeline; return what it said against the call."""
-        pipeline = self._guards.pipeline
-        return None if pipeline is None else pipeline.ask(BEFORE[self.ctx.kind], self.ctx)
+        return self._guards.ask(BEFORE[self.ctx.kind], self.ctx)
 
     def unanswered(self) -> SafetyEvent | None:
         """Record that a hook that blocks did not answer in time."""
@@ -186,14 +205,14 @@ class Entry:
             )
         if not pipeline.concerns("before_charge") or not (succeeded or cost):
             return None
-        return pipeline.ask("before_charge", self._after or self.ctx, cost)
+        return self._guards.ask("before_charge", self._after or self.ctx, cost)
 
     def answered(self, response: Any) -> SafetyEvent | None:
         """Show the hooks what a model answered; return what one of them said against it."""
         pipeline = self._guards.pipeline
         if pipeline is None or self.ctx.kind != "llm" or not pipeline.concerns("after_llm_call"):
             return None
-        return pipeline.ask("after_llm_call", self._after or self.ctx, response)
+        return self._guards.ask("after_llm_call", self._after or self.ctx, response)
 
     def failed(self, error: BaseException) -> SafetyEvent | None:
         """Ask the hooks what a failure means.
@@ -204,4 +223,4 @@ class Entry:
         pipeline = self._guards.pipeline
         if pipeline is None or not (self.request.spends_retry_on_error or pipeline.concerns("on_error")):
             return None
-        return pipeline.ask("on_error", self._after or self.ctx, error)
+        return self._guards.ask("on_error", self._after or self.ctx, error)

@@ -128,6 +128,8 @@ class Passage:
         """
         if self.closed:
             self.check_open()
+        if self._guards is not None:
+            self._guards.check_caller()
         if self._priced and not request.estimate.known_cost:
             raise UnpricedModelError(
                 f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds; give a price, or"
@@ -137,7 +139,7 @@ class Passage:
         now = self.clock.monotonic()
         if request.max_retries is not None and self.operations.exhausted(request):
             return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
-        demand = Demand(self.account, request, outer.covered() if outer else ())
+        demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
         grant = self.ledger.admit(demand, now)
         if type(grant) is Admitted:
             if self._guards is None:
