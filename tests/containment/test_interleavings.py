@@ -14,6 +14,7 @@ import pytest
 from tests.containment.gates import charged, costing, dollars, gate_with, unlimited
 from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.containment import ledger as ledger_module
+from watchkeeper.containment.account import RETRIES
 from watchkeeper.containment.admission import Admitted, Verdict, decide
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.config import ExecutionConfig
@@ -217,4 +218,57 @@ async def test_a_thousand_calls_that_wait_are_not_all_asked_again_for_each_that_
     outcomes = await asyncio.gather(*tasks)
     assert sum(outcome.admitted for outcome in outcomes) == 1
     assert asked < 12 * 1000
+    gate.close()
+
+
+@pytest.mark.parametrize("outlived", [False, True], ids=["inside", "outliving the call around them"])
+async def test_calls_side_by_side_inside_a_call_do_not_all_fail_on_its_one_retry(outlived: bool) -> None:
+    gate = ExecutionContext(ExecutionConfig(100, 1000, 10, timeout_ms=0))
+    bill = Bill()
+    tasks: list[asyncio.Task[Outcome[None]]] = []
+
+    async def fail() -> None:
+        bill.executed += 1
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        raise ValueError("flaky")
+
+    async def around() -> None:
+        tasks.extend(asyncio.create_task(gate.acall_llm(fail)) for _ in range(50))
+        await asyncio.sleep(0)
+        if not outlived:
+            await asyncio.gather(*tasks)
+
+    await gate.acall_tool(around)
+    outcomes = await asyncio.gather(*tasks)
+    assert bill.executed == sum(outcome.admitted for outcome in outcomes) == 10
+    assert gate.get_snapshot().retries_used == 10
+    check_nothing_is_held(gate)
+    gate.close()
+
+
+async def test_a_retry_is_left_to_the_call_inside_that_goes_on_through_every_level() -> None:
+    gate = ExecutionContext(ExecutionConfig(100, 1000, 1, timeout_ms=0))
+    release = asyncio.Event()
+    tasks: list[asyncio.Task[Outcome[None]]] = []
+
+    async def innermost() -> None:
+        await release.wait()
+
+    async def middle() -> None:
+        tasks.append(asyncio.create_task(gate.acall_llm(innermost)))
+        await asyncio.sleep(0)
+
+    async def outer() -> None:
+        await gate.acall_tool(middle)
+
+    await gate.acall_tool(outer)
+    account = gate._account  # pyright: ignore[reportPrivateUsage]
+    assert account.reserved[RETRIES] == 1
+    waiting = asyncio.create_task(gate.acall_llm(innermost))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    release.set()
+    assert [outcome.decision for outcome in await asyncio.gather(*tasks, waiting)] == [Decision.ALLOW] * 2
+    check_nothing_is_held(gate)
     gate.close()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from watchkeeper.containment.account import RETRIES, Account
+from watchkeeper.containment.covering import lender_of
 from watchkeeper.containment.demand import Demand, held_after
 from watchkeeper.core.stop import Stop
 
@@ -77,6 +78,7 @@ def decide(demand: Demand, now: float) -> Verdict:
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
     concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
     hold, held = account.hold, held_after(demand)
+    lender = lender_of(demand) if demand.inside is not None else None
     waits: Waits | None = None
     for count, ceiling, level in account.ceilings:
         if not concerns[count]:
@@ -84,7 +86,7 @@ def decide(demand: Demand, now: float) -> Verdict:
         want, price = wants[count], prices[count]
         if count == RETRIES and demand.may_fail:
             ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
-            want = 0 if level in demand.covered else 1
+            want = 0 if lender is not None and level in lender.account.chain else 1
         growth = held[count] - hold[count]
         left = ceiling - level.settled[count]
         free = left - level.reserved[count] - growth

@@ -41,7 +41,11 @@ class Demand:
         landing: Whether this is the landing turn itself, which uses up the hold.
         may_fail: Whether a failure of the call spends one retry; one is then set aside for it, at every account but
             those ``covered``.
-        covered: Accounts at which a call around this one has set a retry aside already.
+        inside: The call around it that may fail, if there is one.
+        covers: Whether a retry is set aside for it now; set by the ledger, like all below.
+        lender: The call around it whose retry covers it.
+        borrower: The call inside it that its retry covers.
+        covered: Accounts at which the lender's retry takes the place of one of its own.
         granted: Output tokens granted; set by the ledger.
         reserved: ``(count, amount)`` of what is set aside; empty before admission and after settlement.
         held: What the context held for its landing turn before the call was admitted; set by the ledger.
@@ -50,15 +54,19 @@ class Demand:
 
     __slots__ = (
         "account",
+        "borrower",
         "concerns",
         "counts",
         "covered",
+        "covers",
         "day",
         "granted",
         "held",
         "hold",
+        "inside",
         "landing",
         "least",
+        "lender",
         "may_fail",
         "most",
         "per_output",
@@ -66,7 +74,7 @@ class Demand:
         "wants",
     )
 
-    def __init__(self, account: Account, request: CallRequest, covered: tuple[Account, ...] = ()) -> None:
+    def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None) -> None:
         """Translate a request of ``account``'s context."""
         estimate = request.estimate
         most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
@@ -79,7 +87,11 @@ class Demand:
         self.least = min(estimate.min_output_tokens or account.limits.min_output_tokens, most)
         self.landing = request.phase == "landing"
         self.hold = None if request.landing is None else landing_hold(account, request.landing)
-        self.covered = covered
+        self.inside = inside
+        self.covers = False
+        self.lender: Demand | None = None
+        self.borrower: Demand | None = None
+        self.covered: tuple[Account, ...] = ()
         self.granted = 0
         self.reserved: tuple[tuple[int, int], ...] = ()
         self.held = NOTHING

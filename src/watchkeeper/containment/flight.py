@@ -108,15 +108,15 @@ class Flight(Ticket):
             token.cancel(self._parent_token.reason or self.interrupted)
         return token
 
-    def covered(self) -> tuple[Account, ...]:
-        """Return the accounts at which this call, or one around it, has set a retry aside for a failure."""
-        accounts: tuple[Account, ...] = ()
+    def may_fail(self, account: Account) -> Demand | None:
+        """Return what the nearest call holds, this one or around it, that may fail in the same tree as an account."""
         flight: Flight | None = self
         while flight is not None:
-            if flight.demand.may_fail and not flight.done:
-                accounts += flight.demand.account.chain
+            demand = flight.demand
+            if demand.may_fail and demand.account.chain[-1] is account.chain[-1]:
+                return demand
             flight = flight.outer
-        return accounts
+        return None
 
     def holding(self) -> tuple[Demand, ...]:
         """Return what this call and those around it hold."""

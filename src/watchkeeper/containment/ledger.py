@@ -29,6 +29,7 @@ from watchkeeper.containment.account import (
     Account,
 )
 from watchkeeper.containment.admission import Admitted, Stopped, Waits, decide
+from watchkeeper.containment.covering import give_retry_back, set_retry_aside
 from watchkeeper.containment.demand import SPENDABLE, Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
 from watchkeeper.containment.stops import refusal
@@ -249,8 +250,8 @@ class MemoryLedger:
                 level.settled[count] += 1
             for count, amount in reserved:
                 level.reserved[count] += amount
-            if demand.may_fail:
-                level.reserved[RETRIES] += level not in demand.covered
+        if demand.may_fail:
+            set_retry_aside(demand)
         if reserved or demand.may_fail:
             self._reserving.add(demand)
         if demand.landing:
@@ -265,8 +266,8 @@ class MemoryLedger:
         for level in demand.account.chain:
             for count, amount in demand.reserved:
                 level.reserved[count] -= amount
-            if demand.may_fail:
-                level.reserved[RETRIES] -= level not in demand.covered
+        if demand.may_fail:
+            give_retry_back(demand)
         demand.reserved = ()
         self._reserving.discard(demand)
 
