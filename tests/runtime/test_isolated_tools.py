@@ -107,9 +107,9 @@ async def test_the_tools_own_time_out_ends_the_process_before_the_model_is_asked
         return Say(Report(0))
 
     model = ScriptedModel([Call("work", {"fifo": fifo}), answer])
-    result = await play(agent(isolated(function, timeout="3s")), model, clock=SYSTEM_CLOCK)
+    result = await play(agent(isolated(function, timeout="4s")), model, clock=SYSTEM_CLOCK)
     assert outcomes(result) == [("work", "timeout")]
-    assert said(model) == ["work did not finish within 3s and was stopped."]
+    assert said(model) == ["work did not finish within 4s and was stopped."]
     assert dead == [True]
 
 
@@ -117,7 +117,7 @@ async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(fifo: str,
     living = Living(fifo)
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
     running = asyncio.ensure_future(
-        play(agent(isolated(functions.wait_stubbornly, timeout="2s", retries=1)), model, clock=SYSTEM_CLOCK)
+        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1)), model, clock=SYSTEM_CLOCK)
     )
     first = await asyncio.to_thread(living.begun)
     second = await asyncio.to_thread(living.begun)
@@ -131,7 +131,7 @@ async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(fifo: str,
 async def test_the_deadline_ends_the_process_before_the_run_ends(fifo: str) -> None:
     living = Living(fifo)
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
-    limits = Limits(deadline="3s", landing=None)
+    limits = Limits(deadline="4s", landing=None)
     result = await play(agent(isolated(functions.wait_for_shell)), model, limits, clock=SYSTEM_CLOCK)
     living.begun()
     assert living.all_dead()
@@ -203,10 +203,10 @@ def test_a_hard_ctrl_c_ends_the_process_and_a_third_does_not_wait_for_its_grace(
 async def test_the_end_of_a_run_is_recorded_after_the_end_of_its_processes(fifo: str) -> None:
     living = Living(fifo)
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
-    limits = Limits(deadline="2s", landing=None)
+    limits = Limits(deadline="4s", landing=None)
     result = await play(agent(isolated(functions.wait_stubbornly)), model, limits, clock=SYSTEM_CLOCK)
     living.begun()
     assert living.all_dead()
     invoked, ended = events(result, ToolInvoked)[0], events(result, RunEnded)[0]
-    assert invoked.duration_ms >= 2000
+    assert invoked.duration_ms >= 4000
     assert ended.duration_ms >= invoked.duration_ms

@@ -204,6 +204,9 @@ class TestFailures:
         monkeypatch.setattr(sys, "executable", "")
         assert "could not be started: this program's Python" in await self.said(functions.add, a=1)
         monkeypatch.setattr(sys, "executable", "/nothing/of/that/name")
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+        assert "sys.executable='/nothing/of/that/name'" in await self.said(functions.add, a=1)
+        monkeypatch.setattr(sys, "frozen", False)
         assert "could not be started: " in await self.said(functions.add, a=1)
 
     async def test_arguments_that_cannot_be_written_start_nothing(self) -> None:

@@ -238,8 +238,8 @@ def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
         sending: Where the worker is to write its result.
         grace: Seconds between TERM and KILL.
     """
-    if not sys.executable:
-        raise OSError("this program's Python cannot be started again: sys.executable is empty")
+    if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
+        raise OSError(f"this program's Python cannot be started again: sys.executable={sys.executable!r}")
     return subprocess.Popen(
         [sys.executable, "-P", GUARD_FILE, str(sending), str(os.getpid()), str(grace)],
         bufsize=0,
