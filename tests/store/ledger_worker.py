@@ -1,12 +1,13 @@
 """One of several processes on one ledger: it does what it is told on its command line, and says on stdout what it did.
 
 `race` waits for a line on stdin, so that all begin together, and then makes calls under one ceiling after another until
-each is refused. `hold` begins calls and never ends them.
+each is refused. `hold` begins calls and never ends them. `fork` goes on in two processes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -80,9 +81,26 @@ def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
     gate.call(CallRequest("llm", "held", Estimate(input_nanos=300 * CENT)), stay)
 
 
+def fork(ledger: SqliteLedger) -> None:
+    """Make one call in a copy of this process, and two in this one, where there are steps for two in all."""
+    limits = Limits(deadline=None, max_steps=2, max_turns=None, landing=None)
+    gate = ExecutionContext(limits, None, ChainMetadata("r", "forked"), ledger=ledger)
+    child = os.fork()
+    if child == 0:
+        print(f"child:{gate.call_tool(lambda: 1).decision}", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(2):
+        print(f"parent:{gate.call_tool(lambda: 1).decision}", flush=True)
+    gate.close()
+
+
 def main() -> None:
-    """Do what is asked: ``race PATH SEED`` or ``hold PATH LEASE_SECONDS``."""
+    """Do what is asked: ``race PATH SEED``, ``hold PATH LEASE_SECONDS`` or ``fork PATH 0``."""
     what, path, number = sys.argv[1:]
+    if what == "fork":
+        fork(SqliteLedger(path))
+        return
     if what == "hold":
         hold(SqliteLedger(path, lease_seconds=float(number)), lambda text: print(text, flush=True))
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ LEASE_SECONDS = 1.0
 
 
 @contextmanager
-def worker(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def worker(*arguments: str) -> Generator[subprocess.Popen[str]]:
     """Start a process of the ledger's worker; it is gone in the end, whatever happens."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.store.ledger_worker", *arguments],

@@ -2,37 +2,627 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from watchkeeper.containment.ledger import Ledger, MemoryLedger
+from tests.containment.gates import until_other_thread
+from watchkeeper.containment.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account
+from watchkeeper.containment.admission import Admitted, Waits
+from watchkeeper.containment.config import ChainMetadata, ExecutionConfig
+from watchkeeper.containment.decision import Decision
+from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.estimate import Charge
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.ledger import Ledger, MemoryLedger, Refused, Waiter
+from watchkeeper.containment.shared_account import shared_account
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
+from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError
+from watchkeeper.core.ids import RandomIds
+from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.core.stop import Stop
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.store.ledger_file import APPLICATION_ID, LedgerFile, ledger_path
 from watchkeeper.store.sqlite_ledger import SqliteLedger
-from watchkeeper.testing.ledger_checks import CHECKS
+from watchkeeper.testing.ledger_checks import CENT, CHECKS, admitted, asked, ceilings, costing, opened, reason
 from watchkeeper.testing.shared_ledger_checks import SHARED_CHECKS, JoinLedger
+
+ROOT = Path(__file__).parents[2]
+THREAD = "watchkeeper-ledger"
+NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)
+DAY = 86_400.0
+
+
+class Join(Protocol):
+    """Opens another ledger on the file of a name."""
+
+    def __call__(self, name: str = "ledger", clock: Clock = SYSTEM_CLOCK, **options: Any) -> SqliteLedger: ...
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> Generator[JoinLedger]:
+def join(tmp_path: Path) -> Generator[Join]:
     """Open ledgers on files by name, and shut all of them down in the end."""
     ledgers: list[SqliteLedger] = []
 
-    def joined(name: str) -> Ledger:
-        ledgers.append(SqliteLedger(tmp_path / f"{name}.sqlite3"))
+    def joined(name: str = "ledger", clock: Clock = SYSTEM_CLOCK, **options: Any) -> SqliteLedger:
+        ledgers.append(SqliteLedger(tmp_path / f"{name}.sqlite3", clock=clock, **options))
         return ledgers[-1]
 
     yield joined
     for ledger in ledgers:
         ledger.shutdown()
+    assert not threads()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_every_ledger_keeps_the_rules(kind: str, check: Callable[[Ledger], None], join: JoinLedger) -> None:
-    check(MemoryLedger() if kind == "memory" else join("ledger"))
+def threads() -> list[threading.Thread]:
+    """Return the threads that look after ledgers."""
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
 
 
-@pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.__name__)
-def test_ledgers_on_one_file_keep_the_rules_together(check: Callable[[JoinLedger], None], join: JoinLedger) -> None:
-    check(join)
+def rows(ledger: SqliteLedger, query: str) -> list[Any]:
+    """Look into the file with other eyes."""
+    connection = sqlite3.connect(ledger.path)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def under(ledger: Ledger, limit: str, name: str = "team-a") -> Account:
+    """Open a context's account under an account across runs."""
+    above = shared_account(ceilings(account=name, account_limit=limit))
+    account = Account(ceilings(), above)
+    ledger.open(account)
+    return account
+
+
+def settle(ledger: Ledger, demand: Demand, cents: int) -> None:
+    ledger.settle(demand, Charge(cost_nanos=cents * CENT), False, 0.0)
+
+
+class TestConformance:
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    @pytest.mark.parametrize("kind", ["memory", "sqlite"])
+    def test_every_ledger_keeps_the_rules(self, kind: str, check: Callable[[Ledger], None], join: Join) -> None:
+        check(MemoryLedger() if kind == "memory" else join())
+
+    @pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.__name__)
+    def test_ledgers_on_one_file_keep_the_rules_together(self, check: Callable[[JoinLedger], None], join: Join) -> None:
+        check(join)
+
+    @settings(max_examples=60)
+    @given(st.data())
+    def test_several_ledgers_on_one_file_decide_as_one_in_memory(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        """Whatever is admitted, settled, refunded and corrected, through whichever ledger."""
+        path = tmp_path_factory.mktemp("same") / "ledger.sqlite3"
+        limits = ceilings(max_cost_usd="$0.30", max_steps=12, max_retries=4, max_total_tokens=50)
+        model, alone = MemoryLedger(), Account(limits)
+        model.open(alone)
+        ledgers = [SqliteLedger(path) for _ in range(3)]
+        accounts = [Account(limits, key="job") for _ in ledgers]
+        for ledger, account in zip(ledgers, accounts, strict=True):
+            ledger.open(account)
+        under_way: list[tuple[int, Demand, Demand]] = []
+        over: list[tuple[int, Demand, Demand, Charge]] = []
+        for _ in range(data.draw(st.integers(1, 25))):
+            alone.stop = None
+            at = data.draw(st.integers(0, 2))
+            accounts[at].stop = None
+            what = data.draw(st.sampled_from(["admit", "admit", "settle", "refund", "correct"]))
+            charge = Charge(TokenUsage(data.draw(st.integers(0, 9))), data.draw(st.integers(0, 12)) * CENT)
+            if what == "admit":
+                request = costing(data.draw(st.integers(0, 20)) * CENT, spends_retry_on_error=data.draw(st.booleans()))
+                (ours, said), (theirs, meant) = asked(ledgers[at], accounts[at], request), asked(model, alone, request)
+                assert type(said) is type(meant)
+                if isinstance(meant, Refused):
+                    assert reason(said) == reason(meant)
+                elif isinstance(meant, Admitted):
+                    under_way.append((at, ours, theirs))
+            elif what == "correct" and over:
+                at, ours, theirs, booked = over.pop(data.draw(st.integers(0, len(over) - 1)))
+                ledgers[at].correct(ours, booked, charge, 0.0)
+                model.correct(theirs, booked, charge, 0.0)
+            elif under_way:
+                at, ours, theirs = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+                if what == "refund":
+                    ledgers[at].refund(ours, 0.0)
+                    model.refund(theirs, 0.0)
+                else:
+                    failed = data.draw(st.booleans())
+                    ledgers[at].settle(ours, charge, failed, 0.0)
+                    model.settle(theirs, charge, failed, 0.0)
+                    over.append((at, ours, theirs, charge))
+            else:
+                continue
+            assert (accounts[at].settled, accounts[at].reserved) == (alone.settled, alone.reserved)
+        for ledger in ledgers:
+            ledger.shutdown()
+
+
+class TestLeases:
+    def test_what_a_dead_process_held_comes_back_once_its_lease_is_over_and_what_it_spent_stays(
+        self, join: Join
+    ) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        dead, alive = join(clock=stopped), join(clock=clock)
+        theirs, ours = opened(dead, max_cost_usd=1), opened(alive, max_cost_usd=1)
+        settle(dead, admitted(dead, theirs, costing(20 * CENT)), 20)
+        admitted(dead, theirs, costing(50 * CENT))
+        clock.advance(29.9)
+        assert isinstance(asked(alive, ours, costing(80 * CENT))[1], Waits)
+        clock.advance(0.2)
+        settle(alive, admitted(alive, ours, costing(80 * CENT)), 80)
+        assert reason(asked(alive, ours, costing(0))[1]) == "budget_exceeded"
+        assert ours.settled[COST] == 100 * CENT
+
+    def test_a_process_that_was_paused_for_longer_than_its_lease_still_books_what_it_spent(self, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        paused, other = join(clock=stopped), join(clock=clock)
+        mine, yours = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
+        first, second = (admitted(paused, mine, costing(40 * CENT)) for _ in range(2))
+        clock.advance(60)
+        third = admitted(other, yours, costing(90 * CENT))
+        stopped.advance(60)
+        settle(paused, first, 30)
+        assert mine.settled[COST] == 30 * CENT
+        assert mine.reserved[COST] == (90 + 40) * CENT  # its second call goes on, and counts again
+        settle(other, third, 5)
+        settle(paused, second, 40)
+        assert (mine.settled[COST], tuple(mine.reserved)) == (75 * CENT, NOTHING)
+
+    def test_a_lease_is_renewed_while_something_is_held(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        holder, other = join(clock=clock), join(clock=clock)
+        mine, yours = opened(holder, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(holder, mine, costing(60 * CENT))
+        for _ in range(6):
+            clock.advance(10.0)
+            now = clock.now().timestamp()
+            until_other_thread(lambda now=now: rows(holder, "SELECT renewed_at FROM holders") == [(now,)])  # type: ignore[misc]
+        assert isinstance(asked(other, yours, costing(60 * CENT))[1], Waits)
+        settle(holder, demand, 0)
+        admitted(other, yours, costing(60 * CENT))
+
+    def test_a_thread_is_there_only_while_something_is_held(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock)
+        account = opened(ledger, max_cost_usd=1)
+        assert threads() == []
+        demand = admitted(ledger, account, costing(CENT))
+        (thread,) = threads()
+        settle(ledger, demand, 1)
+        clock.advance(10.0)
+        thread.join()
+        settle(ledger, admitted(ledger, account, costing(CENT)), 1)
+        assert len(threads()) == 1
+        ledger.shutdown()
+        assert threads() == []
+
+    def test_a_clock_that_goes_back_holds_nobody_up_for_longer_than_a_lease(self, join: Join) -> None:
+        ahead, clock = TestClock(NOON + timedelta(days=2)), TestClock(NOON)
+        dead, alive = join(clock=ahead), join(clock=clock)
+        theirs, ours = opened(dead, max_cost_usd=1), opened(alive, max_cost_usd=1)
+        admitted(dead, theirs, costing(60 * CENT))
+        assert isinstance(asked(alive, ours, costing(60 * CENT))[1], Waits)
+        clock.advance(31.0)
+        admitted(alive, ours, costing(60 * CENT))
+
+
+class TestWaiting:
+    def test_who_waits_for_another_ledger_is_told_when_that_gives_back(self, join: Join) -> None:
+        one, two = join(), join()
+        mine, yours = opened(one, max_cost_usd=1), opened(two, max_cost_usd=1)
+        held = admitted(one, mine, costing(60 * CENT))
+        waiter, told = Waiter(Demand(yours, costing(60 * CENT)), ()), threading.Event()
+        waiter.notify = told.set
+        assert isinstance(two.admit(waiter.demand, 0.0, waiter), Waits)
+        assert not waiter.last_chance
+        settle(one, held, 0)
+        assert told.wait(30)
+        assert isinstance(two.admit(waiter.demand, 0.0, waiter), Admitted)
+
+    def test_if_all_ledgers_are_stuck_one_call_gives_way_and_the_other_goes_on(self, join: Join) -> None:
+        """Each holds what the other needs, inside a call of its own that cannot end before."""
+        ledgers = [join(), join()]
+        accounts = [opened(ledger, max_cost_usd=1) for ledger in ledgers]
+        outer = [admitted(*pair, costing(40 * CENT)) for pair in zip(ledgers, accounts, strict=True)]
+        waiters = [
+            Waiter(Demand(account, costing(40 * CENT)), (around,))
+            for account, around in zip(accounts, outer, strict=True)
+        ]
+        tolds = [threading.Event(), threading.Event()]
+        for ledger, waiter, told in zip(ledgers, waiters, tolds, strict=True):
+            waiter.notify = told.set
+            assert isinstance(ledger.admit(waiter.demand, 0.0, waiter), Waits)
+        until_other_thread(lambda: any(told.is_set() for told in tolds))
+        loser = 0 if tolds[0].is_set() else 1
+        winner = 1 - loser
+        assert (waiters[loser].last_chance, waiters[winner].last_chance) == (True, False)
+        ledgers[loser].withdraw(waiters[loser], 0.0)
+        settle(ledgers[loser], outer[loser], 0)
+        assert tolds[winner].wait(30)
+        assert isinstance(ledgers[winner].admit(waiters[winner].demand, 0.0, waiters[winner]), Admitted)
+
+    def test_a_release_in_this_process_is_told_at_once_to_other_chains_of_the_same_account(self, join: Join) -> None:
+        ledger = join(clock=TestClock(NOON))
+        one, two = under(ledger, "$1/day"), under(ledger, "$1/day")
+        held = admitted(ledger, one, costing(60 * CENT))
+        waiter = Waiter(Demand(two, costing(60 * CENT)), ())
+        assert isinstance(ledger.admit(waiter.demand, 0.0, waiter), Waits)
+        assert not waiter.told
+        settle(ledger, held, 0)
+        assert waiter.told
+        ledger.withdraw(waiter, 0.0)
+
+    def test_who_waits_is_told_when_the_file_fails_and_when_the_ledger_is_shut_down(self, join: Join) -> None:
+        one, two = join(), join(busy_seconds=0.01)
+        mine, yours = opened(one, max_cost_usd=1), opened(two, max_cost_usd=1)
+        admitted(one, mine, costing(60 * CENT))
+        waiter, told = Waiter(Demand(yours, costing(60 * CENT)), ()), threading.Event()
+        waiter.notify = told.set
+        assert isinstance(two.admit(waiter.demand, 0.0, waiter), Waits)
+        with held_by_another(two.path):
+            assert told.wait(30)
+            with pytest.raises(StoreError, match="locked"):
+                two.admit(waiter.demand, 0.0, waiter)
+        told.clear()
+        two.shutdown()
+        assert told.is_set()
+
+
+class TestPeriods:
+    def test_an_account_begins_anew_with_every_day(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock)
+        account = under(ledger, "$1/day")
+        settle(ledger, admitted(ledger, account, costing(100 * CENT)), 100)
+        refused = asked(ledger, account, costing(CENT))[1]
+        assert isinstance(refused, Refused)
+        assert (
+            str(refused.stop)
+            == "The account 'team-a' reached its ceiling of $1.00/day; the day ends at 2026-04-01 00:00 UTC."
+        )
+        assert (refused.stop.limit, refused.stop.value) == ("account_limit", "$1.00/day")
+        clock.advance(DAY / 2)
+        later = under(ledger, "$1/day")
+        admitted(ledger, later, costing(100 * CENT))
+
+    @pytest.mark.parametrize("end", ["settle", "refund"])
+    def test_a_call_counts_for_the_day_on_which_it_was_admitted(self, end: str, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock)
+        account = under(ledger, "$1/day")
+        settle(ledger, admitted(ledger, account, costing(10 * CENT)), 10)
+        over_midnight = admitted(ledger, account, costing(60 * CENT))
+        clock.advance(DAY)
+        today = admitted(ledger, account, costing(30 * CENT))
+        assert isinstance(asked(ledger, account, costing(20 * CENT))[1], Waits)  # what is under way counts still
+        if end == "settle":
+            settle(ledger, over_midnight, 50)
+            ledger.correct(over_midnight, Charge(cost_nanos=50 * CENT), Charge(cost_nanos=40 * CENT), 0.0)
+        else:
+            ledger.refund(over_midnight, 0.0)
+        assert account.chain[1].settled[STEPS] == 1
+        settle(ledger, today, 30)
+        settle(ledger, admitted(ledger, account, costing(70 * CENT)), 70)
+        booked = rows(ledger, "SELECT day, cost_nanos, steps FROM settled WHERE name = 'account:team-a' ORDER BY day")
+        first = (50, 2) if end == "settle" else (10, 1)
+        assert booked == [("2026-03-31", first[0] * CENT, first[1]), ("2026-04-01", 100 * CENT, 2)]
+
+    def test_a_call_over_midnight_counts_in_its_month_still(self, join: Join) -> None:
+        clock = TestClock(NOON - timedelta(days=3))
+        ledger = join(clock=clock)
+        account = under(ledger, "$1/month")
+        over_midnight = admitted(ledger, account, costing(60 * CENT))
+        clock.advance(DAY)
+        settle(ledger, over_midnight, 60)
+        assert account.chain[1].settled[COST] == 60 * CENT
+        assert account.chain[1].renews_on is not None
+        assert account.chain[1].renews_on.isoformat() == "2026-04-01"
+
+    def test_limits_for_a_day_and_for_a_month_share_an_account(self, join: Join) -> None:
+        clock = TestClock(NOON - timedelta(days=10))
+        ledger, other = join(clock=clock), join(clock=clock)
+        daily, monthly = under(ledger, "$1/day"), under(other, "$2.50/month")
+        for _ in range(2):
+            settle(ledger, admitted(ledger, daily, costing(100 * CENT)), 100)
+            clock.advance(DAY)
+        settle(other, admitted(other, monthly, costing(40 * CENT)), 40)
+        assert reason(asked(other, monthly, costing(11 * CENT))[1]) == "budget_exceeded"
+        assert isinstance(asked(ledger, daily, costing(61 * CENT))[1], Refused)
+        assert monthly.chain[1].settled[COST] == 240 * CENT
+
+    def test_tokens_are_counted_too(self, join: Join) -> None:
+        ledger = join(clock=TestClock(NOON))
+        account = under(ledger, "100 tokens/day")
+        ledger.settle(admitted(ledger, account, costing(0)), Charge(TokenUsage(70, 30), None), False, 0.0)
+        refused = asked(ledger, account, costing(0))[1]
+        assert isinstance(refused, Refused)
+        assert (refused.stop.reason, refused.stop.value) == ("token_limit_exceeded", "100 tokens/day")
+        assert account.chain[1].unpriced
+        assert account.chain[1].settled[TOTAL_TOKENS] == 100
+
+    def test_figures_that_nobody_adds_to_for_400_days_are_forgotten(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock)
+        settle(ledger, admitted(ledger, under(ledger, "$1/day"), costing(CENT)), 1)
+        clock.advance(399 * DAY)
+        join(clock=clock)
+        assert len(rows(ledger, "SELECT * FROM settled")) == 1
+        clock.advance(2 * DAY)
+        join(clock=clock)
+        assert rows(ledger, "SELECT * FROM settled") == []
+
+
+class TestContexts:
+    def test_contexts_with_one_chain_id_are_one_chain(self, join: Join) -> None:
+        config = ExecutionConfig(max_cost_usd=1, max_steps=3, max_retries_total=1, timeout_ms=0)
+        gates = [ExecutionContext(config, metadata=ChainMetadata("r", "job"), ledger=join()) for _ in range(2)]
+        decisions = [gate.wrap_llm_call(lambda: 1) for gate in gates * 2]
+        assert decisions == [Decision.ALLOW] * 3 + [Decision.HALT]
+        assert gates[1].get_snapshot().step_count == 3
+        for gate in gates:
+            gate.close()
+
+    def test_an_account_needs_a_ledger_that_remembers(self) -> None:
+        limits = Limits(account="team-a", account_limit="$1/day")
+        for ledger in (None, MemoryLedger()):
+            with pytest.raises(ConfigurationError, match="account='team-a' needs a ledger that remembers other runs"):
+                ExecutionContext(limits, ledger=ledger)
+
+    def test_only_the_whole_run_names_an_account(self, join: Join) -> None:
+        limits = Limits(account="team-a", account_limit="$1/day")
+        with ExecutionContext(limits, ledger=join()) as gate:
+            gate.child(limits).close()
+            with pytest.raises(ConfigurationError, match="account='team-b' is named for a part of a run"):
+                gate.child(Limits(account="team-b", account_limit="$1/day"))
+
+    def test_a_chain_cannot_have_one_key_twice(self, join: Join) -> None:
+        with pytest.raises(ConfigurationError, match="two accounts of one chain have the key 'job'"):
+            join().open(Account(ceilings(), Account(ceilings(), key="job"), key="job"))
+
+    def test_a_landing_step_is_kept_from_other_ledgers_and_comes_back_when_a_context_is_collected(
+        self, join: Join
+    ) -> None:
+        limits, metadata = ceilings(max_steps=3, landing=Landing()), ChainMetadata("r", "job")
+        other = join()
+        gate = ExecutionContext(limits, metadata=metadata, ledger=join())
+        account = opened(other, max_steps=3)
+        assert admitted(other, account, costing(0))
+        assert account.reserved[STEPS] == 1
+        gone = weakref.ref(gate)
+        del gate
+        gc.collect()
+        assert gone() is None
+        assert admitted(other, account, costing(0))
+        assert account.reserved[STEPS] == 0
+
+
+class held_by_another:  # noqa: N801
+    """Hold a file's write lock, as another process would."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+class TestFailures:
+    def test_a_file_that_is_locked_for_too_long_refuses_and_what_was_spent_is_written_later(self, join: Join) -> None:
+        ledger, other = join(busy_seconds=0.01), join()
+        account, theirs = opened(ledger, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(ledger, account, costing(60 * CENT))
+        with held_by_another(ledger.path):
+            with pytest.raises(StoreError, match=r"ledger.sqlite3 cannot be used: database is locked; calls"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+            with pytest.raises(StoreError, match="locked"):
+                opened(ledger)
+            settle(ledger, demand, 50)
+            assert (account.settled[COST], account.reserved[COST]) == (50 * CENT, 0)
+        assert isinstance(asked(other, theirs, costing(60 * CENT))[1], Waits)
+        settle(ledger, admitted(ledger, account, costing(10 * CENT)), 10)
+        settle(other, admitted(other, theirs, costing(40 * CENT)), 40)
+        assert theirs.settled[COST] == 100 * CENT
+        assert theirs.settled[STEPS] == 3
+
+    def test_what_could_not_be_written_is_written_by_the_ledgers_own_thread(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock, busy_seconds=0.01)
+        demand = admitted(ledger, opened(ledger), costing(0))
+        with held_by_another(ledger.path):
+            settle(ledger, demand, 50)
+        assert rows(ledger, "SELECT cost_nanos FROM settled") == [(0,)]
+        clock.advance(10.0)
+        until_other_thread(lambda: rows(ledger, "SELECT cost_nanos FROM settled") == [(50 * CENT,)])
+
+    def test_an_admission_that_cannot_be_written_is_none(self, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1, landing=Landing(), max_steps=9)
+        before = (account.settled.copy(), account.reserved.copy())
+
+        def fail(file: LedgerFile) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerFile, "commit", fail)
+            with pytest.raises(StoreError, match="database or disk is full"):
+                ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
+            with pytest.raises(StoreError, match="database or disk is full"):
+                ledger.open(Account(ceilings(max_steps=5, landing=Landing()), account))
+        assert (account.settled, account.reserved) == before
+        admitted(ledger, account, costing(60 * CENT))
+        assert [count for (count,) in rows(ledger, "SELECT steps FROM settled")] == [1]
+
+    def test_a_file_that_breaks_under_way_refuses(self, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger)
+        demand = admitted(ledger, account, costing(0))
+        connection = sqlite3.connect(ledger.path)
+        connection.execute("DROP TABLE settled")
+        connection.close()
+        settle(ledger, demand, 5)
+        with pytest.raises(StoreError, match="cannot be used: no such table"):
+            ledger.admit(Demand(account, costing(0)), 0.0)
+        assert account.settled[COST] == 5 * CENT
+
+    def test_figures_that_no_file_can_hold_refuse_rather_than_round(self, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger)
+        for nanos in (2**62, 2**62):
+            ledger.settle(admitted(ledger, account, costing(0)), Charge(cost_nanos=nanos), False, 0.0)
+        assert account.settled[COST] == 2**63
+        with pytest.raises(StoreError, match="typeof"):
+            ledger.admit(Demand(account, costing(0)), 0.0)
+
+    def test_files_of_others_and_of_other_versions_are_refused_and_left_as_they_are(self, tmp_path: Path) -> None:
+        foreign = tmp_path / "foreign.db"
+        connection = sqlite3.connect(foreign)
+        connection.executescript("CREATE TABLE theirs (x); PRAGMA user_version=1")
+        connection.close()
+        newer = tmp_path / "newer.db"
+        connection = sqlite3.connect(newer)
+        connection.executescript(f"CREATE TABLE t (x); PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=99")
+        connection.close()
+        text = tmp_path / "notes.txt"
+        text.write_text("no database at all, and longer than the head of one: " * 20, encoding="utf-8")
+        for path, said in (
+            (foreign, "is not the file of a ledger"),
+            (newer, "schema version 99"),
+            (text, "not a data"),
+        ):
+            before = path.read_bytes()
+            with pytest.raises(StoreError, match=said):
+                SqliteLedger(path)
+            assert path.read_bytes() == before
+        with pytest.raises(StoreError, match="cannot be used"):
+            SqliteLedger(text / "ledger.sqlite3")
+
+    @pytest.mark.parametrize("options", [{"lease_seconds": 0}, {"lease_seconds": -1.0}, {"busy_seconds": 0}])
+    def test_seconds_that_make_no_sense_are_refused_by_name_and_value(
+        self, options: dict[str, float], tmp_path: Path
+    ) -> None:
+        (name,) = options
+        with pytest.raises(LimitsError, match=f"{name}="):
+            SqliteLedger(tmp_path / "ledger.sqlite3", **options)  # type: ignore[arg-type]
+
+
+class TestLife:
+    def test_what_is_shut_down_admits_nothing_but_books_what_comes_late(self, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        demand = admitted(ledger, account, costing(60 * CENT))
+        ledger.shutdown()
+        ledger.shutdown()
+        assert rows(ledger, "SELECT * FROM reserved") == rows(ledger, "SELECT * FROM holders") == []
+        for use in (lambda: ledger.admit(Demand(account, costing(0)), 0.0), lambda: opened(ledger)):
+            with pytest.raises(StoreError, match="was shut down"):
+                use()
+        settle(ledger, demand, 30)
+        assert rows(ledger, "SELECT cost_nanos, steps FROM settled") == [(30 * CENT, 1)]
+
+    def test_what_is_shut_down_makes_no_file_for_nothing(self, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger)
+        ledger.shutdown()
+        ledger.path.unlink()
+        ledger.close(account, 0.0)
+        assert not ledger.path.exists()
+
+    def test_a_ledger_that_nobody_has_any_more_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        ledger = SqliteLedger(tmp_path / "ledger.sqlite3", clock=TestClock(NOON))
+        account = opened(ledger, max_cost_usd=1)
+        admitted(ledger, account, costing(CENT))
+        gone = weakref.ref(ledger)
+        (thread,) = threads()
+        del ledger, account
+        gc.collect()
+        thread.join(30)
+        assert gone() is None
+        assert not thread.is_alive()
+
+    def test_what_a_finaliser_wants_in_the_middle_of_something_else_comes_after_it(self, join: Join) -> None:
+        """A waiter is told inside a critical section; what is called there is what the collector may call."""
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        child = opened(ledger, account)
+        held, other = (admitted(ledger, child, costing(30 * CENT)) for _ in range(2))
+        waiter = Waiter(Demand(account, costing(60 * CENT)), ())
+        errors: list[StoreError] = []
+
+        def finalise() -> None:
+            settle(ledger, other, 10)
+            ledger.latch(child, Stop("aborted", "caller", "collected"), False, 0.0)
+            try:
+                ledger.admit(Demand(account, costing(0)), 0.0)
+            except StoreError as error:
+                errors.append(error)
+
+        waiter.notify = finalise
+        assert isinstance(ledger.admit(waiter.demand, 0.0, waiter), Waits)
+        settle(ledger, held, 0)
+        assert (account.settled[COST], account.reserved[COST]) == (10 * CENT, 0)
+        assert child.stop is not None
+        assert "do not call it in a finaliser" in str(errors[0])
+        ledger.withdraw(waiter, 0.0)
+
+    def test_an_abort_waits_for_no_file(self, join: Join) -> None:
+        ledger = join(busy_seconds=60)
+        account = opened(ledger)
+        with held_by_another(ledger.path):
+            blocked = threading.Thread(target=lambda: ledger.admit(Demand(account, costing(0)), 0.0))
+            blocked.start()
+            assert ledger.latch(account, Stop("aborted", "caller", "enough"), False, 0.0)
+            assert blocked.is_alive()
+        blocked.join()
+
+    def test_a_refusal_after_a_stop_needs_no_file(self, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger, max_steps=1)
+        admitted(ledger, account, costing(0))
+        assert reason(asked(ledger, account, costing(0))[1]) == "step_limit_exceeded"
+        with held_by_another(ledger.path):
+            assert reason(asked(ledger, account, costing(0))[1]) == "step_limit_exceeded"
+
+    def test_a_forked_process_goes_on_as_a_holder_of_its_own(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "ledger.sqlite3")
+        told = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", "fork", path, "0"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert told.stdout.split() == ["child:ALLOW", "parent:ALLOW", "parent:HALT"]
+
+    def test_the_users_own_file_is_in_the_data_folder_unless_the_environment_says_otherwise(
+        self, tmp_path: Path
+    ) -> None:
+        assert ledger_path("default", {}).name == "ledger.sqlite3"
+        assert ledger_path("default", {"WATCHKEEPER_LEDGER": "~/l.db"}) == Path.home() / "l.db"
+        assert ledger_path(tmp_path, {"WATCHKEEPER_LEDGER": "l.db"}) == tmp_path
+
+    def test_holders_are_told_apart_by_the_ids_they_are_given(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        for seed in range(2):
+            ledger = join(clock=clock, ids=RandomIds(random.Random(seed)))
+            admitted(ledger, opened(ledger), costing(CENT))
+        assert len(rows(join(clock=clock), "SELECT holder FROM reserved")) == 2

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 
 from watchkeeper.containment.account import Account
-from watchkeeper.containment.admission import Admitted
+from watchkeeper.containment.admission import Waits
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import Charge
-from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter, do_nothing
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
@@ -96,7 +96,7 @@ class SqliteLedger:
         """
         lease = duration(lease_seconds, "lease_seconds").total_seconds()
         busy = duration(busy_seconds, "busy_seconds").total_seconds()
-        self.path = ledger_path(path)
+        self.path = ledger_path(path).absolute()
         self._closed = False
         self._clock = clock
         self._lock = threading.RLock()
@@ -149,7 +149,7 @@ class SqliteLedger:
             grant = self._strictly(
                 shared, partial(self._inner.admit, demand, now, waiter), partial(self._inner.refund, demand, now)
             )
-            if waiter is not None and not isinstance(grant, Admitted):
+            if isinstance(grant, Waits):
                 self._hasten()
             return grant
 
@@ -216,11 +216,12 @@ class SqliteLedger:
                 return
             self._busy = True
             try:
-                self._do(shared, act, day)
+                if self._closed:
+                    self._do_late(shared, act, day)
+                else:
+                    self._do(shared, act, day)
             finally:
                 self._figures.rollback()
-                if self._closed:
-                    self._figures.close()
                 self._end()
 
     def _do(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
@@ -242,6 +243,13 @@ class SqliteLedger:
         if failure is not None:
             logger().error("ledger.unwritten", path=str(self.path), error=str(failure))
         return failure is None
+
+    def _do_late(self, shared: tuple[Account, ...], act: Callable[[], object], day: str) -> None:
+        """Act, and use the file once more if that changes anything."""
+        self._figures.watch(shared, act, day)
+        if self._figures.is_busy:
+            self._do((), do_nothing)
+            self._figures.close()
 
     def _end(self) -> None:
         """Do what finalisers wanted meanwhile, and see to it that somebody looks after what is left."""
@@ -290,8 +298,7 @@ class SqliteLedger:
 
     def _hasten(self) -> None:
         """Look soon, and then less and less often: somebody waits."""
-        if self._poll > SHORTEST_POLL or self._keeper is None:
-            self._poll = SHORTEST_POLL
+        self._poll = SHORTEST_POLL
         if self._keeper is not None:
             self._keeper.wake()
 
