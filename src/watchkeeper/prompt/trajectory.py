@@ -91,7 +91,7 @@ def paths_in(params: Any) -> Iterable[str]:
 
 
 def _may_be_path(name: str, text: str) -> bool:
-    return 0 < len(text) <= LONGEST_PATH and (PATH_NAMES.search(name) is not None or _is_path(text))
+    return 0 < len(text) <= LONGEST_PATH and (PATH_NAMES.search(str(name)) is not None or _is_path(text))
 
 
 def _is_path(text: str) -> bool:

@@ -63,8 +63,8 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
                 await run_in_worker(looks, patience=Patience(looks.until, clock, gate.cancellation))
             except TimeoutError:
                 looks.left = True
-            runs += looks.runs
             sources = looks.rest()
+            runs += looks.runs
     return runs
 
 

@@ -1,0 +1,143 @@
+"""The fold of tool calls: what is equal, what is an error of one kind, what is a path; flat, and rebuilt at need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory, digest, error_kind, paths_in
+from watchkeeper.session.session import Session
+from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
+from watchkeeper.tools.result import ToolResult
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def invoked(
+    name: str = "look", params: Any = None, said: str = "ok", outcome: ToolOutcome = "ok", number: int = 0
+) -> ToolInvoked:
+    """Return a tool call."""
+    result = ToolResult.ok(said, said) if outcome == "ok" else ToolResult[Any].error(said)
+    return ToolInvoked("n/k", "a", name, params or {}, result, None, AT, None, said, "c", UUID(int=number), outcome)
+
+
+def test_calls_with_equal_arguments_and_results_have_equal_fingerprints() -> None:
+    one, same, other = (digest(invoked(params={"a": value}), 1) for value in (1, 1, 2))
+    assert one.action == same.action != other.action
+    assert one.result == same.result
+    assert digest(invoked(said="new"), 1).result != one.result
+
+
+def test_arguments_of_every_kind_can_be_compared() -> None:
+    class Struct(msgspec.Struct):
+        path: str
+
+    @dataclass
+    class Plain:
+        path: str
+
+    for params in (Struct("a.py"), Plain("a.py"), {"path": "a.py"}, {"path": ["a.py"]}, {"path": ("a.py", 3)}):
+        assert digest(invoked(params=params), 1).paths == ("a.py",)
+    assert digest(invoked(params="{broken"), 1).paths == ()
+    assert digest(invoked(params={"x": object()}), 1).arguments
+    assert digest(invoked(params={"x": {1: object()}, 2: "y"}), 1).action[0] == "look"
+
+
+@pytest.mark.parametrize(
+    ("params", "paths"),
+    [
+        ({"filename": "report"}, ["report"]),
+        ({"target": "src/app.py"}, ["src/app.py"]),
+        ({"url": "https://example.com/a"}, []),
+        ({"text": "read / write is fine"}, []),
+        ({"path": ""}, []),
+        ({"path": "x" * 301}, []),
+        ({"count": 3}, []),
+    ],
+)
+def test_paths_are_known_by_their_argument_or_their_look(params: dict[str, Any], paths: list[str]) -> None:
+    assert list(paths_in(params)) == paths
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("No file 'a.py'", "no file 'b/c.py'", True),
+        ("timeout after 30 s", "timeout after 45 s", True),
+        ("/tmp/x: permission denied", "/var/y: permission denied", True),
+        ("permission denied", "no such file", False),
+    ],
+)
+def test_errors_are_of_one_kind_but_for_names_paths_and_numbers(one: str, other: str, alike: bool) -> None:
+    assert (error_kind(one) == error_kind(other)) is alike
+
+
+def test_failures_in_a_row_are_counted_until_a_success() -> None:
+    calls = [invoked(outcome="failed", said="no")] * 3
+    trajectory = Trajectory()
+    assert trajectory.follow(calls) == 3
+    assert (trajectory.count, trajectory.errors_in_a_row) == (3, 3)
+    assert trajectory.follow([*calls, invoked()]) == 1
+    assert (trajectory.count, trajectory.errors_in_a_row) == (4, 0)
+    assert trajectory.latest is not None
+    assert trajectory.latest.index == 4
+    assert trajectory.recent(2)[0].error == "no"
+
+
+def test_only_the_newest_are_kept() -> None:
+    trajectory = Trajectory()
+    assert trajectory.latest is None
+    calls = [invoked(number=number) for number in range(KEPT_CALLS + 50)]
+    trajectory.follow(calls)
+    assert [call.index for call in trajectory.recent(10**6)] == list(range(51, KEPT_CALLS + 51))
+    assert trajectory.recent(0) == ()
+    assert trajectory.recent(-1) == ()
+
+
+def test_a_slice_that_was_rolled_back_is_followed_anew() -> None:
+    calls = [invoked(number=number) for number in range(10)]
+    trajectory = Trajectory()
+    trajectory.follow(calls)
+    assert trajectory.follow(calls[:4]) == 4
+    assert trajectory.count == 4
+    other = [*calls[:3], invoked(outcome="failed", said="no", number=99)]
+    assert trajectory.follow(other) == 4
+    assert trajectory.errors_in_a_row == 1
+    long = [invoked(number=number) for number in range(KEPT_CALLS + 5)]
+    assert trajectory.follow([*long, invoked(number=7)]) == KEPT_CALLS
+    assert trajectory.count == KEPT_CALLS + 6
+
+
+def test_the_context_answers_what_the_seed_asks() -> None:
+    session = Session()
+    context = ObserverContext(session)
+    assert (context.tool_call_count, context.error_rate(5), context.last_assessment) == (0, 0.0, None)
+    for number in range(4):
+        session.dispatch(invoked(number=number, outcome="failed" if number == 3 else "ok", said="x"))
+    assert context.tool_call_count == 4
+    assert [call.event_id.int for call in context.recent_tool_calls(2)] == [2, 3]
+    assert len(context.recent_tool_calls(100)) == 4
+    assert context.recent_tool_calls(0) == ()
+    assert context.error_rate(4) == 0.25
+    assert context.tool_calls_since_last_assessment() == 4
+    assert context.assessments == ()
+
+
+@pytest.mark.parametrize(
+    ("history", "trend"),
+    [
+        ([], "steady"),
+        (["warning"], "steady"),
+        (["info", "caution"], "rising"),
+        (["warning", "info", "caution"], "falling"),
+        (["warning", "warning", "info", "info", "info"], "steady"),
+    ],
+)
+def test_the_trend_is_that_of_the_newest_advice(history: Any, trend: str) -> None:
+    assert ObserverContext(Session(), severities={"Stall": history}).trend("Stall") == trend
