@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -32,6 +31,7 @@ from watchkeeper.containment.incidents import Incidents
 from watchkeeper.containment.leaving import finish, leave_behind
 from watchkeeper.containment.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
+from watchkeeper.containment.phases import start_time
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.shared_account import account_above
@@ -127,31 +127,13 @@ class ExecutionContext:
         above = account_above(limits, parent._account if parent else None, tree.ledger)
         account: Account = Account(limits, above, name, key=key)
         self._account = account
-        self.deadline: Deadline | None
-        self.work_deadline: Deadline | None
-        self._start_time(parent)
+        phases = start_time(account, (parent._account, parent.work_deadline) if parent else None, tree.clock)
+        self.deadline: Deadline | None = phases.deadline
+        self.work_deadline: Deadline | None = phases.work_deadline
         self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
         self._passage = Passage(tree, account, self.cancellation, incidents)
         tree.ledger.open(account)
         self._unlink = self.cancellation.on_cancel(self._passage.abort)
-
-    def _start_time(self, parent: ExecutionContext | None) -> None:
-        """Fix, once, the instants at which work and everything is over: the own ones, or the parent's if earlier."""
-        account, clock, limits = self._account, self._clock, self.limits
-        now = account.opened_at = clock.monotonic()
-        self.deadline = limits.start(clock)
-        if isinstance(limits.deadline, timedelta):
-            account.deadline_at = now + limits.deadline.total_seconds()
-        elif self.deadline is not None:
-            account.deadline_at = self.deadline.instant(clock)
-        if parent is not None and parent._account.work_until < account.deadline_at:
-            account.deadline_at = parent._account.work_until
-            self.deadline = parent.work_deadline
-        account.work_until, self.work_deadline = account.deadline_at, self.deadline
-        if limits.landing is not None and self.deadline is not None:
-            kept = limits.landing.seconds(max(account.deadline_at - now, 0.0))
-            account.work_until -= kept
-            self.work_deadline = Deadline(self.deadline.at - timedelta(seconds=kept))
 
     def child(
         self, limits: Limits, name: str = "", *, on_event: Callable[[SafetyEvent], object] | None = None
