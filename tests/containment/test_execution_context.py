@@ -638,6 +638,7 @@ async def test_the_budget_status_shows_ceilings_beside_what_was_used(clock: Test
         tokens_used=30,
         max_tool_calls=3,
         tool_calls_used=1,
+        steps_used=1,
         max_cost_usd=status.max_cost_usd,
         cost_usd=status.cost_usd,
     )
