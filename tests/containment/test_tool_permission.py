@@ -29,22 +29,22 @@ def always_says(answer: object) -> Callable[[ToolCallContext], object]:
 
 
 class Person:
-    """Is asked on another thread, and answers when the test says so."""
+    """Is asked on another thread, and answers when the test says so, each question by itself."""
 
     def __init__(self) -> None:
         self.asked: list[ToolCallContext] = []
         self.answers: dict[int, object] = {}
-        self.said = threading.Event()
+        self.said: dict[int, threading.Event] = {}
 
     def __call__(self, ctx: ToolCallContext) -> object:
+        said = self.said[id(ctx)] = threading.Event()
         self.asked.append(ctx)
-        self.said.wait()
-        self.said.clear()
+        said.wait()
         return self.answers[id(ctx)]
 
     def answer(self, ctx: ToolCallContext, said: object) -> None:
         self.answers[id(ctx)] = said
-        self.said.set()
+        self.said[id(ctx)].set()
 
 
 class Asker:
