@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ class Screen:
 
     def shows(self, text: str) -> None:
         while text not in self.shown:
+            ready, _, _ = select.select([self.keyboard], [], [], 30)
+            assert ready, f"{text!r} was never shown: {self.shown!r}"
             self.shown += os.read(self.keyboard, 4096).decode()
 
     def type(self, text: str) -> None:
