@@ -68,7 +68,7 @@ def test_what_a_worker_leaves_gets_term_and_then_kill(lifeline: tuple[int, int])
 
 
 def test_a_word_of_the_parent_is_term(lifeline: tuple[int, int]) -> None:
-    worker = started("trap 'exit 9' TERM; READY; while :; do sleep 600 & wait; done")
+    worker = started("sleep 600 9>&- & trap 'exit 9' TERM; READY; wait")
     os.write(lifeline[1], process_guard.TERMINATE)
     assert watched(worker, lifeline[0], grace=600) == 9
 
