@@ -7,6 +7,7 @@ from collections.abc import Callable
 from watchkeeper.containment.config import ChainMetadata
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.containment.wording import shown
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.logs import logger
 from watchkeeper.core.stop import Stop
@@ -34,7 +35,7 @@ class Incidents:
         try:
             self.listener(event)
         except Exception as error:
-            logger().error("safety_event.unheard", event_type=event.event_type, error=repr(error))
+            logger().error("safety_event.unheard", event_type=event.event_type, error=shown(error))
 
     def report(self, stop: Stop) -> None:
         """Record a stop of the gate (seed: execution-context, section 6)."""

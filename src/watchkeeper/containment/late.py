@@ -18,6 +18,7 @@ from watchkeeper.containment.call import Meter
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
 from watchkeeper.containment.flight import Flight
 from watchkeeper.containment.ledger import Ledger
+from watchkeeper.containment.wording import shown
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.logs import logger
 from watchkeeper.core.usage import TokenUsage
@@ -32,7 +33,7 @@ def measure(
     try:
         return meter(value, error, flight), None
     except BaseException as raised:  # whoever called raises it again, once the call is settled
-        logger().error("meter.failed", operation=flight.node.name, error=repr(raised))
+        logger().error("meter.failed", operation=flight.node.name, error=shown(raised))
         return all_reserved(flight), raised
 
 
@@ -90,7 +91,7 @@ class LateResult:
             charge, broken = measure(flight, value, error, self._meter)
             self._ledger.correct(flight.demand, self._booked, charge, now)
         if ending is not None:
-            said = repr(error) if error is not None else ending.error
+            said = shown(error) if error is not None else ending.error
             flight.node.ending = replace(
                 ending, cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
             )

@@ -23,7 +23,8 @@ from watchkeeper.containment.guards import Entry
 from watchkeeper.containment.late import LateResult, all_reserved, measure
 from watchkeeper.containment.nodes import Ending, NodeStatus
 from watchkeeper.containment.passage import Passage
-from watchkeeper.containment.stops import CLOSED_UNDER_WAY, expired, no_retry_left, overran, said_by_hook, written
+from watchkeeper.containment.stops import CLOSED_UNDER_WAY, expired, no_retry_left, overran, said_by_hook
+from watchkeeper.containment.wording import written
 
 
 class Ended(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
+from types import CoroutineType
 from typing import Any, Final, NamedTuple, cast, get_args
 
 from watchkeeper.containment.decision import Decision
@@ -25,6 +26,7 @@ from watchkeeper.containment.hooks import (
 )
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.wording import shown
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.logs import logger
@@ -148,7 +150,7 @@ class ShieldPipeline:
             try:
                 release(ctx)
             except Exception as error:
-                logger().error("hook.release_failed", hook=repr(release), error=repr(error))
+                logger().error("hook.release_failed", hook=shown(release), error=shown(error))
 
     def get_events(self) -> tuple[SafetyEvent, ...]:
         """Return what was not allowed, oldest first; the newest `KEPT_EVENTS` are kept."""
@@ -189,15 +191,15 @@ class ShieldPipeline:
         began = self._clock.monotonic()
         for asked in hooks:
             try:
-                said = asked.method(ctx, *facts)
+                said = answer = asked.method(ctx, *facts)
             except Exception as error:
-                return self._failed(asked, method, ctx, f"raised {error!r}")
+                return self._failed(asked, method, ctx, f"raised {shown(error)}")
             if said is None or said is Decision.ALLOW or (said is Decision.DEGRADE and ctx.degraded):
                 continue
             if not isinstance(said, Decision):
-                if hasattr(said, "close"):
-                    cast("Any", said).close()  # a coroutine that nobody will run
-                return self._failed(asked, method, ctx, f"answered {said!r}, which is not a Decision")
+                if isinstance(said, CoroutineType):
+                    said.close()  # nobody will run it
+                return self._failed(asked, method, ctx, f"answered {shown(answer)}, which is not a Decision")
             return self._record(asked, said, method, ctx)
         took = self._clock.monotonic() - began
         limit = self._hook_timeout if took <= self._hook_timeout else self.blocks_for(method) or self._hook_timeout
@@ -220,7 +222,7 @@ class ShieldPipeline:
             try:
                 reason = str(asked.hook.explain(ctx))
             except Exception as error:
-                logger().error("hook.explain_failed", hook=asked.name, error=repr(error))
+                logger().error("hook.explain_failed", hook=asked.name, error=shown(error))
         return self._append(event_type, said, reason, asked.name, ctx)
 
     def _failed(self, asked: Asked, method: str, ctx: ToolCallContext, what: str) -> SafetyEvent:

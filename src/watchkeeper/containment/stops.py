@@ -20,6 +20,7 @@ from watchkeeper.containment.circuit_breaker import CircuitBreaker
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.flight import Flight
 from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.containment.wording import written
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.core.stop import Stop, StopReason
 
@@ -149,12 +150,3 @@ def overran(flight: Flight) -> TimeoutError:
 def named(flight: Flight) -> str:
     """Return what to call a call."""
     return flight.node.name or f"a {flight.node.kind} call"
-
-
-def written(error: BaseException | None) -> str:
-    """Return an error as text, also one that cannot say what it is."""
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}"
-    except Exception as raised:
-        return f"{name}, which raised {type(raised).__name__} when asked what it says"
