@@ -1,4 +1,4 @@
-"""Write what the docs take from the code into the docs: the state diagram, the events, the errors, the commands' help.
+"""Write what the docs take from the code into the docs: states of loop and gate, events, errors, the commands' help.
 
 A region stands between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->`` in a page. Run it after a change of
 the code it shows; a test compares.
@@ -31,6 +31,12 @@ WIDTH = "100"
 def state_diagram() -> str:
     """Return the turn loop's states as a Mermaid diagram."""
     return f"```mermaid\n{mermaid()}\n```\n"
+
+
+def gate_states() -> str:
+    """Return a table of what calls get in each state of a context, found out by trying."""
+    words = [sys.executable, str(ROOT / "scripts" / "gate_states.py")]
+    return subprocess.run(words, capture_output=True, encoding="utf-8", check=True).stdout
 
 
 def error_tree() -> str:
@@ -83,6 +89,7 @@ def help_of(*command: str) -> str:
 
 RENDERERS: Mapping[str, Callable[[], str]] = {
     "state-diagram": state_diagram,
+    "gate-states": gate_states,
     "error-tree": error_tree,
     "events": events,
     "settings": settings,
