@@ -81,9 +81,9 @@ def test_errors_are_of_one_kind_but_for_names_paths_and_numbers(one: str, other:
 def test_failures_in_a_row_are_counted_until_a_success() -> None:
     calls = [invoked(outcome="failed", said="no")] * 3
     trajectory = Trajectory()
-    assert trajectory.follow(calls) == 3
+    assert trajectory.begin(calls) == 3
     assert (trajectory.count, trajectory.errors_in_a_row) == (3, 3)
-    assert trajectory.follow([*calls, invoked()]) == 1
+    trajectory.add(invoked())
     assert (trajectory.count, trajectory.errors_in_a_row) == (4, 0)
     assert trajectory.latest is not None
     assert trajectory.latest.index == 4
@@ -94,24 +94,20 @@ def test_only_the_newest_are_kept() -> None:
     trajectory = Trajectory()
     assert trajectory.latest is None
     calls = [invoked(number=number) for number in range(KEPT_CALLS + 50)]
-    trajectory.follow(calls)
+    trajectory.begin(calls)
     assert [call.index for call in trajectory.recent(10**6)] == list(range(51, KEPT_CALLS + 51))
     assert trajectory.recent(0) == ()
     assert trajectory.recent(-1) == ()
 
 
-def test_a_slice_that_was_rolled_back_is_followed_anew() -> None:
+def test_it_can_begin_anew_with_what_a_slice_holds() -> None:
     calls = [invoked(number=number) for number in range(10)]
     trajectory = Trajectory()
-    trajectory.follow(calls)
-    assert trajectory.follow(calls[:4]) == 4
-    assert trajectory.count == 4
-    other = [*calls[:3], invoked(outcome="failed", said="no", number=99)]
-    assert trajectory.follow(other) == 4
-    assert trajectory.errors_in_a_row == 1
-    long = [invoked(number=number) for number in range(KEPT_CALLS + 5)]
-    assert trajectory.follow([*long, invoked(number=7)]) == KEPT_CALLS
-    assert trajectory.count == KEPT_CALLS + 6
+    trajectory.begin(calls)
+    assert trajectory.begin([*calls[:3], invoked(outcome="failed", said="no", number=99)]) == 4
+    assert (trajectory.count, trajectory.errors_in_a_row) == (4, 1)
+    assert trajectory.begin([invoked(number=number) for number in range(KEPT_CALLS + 5)]) == KEPT_CALLS
+    assert trajectory.count == KEPT_CALLS + 5
 
 
 def test_the_context_answers_what_the_seed_asks() -> None:

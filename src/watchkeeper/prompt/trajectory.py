@@ -123,34 +123,28 @@ class Trajectory:
         errors_in_a_row: Failures since the last success.
     """
 
-    __slots__ = ("_calls", "_last", "count", "errors_in_a_row")
+    __slots__ = ("_calls", "count", "errors_in_a_row")
 
     def __init__(self) -> None:
         """Start before the first call."""
         self._calls: deque[CallDigest] = deque(maxlen=KEPT_CALLS)
-        self._begin(0)
-
-    def _begin(self, count: int) -> None:
-        self._calls.clear()
-        self._last: ToolInvoked | None = None
-        self.count = count
+        self.count = 0
         self.errors_in_a_row = 0
 
-    def follow(self, calls: Sequence[ToolInvoked]) -> int:
-        """Take in what is new in a session's slice; start over if it was rolled back. Return how many are new."""
-        known = self.count
-        if known > len(calls) or (known and calls[known - 1] is not self._last):
-            known = max(len(calls) - KEPT_CALLS, 0)
-            self._begin(known)
-        new = len(calls) - known
-        for invoked in calls[known:]:
-            self._add(invoked)
-        return new
+    def begin(self, calls: Sequence[ToolInvoked]) -> int:
+        """Start over with a session's slice; return how many calls were taken in, at most `KEPT_CALLS`."""
+        self._calls.clear()
+        self.errors_in_a_row = 0
+        self.count = max(len(calls) - KEPT_CALLS, 0)
+        taken = calls[self.count :]
+        for invoked in taken:
+            self.add(invoked)
+        return len(taken)
 
-    def _add(self, invoked: ToolInvoked) -> None:
+    def add(self, invoked: ToolInvoked) -> None:
+        """Take in one more call."""
         self.count += 1
         call = digest(invoked, self.count)
-        self._last = invoked
         self._calls.append(call)
         self.errors_in_a_row = 0 if call.success else self.errors_in_a_row + 1
 

@@ -8,37 +8,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback
-from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
+from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.runtime.bounded import RunOverError, within
 from watchkeeper.runtime.events import SourceRan
-from watchkeeper.runtime.sources import Source, method_of
+from watchkeeper.runtime.sources import Source
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """One look of the sources that are due.
 
     Attributes:
-        context: What observers may look at; its ``advice`` grows while they are asked.
-        feedback_context: The same for feedback providers.
+        context: What they may look at; its ``advice`` grows while they are asked.
         said: What was said so far: the list behind ``context.advice``.
         call_index: Tool calls so far.
         at: This moment, in UTC.
         share: The largest share of a limit that is used.
     """
 
-    context: ObserverContext
-    feedback_context: FeedbackContext
+    context: FeedbackContext
     said: list[Advice]
     call_index: int
     at: datetime
@@ -51,7 +48,7 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
     It returns early if the run is over meanwhile.
     """
     runs: list[SourceRan] = []
-    for is_async, group in groupby(due, is_asynchronous):
+    for is_async, group in groupby(due, attrgetter("is_async")):
         sources = list(group)
         if is_async:
             for source in sources:
@@ -66,11 +63,6 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
             sources = looks.rest()
             runs += looks.runs
     return runs
-
-
-def is_asynchronous(source: Source) -> bool:
-    """Return whether a source is to be asked on the loop."""
-    return any(inspect.iscoroutinefunction(method_of(source, name)) for name in ("should_run", _verb(source)))
 
 
 class Looks:
@@ -163,14 +155,14 @@ def overran(source: Source) -> SourceRan:
 
 def _should_run(source: Source, round_: Round) -> Any:
     if source.is_observer:
-        return method_of(source, "should_run")(round_.context.session, context=round_.context)
-    return method_of(source, "should_run")(context=round_.feedback_context)
+        return source.should_run(round_.context.session, context=round_.context)
+    return source.should_run(context=round_.context)
 
 
 def _speak(source: Source, round_: Round) -> Any:
     if source.is_observer:
-        return method_of(source, "observe")(round_.context.session, context=round_.context)
-    return method_of(source, "provide")(context=round_.feedback_context)
+        return source.speak(round_.context.session, context=round_.context)
+    return source.speak(context=round_.context)
 
 
 def _ran(source: Source, said: object, round_: Round) -> SourceRan | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.stop import Stop
@@ -17,7 +17,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import Observed
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, render_block
 from watchkeeper.prompt.observer import Escalation
-from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
+from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.asking import Round, ask_all
 from watchkeeper.runtime.bounded import within
@@ -25,8 +25,12 @@ from watchkeeper.runtime.events import AdviceAcknowledged, AdviceDelivered, Esca
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.sources import Source
+from watchkeeper.session.events import RolledBack, SessionReset, SliceEdited
 from watchkeeper.session.slices import Extend, SliceView
 from watchkeeper.tools.invoked import ToolInvoked
+
+KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, ObserversRan, AdviceAcknowledged, AdviceDelivered)
+"""The slices that the engine's memory is a fold of."""
 
 
 class Oversight:
@@ -48,42 +52,44 @@ class Oversight:
         self._switch_model = switch_model
         self._sources = [Source(config) for config in plan.sources]
         self._by_name = {source.name: source for source in self._sources}
+        self._awaited = [source for source in self._sources if source.trigger.when_file_exists is not None]
+        self._escalating = any(source.config.escalate is not None for source in self._sources)
+        self._severities: dict[str, Sequence[Severity]] = {source.name: source.severities for source in self._sources}
         self._task = "\n\n".join(message.text for message in plan.prompt.messages)
         self._trajectory = Trajectory()
-        self._followed = Followed()
+        self._position = 0
         session = home.session
         session[Assessment].register(ObserversRan, keep_assessments)
         session[Feedback].register(ObserversRan, keep_feedback)
-        for kept in (ToolInvoked, ObserversRan, AdviceAcknowledged, AdviceDelivered):
+        for kept in KEPT:
             session[kept].keep()
-        self._trajectory.follow(home.session[ToolInvoked].all())
+        self._rebuild()
 
     async def look(self, turn: int) -> Observed:
         """Ask who is due, and say what the agent is told before model turn ``turn``."""
         home = self._home
-        self._follow_log()
-        if not self._trajectory.follow(home.session[ToolInvoked].all()):
+        if not self._follow_log():
             return Observed()
         call_index = self._trajectory.count
         budget = home.gate.budget_status()
         share = max(budget.shares.values(), default=0.0)
         now = home.clock.now()
-        due = [source for source in self._sources if await self._is_due(source, share, now)]
+        appeared = await self._appeared() if self._awaited else ()
+        due = [source for source in self._sources if source in appeared or self._is_due(source, share, now)]
         if due:
             runs = await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
             if runs:
                 self._recorder.record(ObserversRan(call_index, tuple(runs), now))
                 self._follow_log()
         text = self._deliver(call_index, turn, now)
-        return Observed(text, await self._escalate(call_index, turn))
+        return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
-    async def _is_due(self, source: Source, share: float, now: datetime) -> bool:
+    def _is_due(self, source: Source, share: float, now: datetime) -> bool:
         """Whether a condition of its trigger holds (seed: trajectory-observers, "_should_trigger")."""
         trigger, trajectory = source.trigger, self._trajectory
         if source.off or source.is_quiet(trajectory.count):
             return False
-        appeared = trigger.when_file_exists is not None and await self._appeared(source, trigger.when_file_exists)
-        if trigger.on_every_call or appeared:
+        if trigger.on_every_call:
             return True
         every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
         if every is not None and trajectory.count - source.spoke_at_call >= every:
@@ -94,32 +100,36 @@ class Oversight:
             return True
         return any(source.share < each <= share for each in trigger.shares)
 
-    async def _appeared(self, source: Source, path: str) -> bool:
+    async def _appeared(self) -> Sequence[Source]:
+        """Return the sources whose awaited file was not there before and is there now."""
         files = self._home.filesystem
-        there = files is not None and await run_in_worker(files.exists, path)
-        appeared = there and not source.file_seen
-        source.file_seen = there
-        return appeared
+        if files is None:
+            return ()
+        paths = [source.trigger.when_file_exists or "" for source in self._awaited]
+        there = await run_in_worker(lambda: [files.exists(path) for path in paths])
+        new: list[Source] = []
+        for source, is_there in zip(self._awaited, there, strict=True):
+            if is_there and not source.file_seen and not source.off and not source.is_quiet(self._trajectory.count):
+                new.append(source)
+            source.file_seen = is_there
+        return new
 
     def _round(self, budget: BudgetStatus, share: float, now: datetime) -> Round:
         home = self._home
         said: list[Advice] = []
-        severities: dict[str, Sequence[Severity]] = {source.name: source.severities for source in self._sources}
-        files = home.filesystem.read_only_view() if home.filesystem is not None else None
-        parts = (
-            home.session,
-            budget,
-            self._trajectory,
-            now,
-            said,
-            severities,
-            self._task,
-            files,
-            home.gate.work_deadline,
-            home.run_context,
+        context = FeedbackContext(
+            session=home.session,
+            budget=budget,
+            trajectory=self._trajectory,
+            now=now,
+            advice=said,
+            severities=self._severities,
+            task=self._task,
+            filesystem=home.filesystem.read_only_view() if home.filesystem is not None else None,
+            deadline=home.gate.work_deadline,
+            run_context=home.run_context,
         )
-        observer, feedback = ObserverContext(*parts), FeedbackContext(*parts)
-        return Round(observer, feedback, said, self._trajectory.count, now, share)
+        return Round(context, said, self._trajectory.count, now, share)
 
     def _deliver(self, call_index: int, turn: int, now: datetime) -> str:
         """Return the block that is appended now, and note on the log what is in it."""
@@ -174,60 +184,54 @@ class Oversight:
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    def _follow_log(self) -> None:
-        """Bring the sources up to date with the log; after a rollback, from its beginning."""
-        session, followed = self._home.session, self._followed
-        runs, answers, told = (
-            session[ObserversRan].all(),
-            session[AdviceAcknowledged].all(),
-            session[AdviceDelivered].all(),
-        )
-        if not followed.leads_to(runs, answers, told):
-            for source in self._sources:
-                source.forget()
-            followed.begin()
-        for ran in runs[followed.runs :]:
-            for each in ran.runs:
-                if each.source in self._by_name:
-                    self._by_name[each.source].follow(each)
-        for answer in answers[followed.answers :]:
-            if answer.source in self._by_name:
-                self._by_name[answer.source].answered(answer)
-        for block in told[followed.told :]:
-            for name in block.sources:
-                advised = self._by_name.get(name)
-                waiting = None if advised is None else advised.waiting
-                if advised is not None and waiting is not None and waiting.call_index <= block.call_index:
-                    advised.waiting = None
-        followed.reached(runs, answers, told)
+    def _follow_log(self) -> int:
+        """Take in what is new on the log; return how many tool calls are."""
+        log = self._home.session.log
+        calls = 0
+        for envelope in log[self._position :]:
+            event = envelope.event
+            if isinstance(event, ToolInvoked):
+                self._trajectory.add(event)
+                calls += 1
+            elif isinstance(event, ObserversRan):
+                self._take_in(event)
+            elif isinstance(event, AdviceAcknowledged):
+                self._answered(event)
+            elif isinstance(event, RolledBack | SessionReset) or (
+                isinstance(event, SliceEdited) and event.slice_type in KEPT
+            ):
+                return self._rebuild()
+        self._position = len(log)
+        return calls
 
+    def _rebuild(self) -> int:
+        """Begin anew with what the slices hold now; return how many tool calls were taken in."""
+        session = self._home.session
+        for source in self._sources:
+            source.forget()
+        for ran in session[ObserversRan].all():
+            self._take_in(ran)
+        for answer in session[AdviceAcknowledged].all():
+            self._answered(answer)
+        for block in session[AdviceDelivered].all():
+            for source in self._named(*block.sources):
+                if source.waiting is not None and source.waiting.call_index <= block.call_index:
+                    source.waiting = None
+        self._position = len(session.log)
+        return self._trajectory.begin(session[ToolInvoked].all())
 
-class Followed:
-    """Up to where the log is followed, and how to tell that it is still the same log."""
+    def _take_in(self, ran: ObserversRan) -> None:
+        for each in ran.runs:
+            for source in self._named(each.source):
+                source.follow(each)
 
-    __slots__ = ("_last", "answers", "runs", "told")
+    def _answered(self, answer: AdviceAcknowledged) -> None:
+        for source in self._named(answer.source):
+            source.answered(answer)
 
-    def __init__(self) -> None:
-        """Follow from the beginning."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Follow from the beginning."""
-        self.runs = self.answers = self.told = 0
-        self._last: tuple[Any, ...] = (None, None, None)
-
-    def leads_to(self, *views: SliceView[Any]) -> bool:
-        """Return whether these slices continue what was followed."""
-        known = (self.runs, self.answers, self.told)
-        return all(
-            count <= len(view) and (count == 0 or view[count - 1] is last)
-            for count, view, last in zip(known, views, self._last, strict=True)
-        )
-
-    def reached(self, *views: SliceView[Any]) -> None:
-        """Remember that these are followed to their ends."""
-        self.runs, self.answers, self.told = (len(view) for view in views)
-        self._last = tuple(view[-1] if len(view) else None for view in views)
+    def _named(self, *names: str) -> Sequence[Source]:
+        """Return those of these sources that this run has: an earlier run of the session may have had others."""
+        return [self._by_name[name] for name in names if name in self._by_name]
 
 
 async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:

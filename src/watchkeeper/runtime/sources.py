@@ -6,7 +6,9 @@ off. All of it can be made from the session's slices at any time, and is, after 
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,6 +27,10 @@ class Source:
         config: As the template declares it.
         name: Its name.
         limit_seconds: What one look may take.
+        is_observer: Whether it has the observer's face.
+        is_async: Whether it is to be asked on the loop.
+        should_run: The user's method.
+        speak: The user's method: ``observe`` or ``provide``.
         about_limits: Whether it speaks of hard limits; its warnings are then never held back.
         off: Whether it overran its time and is not asked any more.
         spoke_at_call: Tool calls when it last spoke; 0 before.
@@ -44,12 +50,16 @@ class Source:
         "errors",
         "file_seen",
         "grave",
+        "is_async",
+        "is_observer",
         "limit_seconds",
         "name",
         "off",
         "quiet_until",
         "severities",
         "share",
+        "should_run",
+        "speak",
         "spoke_at",
         "spoke_at_call",
         "trigger",
@@ -62,8 +72,13 @@ class Source:
         self.name = config.name
         self.trigger: ObserverTrigger = config.trigger
         self.limit_seconds = config.limit_seconds
+        self.is_observer = isinstance(config, ObserverConfig)
+        self.should_run: Callable[..., Any] = config.source.should_run
+        self.speak: Callable[..., Any] = config.source.observe if self.is_observer else config.source.provide
+        self.is_async = any(inspect.iscoroutinefunction(method) for method in (self.should_run, self.speak))
         self.about_limits = bool(getattr(config.source, "about_limits", False))
         self.file_seen = False
+        self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
         self.forget()
 
     def forget(self) -> None:
@@ -73,15 +88,10 @@ class Source:
         self.spoke_at: datetime | None = None
         self.share = 0.0
         self.errors = 0
-        self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
+        self.severities.clear()
         self.waiting: Advice | None = None
         self.quiet_until = 0
         self.grave = 0
-
-    @property
-    def is_observer(self) -> bool:
-        """Whether it has the observer's face."""
-        return isinstance(self.config, ObserverConfig)
 
     def is_quiet(self, call_index: int) -> bool:
         """Return whether the agent asked it to be quiet; one that speaks of hard limits still looks."""
@@ -123,8 +133,3 @@ class Source:
 
     def _holds_back_nothing(self, advice: Advice) -> bool:
         return self.about_limits and advice.severity == "warning"
-
-
-def method_of(source: Source, name: str) -> Any:
-    """Return a method of the user's object."""
-    return getattr(source.config.source, name)
