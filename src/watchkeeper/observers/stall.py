@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_share, cite
-from watchkeeper.prompt.advice import Assessment, Observation, Severity, worse
+from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.trajectory import CallDigest
 from watchkeeper.session.session import Session
@@ -74,7 +74,7 @@ class StallDetector:
         last = recent[-1]
         same: list[int] = []
         for call in reversed(recent):
-            if call.action != last.action or call.result != last.result:
+            if call.kind != last.kind:
                 break
             same.insert(0, call.index)
         if len(same) < self.repeats:
@@ -83,21 +83,20 @@ class StallDetector:
         return "loop", said, same, "warning" if len(same) >= 2 * self.repeats else "caution"
 
     def _thrashing(self, recent: Sequence[CallDigest]) -> tuple[str, str, list[int], Severity] | None:
-        newest = recent[-2 * self.rounds :]
-        if len(newest) < 2 * self.rounds:
+        span = 2 * self.rounds
+        if len(recent) < span or recent[-1].kind == recent[-2].kind or recent[-1].kind != recent[-3].kind:
             return None
-        kinds = [(call.action, call.result) for call in newest]
-        one, other = kinds[0], kinds[1]
-        if one == other or any(kind != (other if place % 2 else one) for place, kind in enumerate(kinds)):
+        newest = recent[-span:]
+        if any(call.kind != newest[place % 2].kind for place, call in enumerate(newest)):
             return None
         said = f"{newest[0].name} and {newest[1].name} were called in turn {self.rounds} times, with the same results"
-        return "thrashing", said, [call.index for call in newest], worse("caution", "warning")
+        return "thrashing", said, [call.index for call in newest], "warning"
 
     def _low_novelty(self, recent: Sequence[CallDigest]) -> tuple[str, str, list[int], Severity] | None:
         newest = recent[-self.window :]
         if len(newest) < self.window:
             return None
-        kinds = [(call.action, call.result) for call in newest]
+        kinds = [call.kind for call in newest]
         new = len(set(kinds))
         if new > self.novelty * self.window:
             return None

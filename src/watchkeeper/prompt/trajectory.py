@@ -8,11 +8,9 @@ the same at call ten and at call ten thousand. It is no state of its own: it can
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -27,14 +25,14 @@ PATH_NAMES: Final = re.compile(r"(?:^|_)(?:path|paths|file|files|filename|folder
 LONGEST_PATH: Final = 300
 
 
-class CallDigest(msgspec.Struct, frozen=True):
+class CallDigest(msgspec.Struct, frozen=True, gc=False):
     """One attempt at a tool call.
 
     Attributes:
         index: Its number in the session, from 1.
         name: The tool.
-        arguments: Fingerprint of its arguments.
-        result: Fingerprint of what the model was shown.
+        action: Fingerprint of what was done: the tool and its arguments.
+        kind: Fingerprint of what was done and what came of it.
         success: Whether it succeeded.
         error: What went wrong, without the names and numbers that tell two failures of one kind apart; empty if
             nothing did.
@@ -44,28 +42,24 @@ class CallDigest(msgspec.Struct, frozen=True):
 
     index: int
     name: str
-    arguments: int
-    result: int
+    action: int
+    kind: int
     success: bool
     error: str
     paths: tuple[str, ...]
     at: datetime
-
-    @property
-    def action(self) -> tuple[str, int]:
-        """What was done: the tool and its arguments."""
-        return self.name, self.arguments
 
 
 def digest(invoked: ToolInvoked, index: int) -> CallDigest:
     """Return a call in a few words; ``index`` is its number in the session, from 1."""
     params = invoked.params
     success = is_success(invoked)
+    action = hash((invoked.name, _written(params)))
     return CallDigest(
         index=index,
         name=invoked.name,
-        arguments=hash(_written(params)),
-        result=hash(invoked.rendered_output),
+        action=action,
+        kind=hash((action, invoked.rendered_output)),
         success=success,
         error="" if success else error_kind(error_message(invoked) or invoked.outcome),
         paths=tuple(paths_in(params)),
@@ -127,7 +121,7 @@ class Trajectory:
 
     def __init__(self) -> None:
         """Start before the first call."""
-        self._calls: deque[CallDigest] = deque(maxlen=KEPT_CALLS)
+        self._calls: list[CallDigest] = []
         self.count = 0
         self.errors_in_a_row = 0
 
@@ -146,12 +140,13 @@ class Trajectory:
         self.count += 1
         call = digest(invoked, self.count)
         self._calls.append(call)
+        if len(self._calls) >= 2 * KEPT_CALLS:
+            del self._calls[:KEPT_CALLS]
         self.errors_in_a_row = 0 if call.success else self.errors_in_a_row + 1
 
-    def recent(self, count: int) -> tuple[CallDigest, ...]:
+    def recent(self, count: int) -> Sequence[CallDigest]:
         """Return the newest calls, at most `KEPT_CALLS`, the oldest of them first."""
-        skipped = max(len(self._calls) - max(count, 0), 0)
-        return tuple(islice(self._calls, skipped, None))
+        return self._calls[-min(count, KEPT_CALLS) :] if count > 0 else ()
 
     @property
     def latest(self) -> CallDigest | None:
