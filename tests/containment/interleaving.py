@@ -22,7 +22,19 @@ from watchkeeper.core.clock import TestClock
 FOLDER: Final = Path(watchkeeper.containment.__file__).parent
 TRACED: Final = frozenset(
     str(FOLDER / f"{name}.py")
-    for name in ("account", "admission", "execution_context", "figures", "ledger", "passage", "waiting")
+    for name in (
+        "account",
+        "admission",
+        "covering",
+        "execution_context",
+        "figures",
+        "guards",
+        "leaving",
+        "ledger",
+        "passage",
+        "pipeline",
+        "waiting",
+    )
 )
 STUCK: Final = 20_000
 """So many turns in which every thread only waits mean that none will ever go on."""

@@ -16,13 +16,17 @@ from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.containment import ledger as ledger_module
 from watchkeeper.containment.account import RETRIES
 from watchkeeper.containment.admission import Admitted, Verdict, decide
+from watchkeeper.containment.budget_window import BudgetWindowHook
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.config import ExecutionConfig
+from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitState
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.limits import Limits
 
@@ -272,3 +276,68 @@ async def test_a_retry_is_left_to_the_call_inside_that_goes_on_through_every_lev
     assert [outcome.decision for outcome in await asyncio.gather(*tasks, waiting)] == [Decision.ALLOW] * 2
     check_nothing_is_held(gate)
     gate.close()
+
+
+class Moody:
+    """A hook that refuses some calls in some way, and knows which calls it let pass and which were turned back."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = Random(seed)
+        self.passed: set[int] = set()
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        said = self._rng.choice([None, None, None, Decision.HALT, Decision.DEGRADE, Decision.RETRY, Decision.QUEUE])
+        if said is None:
+            self.passed.add(ctx.number)
+        return said
+
+    def release(self, ctx: ToolCallContext) -> None:
+        self.passed.discard(ctx.number)
+
+
+def test_hooks_breakers_and_children_lose_nothing_in_any_interleaving() -> None:
+    for seed in range(80):
+        scheduler = Scheduler(seed)
+        clock, bill, moody = TurnClock(scheduler), Bill(), Moody(seed)
+        window = BudgetWindowHook(9, None, 1.0, clock=clock)
+        breaker = CircuitBreaker(2, 5.0, clock=clock)
+        root = ExecutionContext(
+            unlimited(max_cost_usd="5.00", max_steps=12, max_retries=6),
+            ShieldPipeline(pre_dispatch=[moody, window], clock=clock),
+            circuit_breaker=breaker,
+            ledger=MemoryLedger(lock=TurnLock(scheduler)),
+            clock=clock,
+        )
+
+        def agent(
+            number: int,
+            root: ExecutionContext = root,
+            bill: Bill = bill,
+            clock: TurnClock = clock,
+            seed: int = seed,
+        ) -> None:
+            rng = Random(seed * AGENTS + number)
+            gate = root if number % 2 else root.child(unlimited(max_cost_usd="3.00"))
+
+            def work(depth: int) -> None:
+                bill.executed += 1
+                if depth and rng.random() < 0.5:
+                    gate.call_llm(lambda: work(depth - 1), WrapOptions("inner", cost_estimate_hint=0.3))
+                clock.advance(rng.choice([0, 0, 3, 6]))
+                if rng.random() < 0.4:
+                    raise ConnectionError("flaky")
+
+            for _ in range(6):
+                gate.call_llm(lambda: work(2), WrapOptions("outer", cost_estimate_hint=rng.choice([0.2, 0.9, 1.6])))
+            if gate is not root:
+                gate.close()
+
+        scheduler.run([partial(agent, number) for number in range(AGENTS)])
+        snapshot = root.get_snapshot()
+        assert bill.executed == snapshot.step_count == len(moody.passed) == window.calls <= 9, seed
+        assert root.usage.cost_nanos is not None
+        assert root.usage.cost_nanos <= dollars(5), seed
+        check_nothing_is_held(root)
+        clock.advance(60)
+        assert breaker.state is CircuitState.CLOSED or breaker.acquire() is not None, seed
+        root.close()
