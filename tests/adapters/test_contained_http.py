@@ -644,7 +644,7 @@ def test_the_deadline_ends_a_call_of_plain_code(stream: bool) -> None:
         with pytest.raises(RunStoppedError) as caught, contained(timeout="200ms", prices=PRICES):
             list(chat(client, stream=stream))
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 1000
+    assert caught.value.result.elapsed_ms < 5000
     assert caught.value.result.usage.cost_nanos > 16_384 * 10_000
 
 
@@ -655,7 +655,7 @@ async def test_the_deadline_ends_a_call_of_async_code(stream: bool) -> None:
             async with contained(timeout="200ms", prices=PRICES):
                 await chat(client, stream=stream)
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 1000
+    assert caught.value.result.elapsed_ms < 5000
     assert caught.value.result.usage.cost_nanos > 16_384 * 10_000
 
 
@@ -665,7 +665,7 @@ def test_the_deadline_ends_a_stream_in_which_nothing_arrives() -> None:
             with pytest.raises(RunStoppedError) as caught, contained(timeout="200ms"):
                 list(chat(client, stream=True))
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 1000
+    assert caught.value.result.elapsed_ms < 5000
 
 
 async def test_the_deadline_ends_an_async_stream_in_which_nothing_arrives() -> None:
@@ -677,7 +677,7 @@ async def test_the_deadline_ends_an_async_stream_in_which_nothing_arrives() -> N
                     async for _ in await chat(client, stream=True):
                         pass
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 1000
+    assert caught.value.result.elapsed_ms < 5000
 
 
 async def test_cancelling_a_call_is_settled_and_passes_through() -> None:

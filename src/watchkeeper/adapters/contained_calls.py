@@ -21,6 +21,7 @@ from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.stop import Stop
@@ -108,6 +109,7 @@ class Containment:
         max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
+        clock: Where its time comes from.
     """
 
     context: ExecutionContext
@@ -116,6 +118,7 @@ class Containment:
     max_part_tokens: int | None = None
     fallback_model: str | None = None
     counted: Counted = field(default_factory=Counted)
+    clock: Clock = SYSTEM_CLOCK
 
     def check(self, url: str, method: str) -> None:
         """Refuse a request that may not leave, whatever it is for.
@@ -258,8 +261,8 @@ class ContainedCall:
 
     def outlasts(self, seconds: float | None) -> bool:
         """Return whether waiting so long would end after the block's time."""
-        deadline = self._containment.context.deadline
-        return seconds is not None and deadline is not None and seconds >= deadline.remaining().total_seconds()
+        deadline, clock = self._containment.context.deadline, self._containment.clock
+        return seconds is not None and deadline is not None and seconds >= deadline.remaining(clock).total_seconds()
 
     def degrades(self, outcome: Outcome[Any]) -> bool:
         """Return whether to ask again, with the cheaper model that a hook wants."""

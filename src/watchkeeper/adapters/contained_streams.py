@@ -69,7 +69,7 @@ class Streamed:
         self._dropped = False
         self._over = threading.Event()
         self._socket: socket.socket | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may come in here in the middle
 
     def open(self) -> Any:
         """Send the request and return the response, its stream still to come.
