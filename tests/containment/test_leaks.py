@@ -6,15 +6,19 @@ import asyncio
 import gc
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
 from tests.containment.gates import TOOL, Held, answer, costing, gate_with, settle, started, unlimited
 from watchkeeper.containment.account import STEPS
 from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.flight import CURRENT
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.limits import Landing, Limits
 
@@ -49,6 +53,66 @@ async def test_ten_thousand_contexts_with_hour_long_time_outs_leave_nothing_behi
     assert (timers(), len(asyncio.all_tasks())) == before
     assert threading.active_count() <= threads  # idle workers of earlier tests may have ended meanwhile
     assert CURRENT.get() is None
+
+
+class Window:
+    """A hook that counts the calls under it and forgets those that did not run, as the shipped ones do."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        self.seen += 1
+        return Decision.HALT if ctx.tool_name == "refused" else None
+
+    def before_tool_call(self, ctx: ToolCallContext) -> None:
+        self.seen += 1
+
+    def on_error(self, ctx: ToolCallContext, err: BaseException) -> None:
+        self.seen += 1
+
+
+async def test_ten_thousand_contexts_with_hooks_a_breaker_and_children_leave_nothing_behind() -> None:
+    """What they share, pipeline and breaker, outlives them and keeps none of them."""
+    hook = Window()
+    pipeline = ShieldPipeline(pre_dispatch=hook, tool_dispatch=hook, retry=hook)
+    breakers = CircuitBreakers(failure_threshold=3, recovery_timeout="1h")
+    ask = CallRequest("llm", provider="provider")
+
+    async def flaky(ticket: Ticket) -> None:
+        await asyncio.sleep(0)
+        raise ConnectionError("down")
+
+    async def nested(below: ExecutionContext, ticket: Ticket) -> None:
+        await below.acall(ask, answer)
+        await below.acall(CallRequest("tool", spends_retry_on_error=True), flaky)
+
+    threads, before = threading.active_count(), (timers(), len(asyncio.all_tasks()))
+    gone: list[weakref.ref[Any]] = []
+    gc.disable()  # what is left must go by itself, not by the collector
+    try:
+        for number in range(10_000):
+            limits = Limits(deadline="1h", max_cost_usd=1)
+            context = ExecutionContext(limits, pipeline, circuit_breaker=breakers)
+            with context, context.child(Limits()) as child:
+                if number % 100 == 0:
+                    gone.extend(weakref.ref(kept) for kept in (context, child, context.cancellation))
+                    gone.append(weakref.ref(context._account))  # pyright: ignore[reportPrivateUsage]
+                    await context.acall(CallRequest("llm", "refused"), answer)
+                    await context.acall(
+                        CallRequest("llm", "nested", spends_retry_on_error=True), partial(nested, child)
+                    )
+                    if number % 1000 == 0:
+                        await child.acall(CallRequest("llm", provider="down"), flaky)
+            del context, child
+    finally:
+        gc.enable()
+    assert [ref for ref in gone if ref() is not None] == []
+    assert (timers(), len(asyncio.all_tasks())) == before
+    assert threading.active_count() <= threads  # idle workers of earlier tests may have ended meanwhile
+    assert CURRENT.get() is None
+    assert breakers.states() == {"provider": CircuitState.CLOSED, "down": CircuitState.OPEN}
+    assert hook.seen > 400
 
 
 def test_ten_thousand_contexts_with_time_bounded_sync_calls_leave_no_threads_behind() -> None:
