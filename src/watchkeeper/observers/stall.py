@@ -101,8 +101,8 @@ class StallDetector:
         if new > self.novelty * self.window:
             return None
         common, times = Counter(kinds).most_common(1)[0]
-        indices = [call.index for call, kind in zip(newest, kinds, strict=True) if kind == common]
+        back = [call for call in newest if call.kind == common]
         said = (
-            f"of the last {self.window} calls only {new} were different; {common[0][0]} alone came back {times} times"
+            f"of the last {self.window} calls only {new} were different; {back[0].name} alone came back {times} times"
         )
-        return "stall", said, indices, "caution"
+        return "stall", said, [call.index for call in back], "caution"
