@@ -515,7 +515,7 @@ async def test_a_childs_spending_counts_in_every_context_above_it(clock: TestClo
 
 async def test_five_siblings_are_bounded_together_by_their_parent(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
-    children = [root.child(unlimited(max_cost_usd=0.9)) for _ in range(5)]
+    children = [root.child(unlimited(max_cost_usd=0.9), carve=False) for _ in range(5)]
     for child in children:
         await child.acall(costing(0.3), answer)
     assert root.usage.cost_nanos == dollars(0.9)

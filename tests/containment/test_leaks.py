@@ -138,7 +138,7 @@ async def test_a_waiting_call_that_was_cancelled_leaves_nothing_behind() -> None
     await first
     assert timers() == before
     ledger: Any = gate._tree.ledger  # pyright: ignore[reportPrivateUsage]
-    assert (ledger._waiters, ledger._reserving, ledger._holding) == ([], set(), set())
+    assert (ledger._waiters.listed, ledger._waiters.reserving, ledger._waiters.landing) == ([], set(), set())
     assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
     gate.close()
 

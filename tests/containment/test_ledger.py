@@ -57,6 +57,7 @@ class Model:
     children: list[Model] = field(default_factory=list["Model"])
     stop: str | None = None
     work_stop: str | None = None
+    closed: bool = False
 
     @property
     def chain(self) -> list[Model]:
@@ -123,7 +124,7 @@ def verdict(model: Model, request: CallRequest) -> tuple[str, Any]:
     """Decide by trying every output cap from the wished-for one down."""
     landing = request.phase == "landing"
     for level in model.chain:
-        stop = level.stop or (None if landing else level.work_stop)
+        stop = level.stop or ("aborted" if level.closed else None) or (None if landing else level.work_stop)
         if stop:
             return "stopped", stop
     most = request.estimate.max_output_tokens
@@ -296,6 +297,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def close(self, model: Model) -> None:
         self.ledger.close(model.account, 0.0)
         model.hold = dict.fromkeys(range(7), 0)
+        model.closed = True
 
     @rule(model=contexts, work_only=st.booleans())
     def stop(self, model: Model, work_only: bool) -> None:

@@ -111,7 +111,8 @@ async def interleave(seed: int, *, children: bool) -> None:
     rng = random.Random(seed)
     spent = 0
     root = gate_with(SYSTEM_CLOCK, max_cost_usd=5, max_total_tokens=rng.choice([None, 20_000]))
-    gates = [root.child(unlimited(max_cost_usd=rng.choice([None, 1, 4.999]))) for _ in range(4)] if children else [root]
+    shares = [unlimited(max_cost_usd=rng.choice([None, 1, 4.999])) for _ in range(4)]
+    gates = [root.child(share, carve=False) for share in shares] if children else [root]
 
     async def agent(gate: ExecutionContext) -> None:
         for _ in range(30):
@@ -150,7 +151,7 @@ async def interleave(seed: int, *, children: bool) -> None:
 def test_threads_never_overspend_and_all_of_them_come_home(children: bool) -> None:
     """Sync calls that have to wait for each other's reservations are woken, admitted or refused; none is forgotten."""
     root = gate_with(SYSTEM_CLOCK, max_cost_usd=5)
-    gates = [root.child(unlimited(max_cost_usd=4)) for _ in range(4)] if children else [root]
+    gates = [root.child(unlimited(max_cost_usd=4), carve=False) for _ in range(4)] if children else [root]
 
     def agent(number: int) -> None:
         rng = random.Random(number)

@@ -299,9 +299,9 @@ class Gate(RuleBasedStateMachine):
         limits = unlimited(**limits_of(ceilings, seconds))
         if book.closed:
             with pytest.raises(ConfigurationError, match="closed"):
-                context.child(limits)
+                context.child(limits, carve=False)
             return
-        self.contexts.append(context.child(limits))
+        self.contexts.append(context.child(limits, carve=False))
         own = FOREVER if seconds is None else self.model.now + seconds
         born_aborted = book.aborted
         self.model.books.append(Book(ceilings, book, min(own, book.deadline)))
@@ -402,7 +402,8 @@ class Gate(RuleBasedStateMachine):
             self.both_count_the_same()
             for context in self.contexts[:1]:
                 ledger: Any = context._tree.ledger  # pyright: ignore[reportPrivateUsage]
-                assert (ledger._waiters, ledger._reserving, ledger._holding) == ([], set(), set())
+                waiters = ledger._waiters
+                assert (waiters.listed, waiters.reserving, waiters.landing, waiters.claims) == ([], set(), set(), set())
         finally:
             self.loop.close()
 

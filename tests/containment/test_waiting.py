@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +31,10 @@ class World:
 
     def child(self, parent: ExecutionContext) -> ExecutionContext:
         landing = self.rng.choice([None, Landing()])
-        return parent.child(unlimited(landing=landing, max_cost_usd=self.rng.choice([None, 0.9])))
+        limits = unlimited(
+            landing=landing, max_cost_usd=self.rng.choice([None, 0.9]), max_steps=self.rng.choice([None, 5])
+        )
+        return parent.child(limits, carve=self.rng.random() < 0.5)
 
     def request(self, **fields: Any) -> CallRequest:
         rng = self.rng
@@ -50,9 +54,9 @@ class World:
     def check(self) -> None:
         """Everything that was held came back, and what was spent is what was counted, within the ceiling."""
         ledger: Any = self.root._tree.ledger  # pyright: ignore[reportPrivateUsage]
-        assert ledger._waiters == []
-        assert ledger._reserving == set()
-        assert ledger._holding == set()
+        waiters = ledger._waiters
+        assert waiters.listed == []
+        assert waiters.reserving == waiters.landing == waiters.claims == set()
         assert self.root._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
         assert self.root.usage.cost_nanos == self.spent <= dollars(self.ceiling)
 
@@ -93,12 +97,18 @@ async def test_agents_that_nest_land_and_wait_for_each_other_all_come_home(seeds
         world.root.close()
 
 
+def closing(gate: ExecutionContext) -> Callable[[asyncio.Task[None]], None]:
+    return lambda _: gate.close()
+
+
 @pytest.mark.parametrize("seeds", [range(start, start + 75) for start in range(0, 300, 75)])
 async def test_agents_that_are_cancelled_aborted_and_closed_at_any_moment_leave_nothing_reserved(seeds: range) -> None:
     for seed in seeds:
         world = World(seed)
         gates = [world.child(world.root) for _ in range(5)]
         tasks = [asyncio.create_task(agent(world, gate, 2)) for gate in gates]
+        for gate, task in zip(gates, tasks, strict=True):
+            task.add_done_callback(closing(gate))  # also of an agent cancelled before it began
         async with asyncio.timeout(20):
             for gate, task in zip(gates, tasks, strict=True):
                 for _ in range(world.rng.randrange(6)):
@@ -116,8 +126,7 @@ async def test_agents_that_are_cancelled_aborted_and_closed_at_any_moment_leave_
         for result in results:
             # An agent whose context was closed under it is told so; nothing else goes wrong.
             assert result is None or isinstance(result, asyncio.CancelledError) or "closed" in str(result)
-        for gate in gates:
-            gate.close()  # an agent that was cancelled before it began has closed nothing
+        await asyncio.sleep(0)
         world.check()
         world.root.close()
 

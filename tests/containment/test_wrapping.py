@@ -286,7 +286,7 @@ def test_calls_that_wait_on_threads_are_admitted_when_others_settle() -> None:
         begun.wait(30)
         two = threading.Thread(target=lambda: results.append(ctx.call_llm(lambda: "second", hint)))
         two.start()
-        until_other_thread(lambda: bool(ctx._tree.ledger._waiters))  # type: ignore[attr-defined]
+        until_other_thread(lambda: bool(ctx._tree.ledger._waiters.listed))  # type: ignore[attr-defined]
         go_on.set()
         one.join(30)
         two.join(30)
@@ -298,12 +298,12 @@ def test_a_thread_that_waits_is_released_at_the_deadline() -> None:
     hint = WrapOptions(cost_estimate_hint=0.8)
     results: list[Any] = []
     with ExecutionContext(config(), clock=clock) as root:
-        ctx = root.child(config(timeout_ms=5_000).as_limits())
+        ctx = root.child(config(timeout_ms=5_000).as_limits(), carve=False)
 
         def first() -> None:
             waiter = threading.Thread(target=lambda: results.append(ctx.call_llm(lambda: "second", hint)))
             waiter.start()
-            until_other_thread(lambda: bool(ctx._tree.ledger._waiters))  # type: ignore[attr-defined]
+            until_other_thread(lambda: bool(ctx._tree.ledger._waiters.listed))  # type: ignore[attr-defined]
             clock.advance(5)
             waiter.join(30)
 

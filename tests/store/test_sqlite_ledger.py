@@ -119,9 +119,9 @@ class TestConformance:
         under_way: list[tuple[int, Demand, Demand]] = []
         over: list[tuple[int, Demand, Demand, Charge]] = []
         for _ in range(data.draw(st.integers(1, 25))):
-            alone.stop = None
+            alone.stop = alone.barred = None
             at = data.draw(st.integers(0, 2))
-            accounts[at].stop = None
+            accounts[at].stop = accounts[at].barred = None
             what = data.draw(st.sampled_from(["admit", "admit", "settle", "refund", "correct"]))
             charge = Charge(TokenUsage(data.draw(st.integers(0, 9))), data.draw(st.integers(0, 12)) * CENT)
             if what == "admit":

@@ -226,7 +226,7 @@ class _Crew(Generic[OutputT]):
         item = self.job.items[index]
         unwatch = self.around.watch(session, context.run_id)
         try:
-            with self.gate.child(self.each, self.labels[index], on_event=session.dispatch) as gate:
+            with self.gate.child(self.each, self.labels[index], carve=False, on_event=session.dispatch) as gate:
                 plan = plan_of(self.prompt.bind(*_as_params(item)), self.around, gate.deadline, options)
                 place = Place(self.context.run_id, self.labels[index])
                 return await execute(plan, home_of(session, gate, context, options, place))

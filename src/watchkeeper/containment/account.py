@@ -1,12 +1,15 @@
 """The figures of one context: its ceilings, what is settled, what is reserved, what stopped it.
 
 Accounts form a parent chain: whatever an account uses is counted in it and in every account above it, so a parent's
-ceilings bound all its descendants together. An account is plain data; the ledger changes it, under one lock per tree.
+ceilings bound all its descendants together. What an account has carved from those above it is set aside there as a
+claim; inside it reservations go no further up, and what is settled turns from claimed into spent. An account is plain
+data; the ledger changes it, under one lock per tree.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
@@ -33,6 +36,30 @@ CEILINGS: Final = (
 NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
 
 
+class Claim:
+    """What one account has carved of one count from those above it, and may still use.
+
+    Attributes:
+        account: Who has carved it.
+        count: Of what.
+        outer: Where it is set aside: the accounts above, up to the next one that has carved the same count itself.
+        amount: How much of it is set aside now.
+    """
+
+    __slots__ = ("account", "amount", "count", "outer")
+
+    def __init__(self, account: Account, count: int, outer: tuple[Account, ...]) -> None:
+        """Claim nothing yet."""
+        self.account = account
+        self.count = count
+        self.outer = outer
+        self.amount = 0
+
+
+Row = tuple[int, int, "Account"]
+"""``(count, ceiling, account)``."""
+
+
 class Account:
     """One context's figures.
 
@@ -41,14 +68,21 @@ class Account:
         key: What a ledger that several processes share knows it by; None for an account of this process alone.
         period: Whether it begins anew with every day or month (UTC); None for an account that never does.
         renews_on: The day on which it does next; set by the ledger that keeps it.
-        ceilings: ``(count, ceiling, account)`` for every ceiling in the chain, in the order of admission, innermost
-            account first: the rows that admission goes through.
+        tops: Its own ceilings by count, as they are in force: what was carved, where that is less than what was wished.
+        carves: Whether its ceilings are to be carved from what is left above when it is opened.
+        carved: Its own claims.
+        claims: Its own claims and those of all above it, innermost first.
+        paths: By count, the accounts at which its reservations are held: up to the one that has carved the count.
+        ceilings: A row for every ceiling on those paths, in the order of admission, innermost account first: what
+            admission goes through.
+        beyond: A row for every ceiling further up: what was carved there is sure, unless more was spent than reserved.
         settled: What was used, by count.
-        reserved: What calls under way and landing holds, of this account and all below it, may still use.
+        reserved: What calls under way, landing holds and claims, of this account and all below it, may still use.
         hold: The part of ``reserved`` that waits for this context's own landing turn.
         unpriced: Whether something was used whose price nobody knows.
         lands: Whether this context has a landing turn to protect.
         stop: What ended everything here, if something did.
+        barred: Why nothing is admitted here any more: that stop, or that it was closed.
         work_stop: What ended the work; a landing turn may still pass.
         deadline_at: Monotonic instant at which everything is over; infinity without a deadline.
         work_until: Monotonic instant at which the work is over and landing begins.
@@ -57,8 +91,13 @@ class Account:
 
     __slots__ = (
         "__weakref__",
+        "barred",
+        "beyond",
+        "carved",
+        "carves",
         "ceilings",
         "chain",
+        "claims",
         "deadline_at",
         "hold",
         "key",
@@ -66,11 +105,13 @@ class Account:
         "limits",
         "name",
         "opened_at",
+        "paths",
         "period",
         "renews_on",
         "reserved",
         "settled",
         "stop",
+        "tops",
         "unpriced",
         "work_stop",
         "work_until",
@@ -84,32 +125,51 @@ class Account:
         *,
         key: str | None = None,
         period: Period | None = None,
+        carves: bool = False,
     ) -> None:
-        """Open an account with ceilings of its own under ``parent``."""
+        """Set up an account with ceilings of its own under ``parent``; the ledger opens it."""
+        self.limits = limits
+        self.name = name
         self.key = key
         self.period: Period | None = period
         self.renews_on: date | None = None
-        self.limits = limits
-        self.name = name
         self.chain: tuple[Account, ...] = (self, *(parent.chain if parent else ()))
-        rows = [
-            (count, ceiling, account)
-            for count, field in enumerate(CEILINGS)
-            for account in self.chain
-            if (ceiling := account.limits.ceiling(field)) is not None
-        ]
-        self.ceilings: tuple[tuple[int, int, Account], ...] = tuple(rows)
+        self.tops = [limits.ceiling(field) for field in CEILINGS]
+        self.carves = carves
         self.settled = [0] * 11
         self.reserved = [0] * 7
         self.hold: tuple[int, ...] = NOTHING
         self.unpriced = False
         self.lands = limits.landing is not None
         self.stop: Stop | None = None
+        self.barred: Stop | None = None
         self.work_stop: Stop | None = None
         self.deadline_at = math.inf
         self.work_until = math.inf
         self.opened_at = 0.0
+        self.carve(())
+
+    def carve(self, counts: Sequence[int]) -> None:
+        """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
+        parent = self.chain[1] if len(self.chain) > 1 else None
+        self.carved = tuple(Claim(self, count, parent.paths[count]) for count in counts) if parent else ()
+        self.claims: tuple[Claim, ...] = (*self.carved, *(parent.claims if parent else ()))
+        self.paths: tuple[tuple[Account, ...], ...] = tuple(
+            (self,) if parent is None or count in counts else (self, *parent.paths[count]) for count in range(7)
+        )
+        self.ceilings = rows(self.paths)
+        self.beyond = rows([self.chain[len(path) :] for path in self.paths]) if self.claims else ()
 
     def has_ceiling(self, count: int) -> bool:
         """Return whether this account or one above it limits ``count``."""
-        return any(row[0] == count for row in self.ceilings)
+        return any(level.tops[count] is not None for level in self.chain)
+
+
+def rows(paths: Sequence[tuple[Account, ...]]) -> tuple[Row, ...]:
+    """Return a row for every ceiling on the path of each count."""
+    return tuple(
+        (count, top, account)
+        for count, path in enumerate(paths)
+        for account in path
+        if (top := account.tops[count]) is not None
+    )

@@ -2,7 +2,8 @@
 
 It is pure: it reads a demand, the figures of the accounts that would pay, and the time, and changes nothing. The
 ledger calls it inside the critical section in which it also reserves, so no two calls can ever pass on the same
-money. The order is fixed: aborted (or stopped before), time, cost, tokens, steps, tool calls, retries.
+money. The order is fixed: aborted (or stopped before), time, cost, tokens, steps, tool calls, retries. What was
+carved from above is decided below; the ceilings above are looked at last, for the case that more was spent than held.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def decide(demand: Demand, now: float) -> Verdict:
 
     # 1. aborted, or stopped by what was found before; a landing turn passes a stop of work
     for level in account.chain:
-        stop = level.stop if landing else level.stop or level.work_stop
+        stop = level.barred if landing else level.barred or level.work_stop
         if stop is not None:
             return Stopped(stop)
 
@@ -86,7 +87,7 @@ def decide(demand: Demand, now: float) -> Verdict:
         want, price = wants[count], prices[count]
         if count == RETRIES and demand.may_fail:
             ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
-            want = 0 if lender is not None and level in lender.account.chain else 1
+            want = 0 if lender is not None and level in lender.account.paths[RETRIES] else 1
         growth = held[count] - hold[count]
         left = ceiling - level.settled[count]
         free = left - level.reserved[count] - growth
@@ -99,7 +100,35 @@ def decide(demand: Demand, now: float) -> Verdict:
             output = (free - want) // price
         else:
             waits = waits or Waits(count, ceiling, level)
+    if account.beyond:
+        output, overspent = clamp_beyond(demand, held, output)
+        if overspent is not None:
+            return overspent
     return waits or Admitted(output)
+
+
+def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[int, Exhausted | None]:
+    """Look at the ceilings above what was carved, and return the output that they leave.
+
+    What was carved is set aside under them, so they can only stand in the way once something below them has spent more
+    than was reserved for it; what calls beside it hold there does not matter.
+    """
+    concerns, wants, prices = demand.concerns, demand.wants, demand.per_output
+    for count, ceiling, level in demand.account.beyond:
+        want, price = wants[count], prices[count]
+        if not concerns[count]:
+            continue
+        if count == RETRIES and demand.may_fail:
+            ceiling = ceiling or 1
+        left = ceiling - level.settled[count]
+        if left > 0 and want == 0 and price == 0:
+            continue
+        free = left - firm_hold(demand, held, level, count)
+        if left <= 0 or want + price * demand.least > free:
+            return output, Exhausted(count, ceiling, level)
+        if want + price * output > free:
+            output = (free - want) // price
+    return output, None
 
 
 def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int) -> int:

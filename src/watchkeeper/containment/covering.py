@@ -22,11 +22,12 @@ def lender_of(demand: Demand) -> Demand | None:
 def set_retry_aside(demand: Demand) -> None:
     """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
     lender = lender_of(demand)
-    if lender is not None:
-        lender.borrower, demand.lender = demand, lender
-        demand.covered = tuple(level for level in demand.account.chain if level in lender.account.chain)
+    path = demand.account.paths[RETRIES]
+    covered = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
+    if lender is not None and covered:  # not by a retry outside of what its context has carved
+        lender.borrower, demand.lender, demand.covered = demand, lender, covered
     demand.covers = True
-    for level in demand.account.chain:
+    for level in path:
         level.reserved[RETRIES] += level not in demand.covered
 
 
@@ -34,7 +35,7 @@ def give_retry_back(demand: Demand) -> None:
     """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
     lender, borrower = demand.lender, demand.borrower
     demand.covers, demand.lender, demand.borrower = False, None, None
-    for level in demand.account.chain:
+    for level in demand.account.paths[RETRIES]:
         if level in demand.covered:
             continue
         if borrower is not None and level in borrower.covered:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -20,6 +21,7 @@ from watchkeeper.containment.admission import Exhausted, decide
 from watchkeeper.containment.asking import ask_aside, block_for_answer
 from watchkeeper.containment.blocking import UnrunCoroutineError, refuse_coroutine, run_blocking
 from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Work
+from watchkeeper.containment.carving import check_weights
 from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
 from watchkeeper.containment.decision import Decision
@@ -43,7 +45,7 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import COUNTED, Limits
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import Usage
 
@@ -102,6 +104,7 @@ class ExecutionContext:
             guards = Guards(pipeline, circuit_breaker, metadata)
         tree = Tree(clock, ledger if ledger is not None else MemoryLedger(), numbers, guards)
         self._set_up(limits, tree, Incidents(metadata, clock, on_event), None, "")
+        self._opened(tree.ledger.open(self._account))
 
     @classmethod
     def for_one_call(
@@ -116,45 +119,101 @@ class ExecutionContext:
     _account: Account
 
     def _set_up(
-        self, limits: Limits, tree: Tree, incidents: Incidents, parent: ExecutionContext | None, name: str
+        self,
+        limits: Limits,
+        tree: Tree,
+        incidents: Incidents,
+        parent: ExecutionContext | None,
+        name: str,
+        *,
+        carves: bool = False,
     ) -> None:
-        """Do what opening a root and opening a child have in common."""
+        """Do what a root and a child have in common before the ledger opens their account."""
         self.limits: Limits = limits
         self._tree = tree
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         key = None if parent else incidents.metadata.chain_id
         above = account_above(limits, parent._account if parent else None, tree.ledger)
-        account: Account = Account(limits, above, name, key=key)
+        account: Account = Account(limits, above, name, key=key, carves=carves)
         self._account = account
         phases = start_time(account, (parent._account, parent.work_deadline) if parent else None, tree.clock)
         self.deadline: Deadline | None = phases.deadline
         self.work_deadline: Deadline | None = phases.work_deadline
         self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
         self._passage = Passage(tree, account, self.cancellation, incidents)
-        tree.ledger.open(account)
+
+    def _opened(self, stop: Stop | None) -> None:
+        """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
+        self.limits = self._account.limits
         self._unlink = self.cancellation.on_cancel(self._passage.abort)
+        if stop is not None:
+            self._passage.stopped(stop)
 
     def child(
-        self, limits: Limits, name: str = "", *, on_event: Callable[[SafetyEvent], object] | None = None
+        self,
+        limits: Limits,
+        name: str = "",
+        *,
+        carve: bool = True,
+        on_event: Callable[[SafetyEvent], object] | None = None,
     ) -> ExecutionContext:
         """Open a context below this one.
 
-        It has ceilings of its own and is bound by all those above it; what it spends counts here too. Stops, aborts and
-        the end of the work here reach it. Close it, so that what it keeps for its landing turn comes back.
+        What its own ceilings allow is carved from what is left here, at most what is left, in one atomic step: nobody
+        beside it can take it. ``limits`` of the child says what it got. Ceilings at their defaults carve nothing, nor
+        do counts that nothing here limits; whatever is not carved is shared. What the child spends counts here too.
+        Stops, aborts and the end of the work here reach it. Close it, so that what it has not used comes back.
 
         Args:
             limits: Its own ceilings.
             name: A label, used in the sentences of its stops.
+            carve: Whether its ceilings set aside what they allow; if not, it shares all that is left here.
             on_event: Told of every stop found on its behalf; whoever listens to this context by default.
+
+        Returns:
+            The child. If nothing is left of the money, tokens or steps that it asks for, it is stopped from the start.
 
         Raises:
             ConfigurationError: If this context is closed.
         """
+        child = self._below(limits, name, carve, on_event)
+        child._opened(self._tree.ledger.open(child._account))
+        return child
+
+    def split(self, weights: Mapping[str, float]) -> dict[str, ExecutionContext]:
+        """Divide all that is left here among new contexts, by weight and in one atomic step.
+
+        Shares are rounded down; what rounds off stays here, as do tool calls and retries that are too few to share. One
+        whose share of money, tokens or steps is nothing is stopped from the start.
+
+        Args:
+            weights: By name, how much of the whole each is to get: ``{"research": 3, "writing": 1}``.
+
+        Returns:
+            The contexts by name, as `child` opens them; close each of them.
+
+        Raises:
+            LimitsError: If there are no weights, or one is not a finite number above zero.
+            ConfigurationError: If this context is closed.
+        """
+        check_weights(weights)
+        none: dict[str, Any] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
+        siblings = {name: self._below(replace(self.limits, **none), name, True, None) for name in weights}
+        stops = self._tree.ledger.open_shares([one._account for one in siblings.values()], list(weights.values()))
+        for sibling, stop in zip(siblings.values(), stops, strict=True):
+            sibling._opened(stop)
+        return siblings
+
+    def _below(
+        self, limits: Limits, name: str, carve: bool, on_event: Callable[[SafetyEvent], object] | None
+    ) -> ExecutionContext:
+        """Set up a context below this one, for the ledger to open."""
         self._passage.check_open()
         ours = self._passage.incidents
         child = object.__new__(ExecutionContext)
-        child._set_up(limits, self._tree, Incidents(ours.metadata, self._clock, on_event or ours.listener), self, name)
+        incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener)
+        child._set_up(limits, self._tree, incidents, self, name, carves=carve)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------

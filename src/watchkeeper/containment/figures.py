@@ -45,26 +45,26 @@ def usage_of(account: Account) -> Usage:
 
 def retries_of(account: Account) -> int:
     """Return the retries spent; a last failure that found none left spends none."""
-    ceiling = account.limits.ceiling("max_retries")
+    ceiling = account.tops[RETRIES]
     spent = account.settled[RETRIES]
     return spent if ceiling is None else min(spent, ceiling)
 
 
 def budget_status_of(account: Account, deadline: Deadline | None, now: float) -> BudgetStatus:
     """Return the account's own ceilings beside what was used."""
-    limits, settled = account.limits, account.settled
-    nanos = limits.max_cost_nanos
+    tops, settled = account.tops, account.settled
+    nanos = tops[COST]
     return BudgetStatus(
         deadline=deadline,
         elapsed_seconds=now - account.opened_at,
         remaining_seconds=None if deadline is None else max(account.deadline_at - now, 0.0),
-        max_tokens=limits.ceiling("max_total_tokens"),
+        max_tokens=tops[TOTAL_TOKENS],
         tokens_used=settled[TOTAL_TOKENS],
-        max_tool_calls=limits.ceiling("max_tool_calls"),
+        max_tool_calls=tops[TOOL_CALLS],
         tool_calls_used=settled[TOOL_CALLS],
         max_cost_usd=None if nanos is None else Decimal(nanos) / NANOS_PER_USD,
         cost_usd=None if account.unpriced else Decimal(settled[COST]) / NANOS_PER_USD,
-        max_steps=limits.ceiling("max_steps"),
+        max_steps=tops[STEPS],
         steps_used=settled[STEPS],
     )
 
@@ -82,15 +82,14 @@ def work_stop_of(account: Account) -> Stop | None:
 
 def retries_left(account: Account) -> bool:
     """Return whether another failure in this chain would still find a retry."""
-    rows = (row for row in account.ceilings if row[0] == RETRIES)
+    rows = (row for row in (*account.ceilings, *account.beyond) if row[0] == RETRIES)
     return all(level.settled[RETRIES] < ceiling for _, ceiling, level in rows)
 
 
 def spent_share(account: Account) -> float | None:
     """Return which share of its cost ceiling is spent, of the tightest one in its chain; None without one."""
     share: float | None = None
-    for count, ceiling, level in account.ceilings:
-        if count != COST:
-            break
-        share = max(share or 0.0, level.settled[COST] / ceiling)
+    for count, ceiling, level in (*account.ceilings, *account.beyond):
+        if count == COST:
+            share = max(share or 0.0, level.settled[COST] / ceiling)
     return share

@@ -9,7 +9,7 @@ release can never be missed. Nothing here blocks, calls user code, or knows abou
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
@@ -29,10 +29,13 @@ from watchkeeper.containment.account import (
     Account,
 )
 from watchkeeper.containment.admission import Admitted, Stopped, Waits, decide
+from watchkeeper.containment.carving import Left, carve, left_of, shares_of, update, wishes_of
 from watchkeeper.containment.covering import give_retry_back, set_retry_aside
 from watchkeeper.containment.demand import SPENDABLE, Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
-from watchkeeper.containment.stops import refusal
+from watchkeeper.containment.stops import CLOSED_UNDER_WAY, exhausted, refusal
+from watchkeeper.containment.waiters import Waiter as Waiter
+from watchkeeper.containment.waiters import Waiters, nowhere
 from watchkeeper.core.stop import Stop
 
 ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
@@ -48,47 +51,19 @@ class Refused(msgspec.Struct, frozen=True):
 Grant = Admitted | Waits | Refused
 
 
-def do_nothing() -> None:
-    """Do nothing."""
-
-
-def nowhere(account: Account, count: int) -> bool:
-    """Return that nobody but this ledger holds anything."""
-    return False
-
-
-class Waiter:
-    """A call that waits for others to give back what they hold.
-
-    Attributes:
-        demand: What it wants.
-        around: The calls inside which it was made: what they hold they cannot give back before it returns.
-        notify: Tells the call to ask again; must not block or raise.
-        told: Whether it was told since it last asked.
-        last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
-    """
-
-    __slots__ = ("around", "demand", "last_chance", "notify", "told")
-
-    def __init__(self, demand: Demand, around: tuple[Demand, ...]) -> None:
-        """Remember who waits; whoever runs the call says how to tell him before it asks again."""
-        self.demand = demand
-        self.around = around
-        self.notify: Callable[[], None] = do_nothing
-        self.told = False
-        self.last_chance = False
-
-    def tell(self) -> None:
-        """Tell the call to ask again."""
-        self.told = True
-        self.notify()
-
-
 class Ledger(Protocol):
     """Where reservations and settlements of a tree of contexts are kept."""
 
-    def open(self, account: Account) -> None:
-        """Take in a new account and keep a step for its landing turn, if it is to have one and there is one."""
+    def open(self, account: Account) -> Stop | None:
+        """Take in a new account, carve what it wishes from those above it, and keep a step for its landing turn.
+
+        Returns:
+            The stop that was put on it because nothing is left of something that every call needs; None if it may work.
+        """
+        ...
+
+    def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
+        """Take in new accounts below one parent and carve for each its share of all that the parent has left."""
         ...
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
@@ -120,14 +95,14 @@ class Ledger(Protocol):
         ...
 
     def close(self, account: Account, now: float) -> None:
-        """Give back what the account still holds for a landing turn."""
+        """Admit nothing more; give back what the account carved and what it still holds for a landing turn."""
         ...
 
 
 class MemoryLedger:
     """A ledger in this process's memory."""
 
-    __slots__ = ("_elsewhere", "_holding", "_lock", "_reserving", "_waiters")
+    __slots__ = ("_lock", "_waiters")
 
     def __init__(
         self,
@@ -141,21 +116,37 @@ class MemoryLedger:
                 may give it back; for a ledger that others share, so that waiting for them is not taken for being stuck.
             lock: A reentrant lock around every look at the figures, for somebody who changes them too.
         """
-        self._elsewhere = elsewhere
         # Reentrant: a finaliser that the collector runs inside a critical section may come back in here.
         self._lock: AbstractContextManager[Any] = lock or threading.RLock()
-        self._waiters: list[Waiter] = []
-        self._holding: set[Account] = set()
-        self._reserving: set[Demand] = set()
+        self._waiters = Waiters(elsewhere)
 
-    def open(self, account: Account) -> None:
-        """Keep one step for the landing turn, where the ceilings on steps leave room for work beside it."""
+    def open(self, account: Account) -> Stop | None:
+        """Carve what the account wishes, and keep one step for its landing turn."""
         with self._lock:
-            rooms = [
-                top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS
-            ]
-            if account.lands and rooms and min(rooms) >= 2:
-                self._set_hold(account, ONE_STEP)
+            carves = account.carves and len(account.chain) > 1
+            wishes = wishes_of(account) if carves else {}
+            return self._open(account, wishes, left_of(account.chain[1]) if wishes else {})
+
+    def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
+        """Carve all shares from one look at what the parent has left."""
+        with self._lock:
+            left = left_of(accounts[0].chain[1])
+            shares = shares_of(left, weights)
+            return [self._open(account, share, left) for account, share in zip(accounts, shares, strict=True)]
+
+    def _open(self, account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Stop | None:
+        """Set aside what is carved and, where the steps leave room for work beside it, one step for landing."""
+        lacking = carve(account, wishes, left)
+        if lacking is not None:
+            stop = exhausted(lacking, account, landing=False)
+            put_stop(account, stop, work_only=False)
+            return stop
+        self._waiters.claims.update(account.carved)
+        move_claims(account)
+        rooms = [top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS]
+        if account.lands and rooms and min(rooms) >= 2:
+            self._set_hold(account, ONE_STEP)
+        return None
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide and reserve in one critical section; latch a refusal; remember who has to wait."""
@@ -174,16 +165,18 @@ class MemoryLedger:
             else:
                 account = demand.account
                 stop = refusal(verdict, account, landing=demand.landing)
-                grant = Refused(stop, put_stop(account, stop, work_only=account.lands and not demand.landing))
-                self._review(now)
+                latched = put_stop(account, stop, work_only=account.lands and not demand.landing)
+                move_claims(account)
+                grant = Refused(stop, latched)
+                self._waiters.review(now)
             if waiter is not None:
-                self._queue(waiter, now, waits=grant is verdict and not waiter.last_chance)
+                self._waiters.queue(waiter, now, waits=grant is verdict and not waiter.last_chance)
             return grant
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter, and see whether the others may now go on."""
         with self._lock:
-            self._queue(waiter, now, waits=False)
+            self._waiters.queue(waiter, now, waits=False)
 
     def refund(self, demand: Demand, now: float) -> None:
         """Take back the reservation, what was counted, and the landing hold that it moved.
@@ -198,9 +191,10 @@ class MemoryLedger:
             for level in account.chain:
                 for count in demand.counts:
                     level.settled[count] -= 1
-            if moved is not None and account.hold is moved:
+            move_claims(account)
+            if moved is not None and account.hold is moved and account.barred is None:
                 self._set_hold(account, held_again(demand))
-            self._review(now)
+            self._waiters.review(now)
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
@@ -211,129 +205,88 @@ class MemoryLedger:
                 for level in chain:
                     level.settled[RETRIES] += 1
             book(chain, charge, 1)
-            if self._waiters:
-                self._review(now)
+            move_claims(demand.account)
+            if self._waiters.listed:
+                self._waiters.review(now)
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
         with self._lock:
             book(demand.account.chain, booked, -1)
             book(demand.account.chain, charge, 1)
-            self._review(now)
+            move_claims(demand.account)
+            self._waiters.review(now)
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; return whether this one was put."""
         with self._lock:
             put = put_stop(account, stop, work_only=work_only)
-            self._review(now)
+            move_claims(account)
+            self._waiters.review(now)
             return put
 
     def close(self, account: Account, now: float) -> None:
-        """Give back what the account still holds for a landing turn."""
+        """Bar the account, and give back what is carved and held for it but not in use."""
         with self._lock:
+            account.barred = account.barred or CLOSED_UNDER_WAY
             self._set_hold(account, NOTHING)
-            self._review(now)
+            move_claims(account)
+            self._waiters.claims.difference_update(account.carved)
+            self._waiters.review(now)
 
     def _reserve(self, demand: Demand, output: int) -> None:
         """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        account = demand.account
         demand.granted = output
-        demand.held = demand.account.hold
-        wants, per_output = demand.wants, demand.per_output
+        demand.held = account.hold
+        wants, per_output, paths = demand.wants, demand.per_output, account.paths
         reserved: list[tuple[int, int]] = []
         for count in SPENDABLE:
             amount = wants[count] + per_output[count] * output
             if amount:
                 reserved.append((count, amount))
+                for level in paths[count]:
+                    level.reserved[count] += amount
         demand.reserved = tuple(reserved)
-        for level in demand.account.chain:
+        for level in account.chain:
             for count in demand.counts:
                 level.settled[count] += 1
-            for count, amount in reserved:
-                level.reserved[count] += amount
         if demand.may_fail:
             set_retry_aside(demand)
         if reserved or demand.may_fail:
-            self._reserving.add(demand)
+            self._waiters.reserving.add(demand)
         if demand.landing:
-            self._set_hold(demand.account, NOTHING)
+            self._set_hold(account, NOTHING)
         elif demand.hold is not None:
-            self._set_hold(demand.account, demand.hold)
+            self._set_hold(account, demand.hold)
+        move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
         """Give back what is set aside for a call."""
         if not demand.reserved and not demand.may_fail:
             return
-        for level in demand.account.chain:
-            for count, amount in demand.reserved:
+        paths = demand.account.paths
+        for count, amount in demand.reserved:
+            for level in paths[count]:
                 level.reserved[count] -= amount
         if demand.may_fail:
             give_retry_back(demand)
         demand.reserved = ()
-        self._reserving.discard(demand)
+        self._waiters.reserving.discard(demand)
 
     def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
+        """Keep this much, by count, for the landing turn of an account."""
         if hold == account.hold:
             return
-        changes = [
-            (count, new - old) for count, (new, old) in enumerate(zip(hold, account.hold, strict=True)) if new != old
-        ]
-        for level in account.chain:
-            for count, change in changes:
-                level.reserved[count] += change
+        for count, (new, old) in enumerate(zip(hold, account.hold, strict=True)):
+            if new != old:
+                for level in account.paths[count]:
+                    level.reserved[count] += new - old
         account.hold = hold
         if any(hold):
-            self._holding.add(account)
+            self._waiters.landing.add(account)
         else:
-            self._holding.discard(account)
-
-    def _queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
-        """Keep or forget a waiter after it asked."""
-        waiter.told = False
-        listed = waiter in self._waiters
-        if waits:  # it has just asked, so nothing has changed for the others: a thousand may wait
-            if not listed:
-                self._waiters.append(waiter)
-            self._unstick(now)
-            return
-        if listed:
-            self._waiters.remove(waiter)
-        self._review(now)
-
-    def _review(self, now: float) -> None:
-        """Tell every waiter who need not wait any longer; if all are stuck, give the youngest its last chance."""
-        if not self._waiters:
-            return
-        for waiter in tuple(self._waiters):
-            if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
-                waiter.tell()
-        self._unstick(now)
-
-    def _unstick(self, now: float) -> None:
-        """Give the youngest of those who wait its last chance if nobody can release anything for any of them."""
-        if not any(waiter.told for waiter in self._waiters) and not self._can_release(now):
-            youngest = self._waiters[-1]
-            youngest.last_chance = True
-            youngest.tell()
-
-    def _can_release(self, now: float) -> bool:
-        """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
-        seen: set[tuple[int, Account]] = set()
-        for waiter in self._waiters:
-            verdict = decide(waiter.demand, now)
-            if not isinstance(verdict, Waits) or (verdict.limit, verdict.account) in seen:
-                continue
-            if self._moves(verdict.account, verdict.limit) or self._elsewhere(verdict.account, verdict.limit):
-                return True
-            seen.add((verdict.limit, verdict.account))
-        return False
-
-    def _moves(self, level: Account, count: int) -> bool:
-        """Return whether something of a count that is held here at an account is held by somebody who does not wait."""
-        stuck = {demand for waiter in self._waiters for demand in waiter.around}
-        waiting = {account for waiter in self._waiters for account in waiter.demand.account.chain}
-        return any(
-            holds(demand, count) and counts_at(level, demand.account) for demand in self._reserving - stuck
-        ) or any(account.hold[count] and counts_at(level, account) for account in self._holding - waiting)
+            self._waiters.landing.discard(account)
 
     # --- for ledgers that several processes share, built on this one ----------------------------------------------
 
@@ -341,35 +294,31 @@ class MemoryLedger:
     def waiting(self) -> tuple[Account, ...]:
         """The accounts of the calls that wait."""
         with self._lock:
-            return tuple(waiter.demand.account for waiter in self._waiters)
+            return tuple(waiter.demand.account for waiter in self._waiters.listed)
 
     def review(self, now: float) -> None:
         """Tell those who wait and need not any longer, because somebody else has changed the figures."""
         with self._lock:
-            self._review(now)
+            self._waiters.review(now)
 
     def tell_all(self) -> None:
         """Tell all who wait to ask again, because what they would hear now is worth more than waiting."""
         with self._lock:
-            for waiter in self._waiters:
+            for waiter in self._waiters.listed:
                 waiter.tell()
 
     def moving(self, account: Account) -> tuple[bool, ...]:
         """Return, by count, whether what is held here at an account can come back without others giving way first."""
         with self._lock:
-            if not self._waiters or any(waiter.told for waiter in self._waiters):
+            if not self._waiters.listed or any(waiter.told for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
-            return tuple(self._moves(account, count) for count in range(len(NOTHING)))
+            return tuple(self._waiters.moves(account, count) for count in range(len(NOTHING)))
 
 
-def counts_at(level: Account, account: Account) -> bool:
-    """Return whether what an account reserves is counted in the figures of ``level``."""
-    return any(above.reserved is level.reserved for above in account.chain)
-
-
-def holds(demand: Demand, count: int) -> bool:
-    """Return whether something of this count is set aside for a call under way."""
-    return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
+def move_claims(account: Account) -> None:
+    """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
+    for claim in account.claims:
+        update(claim)
 
 
 def held_again(demand: Demand) -> tuple[int, ...]:
@@ -390,6 +339,7 @@ def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
         account.work_stop = stop
     else:
         account.stop = stop
+        account.barred = account.barred or stop
     return True
 
 

@@ -52,7 +52,7 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
     if account.period is not None:
         return account_spent(verdict)
     if count == RETRIES:
-        ceiling = account.limits.ceiling("max_retries") or 0
+        ceiling = account.tops[RETRIES] or 0
     value = amount(count, ceiling)
     used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
     calls = account.settled[STEPS]
@@ -62,7 +62,7 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
         said += f" after {amount(count, used)}"
     said += f" in {calls:,} {'call' if calls == 1 else 'calls'}" if count != STEPS else ""
     if isinstance(verdict, Waits):
-        said += "; other calls under way hold the rest"
+        said += "; others hold the rest"
     elif kept:
         said += f"; {amount(count, kept)} kept for its last turn"
     return Stop(reason, "gate", f"{said}.", field, value)
@@ -75,7 +75,7 @@ def account_spent(verdict: Exhausted | Waits) -> Stop:
     used = account.settled[count]
     if used < ceiling:
         said += f" after {amount(count, used)}"
-    said += "; other calls under way hold the rest" if isinstance(verdict, Waits) else ""
+    said += "; others hold the rest" if isinstance(verdict, Waits) else ""
     if account.renews_on is not None:
         said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
     return Stop(LIMITS[count][0], "gate", f"{said}.", "account_limit", str(account.limits.account_limit))

@@ -174,7 +174,7 @@ class Adapter:
                 "give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
             )
         if tracker is not None:
-            return gate_of(tracker, self._clock, self._ids).child(limits, on_event=session.dispatch)
+            return gate_of(tracker, self._clock, self._ids).child(limits, carve=False, on_event=session.dispatch)
         return ExecutionContext(limits, clock=self._clock, ids=self._ids, on_event=session.dispatch)
 
     def _plan(self, prompt: Prompt[OutputT], gate: ExecutionContext, parse_output: bool) -> RunPlan[OutputT]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
@@ -19,7 +19,8 @@ from watchkeeper.containment.account import Account
 from watchkeeper.containment.admission import Waits
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import Charge
-from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter, do_nothing
+from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.containment.waiters import do_nothing
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
@@ -112,7 +113,7 @@ class SqliteLedger:
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
-    def open(self, account: Account) -> None:
+    def open(self, account: Account) -> Stop | None:
         """Take in an account, sharing the figures of those in its chain that have a key.
 
         Raises:
@@ -121,8 +122,7 @@ class SqliteLedger:
         """
         shared = shared_by(account)
         if not shared:
-            self._inner.open(account)
-            return
+            return self._inner.open(account)
         keys = [level.key for level in shared]
         if len(set(keys)) < len(keys):
             raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
@@ -130,7 +130,25 @@ class SqliteLedger:
             self._check_open()
             self._figures.bind(shared)
             now = self._clock.monotonic()
-            self._strictly(shared, partial(self._inner.open, account), partial(self._inner.close, account, now))
+            return self._strictly(shared, partial(self._inner.open, account), partial(self._inner.close, account, now))
+
+    def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
+        """Take in new accounts below one parent and carve for each its share of all that the parent has left.
+
+        Raises:
+            StoreError: If the file cannot be used.
+        """
+        shared = shared_by(accounts[0])
+        if not shared:
+            return self._inner.open_shares(accounts, weights)
+
+        def undo() -> None:
+            for account in accounts:
+                self._inner.close(account, self._clock.monotonic())
+
+        with self._lock:
+            self._check_open()
+            return self._strictly(shared, partial(self._inner.open_shares, accounts, weights), undo)
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, for all processes at once.
@@ -176,8 +194,15 @@ class SqliteLedger:
         self._leniently(shared_by(demand.account), act, demand.day)
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
-        """Put a stop on an account unless there is one; stops hold in this process only, and wait for no file."""
-        return self._inner.latch(account, stop, work_only, now)
+        """Put a stop on an account unless there is one; stops hold in this process only.
+
+        It waits for the file only where the account has carved something that it may have to give back.
+        """
+        if not account.claims:
+            return self._inner.latch(account, stop, work_only, now)
+        put: list[bool] = []
+        self._leniently(shared_by(account), lambda: put.append(self._inner.latch(account, stop, work_only, now)))
+        return any(put)
 
     def close(self, account: Account, now: float) -> None:
         """Give back what the account still holds; `shutdown` closes the ledger itself."""
