@@ -34,7 +34,7 @@ ASKING: Final[ContextVar[object]] = ContextVar("watchkeeper_asking", default=Non
 class Guards:
     """The pipeline and the breaker of a tree of contexts."""
 
-    __slots__ = ("_blocks", "_breaker", "_chain", "_facts", "pipeline")
+    __slots__ = ("_blocks", "_breaker", "_chain", "_facts", "asks_about_answers", "pipeline", "tells_costs")
 
     def __init__(
         self, pipeline: ShieldPipeline | None, breaker: CircuitBreaker | CircuitBreakers | None, chain: ChainMetadata
@@ -44,6 +44,8 @@ class Guards:
         self._breaker = breaker
         self._chain = chain
         self._facts = facts_of(chain)
+        self.tells_costs = pipeline is not None and pipeline.concerns("before_charge")
+        self.asks_about_answers = pipeline is not None and pipeline.concerns("after_llm_call")
         self._blocks = {kind: pipeline.blocks_for(method) if pipeline else None for kind, method in BEFORE.items()}
 
     def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
@@ -191,11 +193,8 @@ class Entry:
 
     def charged(self, charge: Charge, *, succeeded: bool) -> SafetyEvent | None:
         """Tell the hooks what the call cost; return what one of them said against going on."""
-        pipeline = self._guards.pipeline
-        if pipeline is None:
-            return None
-        cost = (charge.cost_nanos or 0) / NANOS_PER_USD
-        if pipeline.concerns("after_llm_call") or pipeline.concerns("before_charge") or not succeeded:
+        guards, cost = self._guards, (charge.cost_nanos or 0) / NANOS_PER_USD
+        if guards.tells_costs or guards.asks_about_answers or not succeeded:
             tokens = charge.tokens
             self._after = replace(
                 self.ctx,
@@ -203,14 +202,13 @@ class Entry:
                 tokens_out=None if tokens is NO_TOKENS else tokens.output_tokens,
                 cost_usd=None if charge.cost_nanos is None else cost,
             )
-        if not pipeline.concerns("before_charge") or not (succeeded or cost):
+        if not guards.tells_costs or not (succeeded or cost):
             return None
-        return self._guards.ask("before_charge", self._after or self.ctx, cost)
+        return guards.ask("before_charge", self._after or self.ctx, cost)
 
     def answered(self, response: Any) -> SafetyEvent | None:
         """Show the hooks what a model answered; return what one of them said against it."""
-        pipeline = self._guards.pipeline
-        if pipeline is None or self.ctx.kind != "llm" or not pipeline.concerns("after_llm_call"):
+        if not self._guards.asks_about_answers or self.ctx.kind != "llm":
             return None
         return self._guards.ask("after_llm_call", self._after or self.ctx, response)
 
