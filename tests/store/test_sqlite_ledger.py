@@ -565,10 +565,16 @@ class TestLife:
         child = opened(ledger, account)
         held, other = (admitted(ledger, child, costing(30 * CENT)) for _ in range(2))
         waiter = Waiter(Demand(account, costing(60 * CENT)), ())
+        elsewhere = join(busy_seconds=60)  # a ledger that would wait for this very thread
+        theirs = opened(elsewhere)
+        held_there = admitted(elsewhere, theirs, costing(5 * CENT))
         errors: list[StoreError] = []
 
         def finalise() -> None:
             settle(ledger, other, 10)
+            settle(elsewhere, held_there, 5)
+            elsewhere.withdraw(Waiter(held_there, ()), 0.0)
+            elsewhere.shutdown()
             ledger.latch(child, Stop("aborted", "caller", "collected"), False, 0.0)
             try:
                 ledger.admit(Demand(account, costing(0)), 0.0)
@@ -578,10 +584,12 @@ class TestLife:
         waiter.notify = finalise
         assert isinstance(ledger.admit(waiter.demand, 0.0, waiter), Waits)
         settle(ledger, held, 0)
-        assert (account.settled[COST], account.reserved[COST]) == (10 * CENT, 0)
-        assert child.stop is not None
-        assert "do not call it in a finaliser" in str(errors[0])
+        assert theirs.settled[COST] == 15 * CENT
         ledger.withdraw(waiter, 0.0)
+        settle(ledger, admitted(ledger, account, costing(0)), 0)
+        assert (account.settled[COST], account.reserved[COST]) == (15 * CENT, 0)
+        assert child.stop is not None
+        assert "in the middle of a transaction" in str(errors[0])
 
     def test_an_abort_waits_for_no_file(self, join: Join) -> None:
         ledger = join(busy_seconds=60)

@@ -11,7 +11,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.core.errors import OutputParseError
+from watchkeeper.core.errors import OutputParseError, StoreError
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
@@ -83,7 +83,11 @@ class _Driver:
             command = self._step(signal)
             if isinstance(command, End):
                 return Ending(command, self.machine.turns, self.error, self.models.line.answered_by)
-            signal = await self._execute(command)
+            try:
+                signal = await self._execute(command)
+            except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more
+                self.error = error
+                signal = Stopped(Stop("error", "gate", str(error)))
 
     def _step(self, signal: Signal) -> Command:
         """Take one step of the machine, and record what it said to the model."""

@@ -121,6 +121,11 @@ class Figures:
         """Whether something is held or has yet to be written."""
         return bool(self._held or self._unwritten or self._dirty)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether something has yet to be written."""
+        return bool(self._unwritten or self._dirty)
+
     def today(self) -> str:
         """Return the present day, in UTC."""
         return self._clock.now().date().isoformat()

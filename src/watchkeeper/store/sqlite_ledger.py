@@ -8,12 +8,14 @@ file cannot be used, nothing is admitted; what was spent is kept in memory and w
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from watchkeeper.containment.account import Account
 from watchkeeper.containment.admission import Waits
@@ -38,12 +40,20 @@ SHORTEST_POLL: Final = 0.02
 LONGEST_POLL: Final = 0.25
 
 
-class Later(NamedTuple):
-    """An operation that a finaliser wanted in the middle of another one."""
+class InHand(threading.local):
+    """What this thread is in the middle of.
 
-    accounts: tuple[Account, ...]
-    act: Callable[[], object]
-    day: str
+    The collector may run finalisers at any point, also of contexts on other ledgers; if one of them waited for a file
+    here, it would wait for its own thread. What they want is done afterwards.
+
+    Attributes:
+        later: What to do after the transaction that is under way; None outside one.
+    """
+
+    later: list[Callable[[], object]] | None = None
+
+
+IN_HAND: Final = InHand()
 
 
 class SqliteLedger:
@@ -59,13 +69,11 @@ class SqliteLedger:
 
     __slots__ = (
         "__weakref__",
-        "_busy",
         "_clock",
         "_closed",
         "_figures",
         "_inner",
         "_keeper",
-        "_later",
         "_lock",
         "_looking",
         "_poll",
@@ -106,8 +114,6 @@ class SqliteLedger:
         self._inner = MemoryLedger(self._figures.held_elsewhere, self._looking)
         self._keeper: Keeper | None = None
         self._poll = SHORTEST_POLL
-        self._busy = False
-        self._later: list[Later] = []
         self._figures.prepare()
         survive_forks(self)
 
@@ -126,8 +132,7 @@ class SqliteLedger:
         keys = [level.key for level in shared]
         if len(set(keys)) < len(keys):
             raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
-        with self._lock:
-            self._check_open()
+        with self._alone():
             self._figures.bind(shared)
             now = self._clock.monotonic()
             return self._strictly(shared, partial(self._inner.open, account), partial(self._inner.close, account, now))
@@ -146,8 +151,7 @@ class SqliteLedger:
             for account in accounts:
                 self._inner.close(account, self._clock.monotonic())
 
-        with self._lock:
-            self._check_open()
+        with self._alone():
             return self._strictly(shared, partial(self._inner.open_shares, accounts, weights), undo)
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
@@ -159,10 +163,8 @@ class SqliteLedger:
         account = demand.account
         shared = shared_by(account)
         if not shared or is_stopped(demand):
-            with self._lock:
-                return self._inner.admit(demand, now, waiter)
-        with self._lock:
-            self._check_open()
+            return self._inner.admit(demand, now, waiter)
+        with self._alone():
             demand.day = self._figures.today()
             grant = self._strictly(
                 shared, partial(self._inner.admit, demand, now, waiter), partial(self._inner.refund, demand, now)
@@ -173,11 +175,10 @@ class SqliteLedger:
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter; harmless if it is forgotten already."""
-        with self._lock:
-            self._inner.withdraw(waiter, now)
-            shared = shared_by(waiter.demand.account)
-            if shared and not self._closed and self._figures.moves_otherwise(self._inner):
-                self._leniently(shared, partial(self._inner.review, now))
+        self._inner.withdraw(waiter, now)
+        shared = shared_by(waiter.demand.account)
+        if shared and not self._closed:
+            self._leniently(shared, do_nothing, acts_first=True)
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
@@ -206,48 +207,71 @@ class SqliteLedger:
 
     def close(self, account: Account, now: float) -> None:
         """Give back what the account still holds; `shutdown` closes the ledger itself."""
-        self._leniently(shared_by(account), partial(self._inner.close, account, now))
+        self._leniently(shared_by(account), partial(self._inner.close, account, now), acts_first=True)
 
     # --- operations on shared figures ---------------------------------------------------------------------------------
 
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Keep other threads out, and finalisers of this one; afterwards do what those wanted."""
+        if IN_HAND.later is not None:
+            raise StoreError(f"this thread is in the middle of a transaction; do not use {self.path} in a finaliser")
+        later: list[Callable[[], object]] = []
+        try:
+            with self._lock:
+                IN_HAND.later = later
+                try:
+                    yield
+                finally:
+                    self._figures.rollback()
+                    if self._closed:
+                        self._figures.close()
+                    elif self._keeper is None and self._is_needed():
+                        self._keeper = keeper_of(self, self._clock, self._wait())
+                    IN_HAND.later = None
+        finally:
+            for act in later:
+                act()
+
     def _strictly(self, shared: tuple[Account, ...], act: Callable[[], T], undo: Callable[[], object]) -> T:
         """Do something that must not happen unless it is written."""
-        if self._busy:
+        if self._closed:
             raise StoreError(
-                f"the ledger {self.path} is in the middle of something else; do not call it in a finaliser"
+                f"the ledger {self.path} was shut down; open another one, or shut it down after its contexts"
             )
-        self._busy = True
+        self._figures.load(shared)
+        result = self._figures.watch(shared, act)
         try:
-            self._figures.load(shared)
-            result = self._figures.watch(shared, act)
-            try:
-                self._figures.write(self._inner)
-            except StoreError:
-                self._figures.watch(shared, undo)
-                raise
-            return result
-        finally:
-            self._figures.rollback()
-            self._end()
+            self._figures.write(self._inner)
+        except StoreError:
+            self._figures.watch(shared, undo)
+            raise
+        return result
 
-    def _leniently(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> None:
-        """Do something that happens anyway, and write it now or later."""
+    def _leniently(
+        self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "", *, acts_first: bool = False
+    ) -> None:
+        """Do something that happens anyway, and write it now or later.
+
+        Args:
+            shared: The accounts that it may change.
+            act: What to do.
+            day: For which day it counts; the present one if empty.
+            acts_first: Whether it needs no fresh figures, so that the file is not used if nothing changes.
+        """
         if not shared:
             act()
             return
-        with self._lock:
-            if self._busy:
-                self._later.append(Later(shared, act, day))
+        if IN_HAND.later is not None:
+            IN_HAND.later.append(partial(self._leniently, shared, act, day, acts_first=acts_first))
+            return
+        with self._alone():
+            if not acts_first and not self._closed:
+                self._do(shared, act, day)
                 return
-            self._busy = True
-            try:
-                if self._closed:
-                    self._do_late(shared, act, day)
-                else:
-                    self._do(shared, act, day)
-            finally:
-                self._figures.rollback()
-                self._end()
+            self._figures.watch(shared, act, day)
+            if self._figures.is_changed or self._figures.moves_otherwise(self._inner):
+                self._do(shared, partial(self._inner.review, self._clock.monotonic()))
 
     def _do(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
         """Load, act, write; return whether it is written."""
@@ -269,28 +293,6 @@ class SqliteLedger:
             logger().error("ledger.unwritten", path=str(self.path), error=str(failure))
         return failure is None
 
-    def _do_late(self, shared: tuple[Account, ...], act: Callable[[], object], day: str) -> None:
-        """Act, and use the file once more if that changes anything."""
-        self._figures.watch(shared, act, day)
-        if self._figures.is_busy:
-            self._do((), do_nothing)
-            self._figures.close()
-
-    def _end(self) -> None:
-        """Do what finalisers wanted meanwhile, and see to it that somebody looks after what is left."""
-        self._busy = False
-        if self._later:
-            later = self._later.pop(0)
-            self._leniently(*later)
-        elif self._keeper is None and not self._closed and self._is_needed():
-            self._keeper = keeper_of(self, self._clock, self._wait())
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(
-                f"the ledger {self.path} was shut down; open another one, or shut it down after its contexts"
-            )
-
     # --- looking after it ---------------------------------------------------------------------------------------------
 
     def look_after(self) -> float | None:
@@ -299,19 +301,13 @@ class SqliteLedger:
         Returns:
             After how many seconds to come back; None if there is nothing to look after.
         """
-        with self._lock:
+        with self._alone():
             if self._closed or not self._is_needed():
                 self._keeper = None
                 return None
-            waiting = self._inner.waiting
-            shared = {level: None for account in waiting for level in shared_by(account)}
-            self._busy = True
-            try:
-                if not self._do(tuple(shared), partial(self._inner.review, self._clock.monotonic())):
-                    self._inner.tell_all()
-            finally:
-                self._figures.rollback()
-                self._end()
+            shared = {level: None for account in self._inner.waiting for level in shared_by(account)}
+            if not self._do(tuple(shared), partial(self._inner.review, self._clock.monotonic())):
+                self._inner.tell_all()
             self._poll = min(self._poll * 2, LONGEST_POLL)
             return self._wait()
 
@@ -334,7 +330,10 @@ class SqliteLedger:
 
         Calls still under way are settled all the same; nothing is admitted any more. Calling it twice is harmless.
         """
-        with self._lock:
+        if IN_HAND.later is not None:
+            IN_HAND.later.append(self.shutdown)
+            return
+        with self._alone():
             keeper, self._keeper = self._keeper, None
             if keeper is not None:
                 keeper.stop()
@@ -345,8 +344,6 @@ class SqliteLedger:
                     self._figures.leave()
                 except StoreError as error:
                     logger().error("ledger.unwritten", path=str(self.path), error=str(error))
-                finally:
-                    self._figures.close()
         if keeper is not None:
             keeper.join()
 
@@ -359,8 +356,8 @@ class SqliteLedger:
         self.shutdown()
 
     def __del__(self) -> None:
-        """Shut down a ledger that nobody shut down."""
-        if hasattr(self, "_later"):
+        """Shut down a ledger that nobody shut down; at the end of the process its lease ends by itself."""
+        if hasattr(self, "_keeper") and not self._closed and not sys.is_finalizing():
             self.shutdown()
 
     def before_fork(self) -> None:
