@@ -156,7 +156,8 @@ def a_run_answers_in_the_type_of_its_prompt(prompt: Prompt[Report], template: Pr
     assert_type(result.stop, Stop | None)
     assert_type(result.usage, Usage)
     assert_type(result.cost, Decimal | None)
-    assert_type(run(template, model="local"), RunResult[Report])
+    assert_type(run(template, model="local", fallback=("openai:gpt-5-mini",), breakers=None), RunResult[Report])
+    assert_type(result.answered_by, tuple[str, ...])
 
 
 async def so_does_an_async_one(prompt: Prompt[Report], model: Model) -> None:
