@@ -198,7 +198,7 @@ def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger |
             "a contained block inside another one has the hooks, the circuit breaker and the ledger of the outer one; "
             "say pipeline=..., circuit_breaker=... and ledger=... there"
         )
-    return outer.context.child(terms.limits, on_event=terms.on_event)
+    return outer.context.child(terms.limits, carve=False, on_event=terms.on_event)
 
 
 def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
