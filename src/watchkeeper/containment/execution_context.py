@@ -3,14 +3,14 @@
 It admits or stops before anything is spent, in one atomic decision; runs the work with its time-out and cancellation;
 settles what it really cost, whatever became of it; and records it. A stop latches: after it nothing runs but a landing
 turn. Contexts form a tree: a child has ceilings of its own and is bound by those above it. A context that is closed
-leaves nothing behind. The decision itself is made in `admission.decide`.
+leaves nothing behind. What decides is `admission.decide`; the `wrap_*` and `call_*` of the seed stand in `faces`.
 """
 
 from __future__ import annotations
 
 import itertools
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -23,9 +23,10 @@ from watchkeeper.containment.blocking import UnrunCoroutineError, refuse_corouti
 from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Work
 from watchkeeper.containment.carving import check_weights
 from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
+from watchkeeper.containment.config import ChainMetadata, ExecutionConfig
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
+from watchkeeper.containment.faces import SeedFaces
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.guards import Entry, Guards
@@ -39,7 +40,6 @@ from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.shared_account import account_above
 from watchkeeper.containment.snapshot import ContextSnapshot
 from watchkeeper.containment.waiting import block_for_turn, wait_turn
-from watchkeeper.containment.wrapping import CostOf, metered, plain, with_ticket, wrapped
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -60,7 +60,7 @@ ONE_CALL: Final = Limits(
 )
 
 
-class ExecutionContext:
+class ExecutionContext(SeedFaces):
     """The gate of one run, chain or request.
 
     Use it as a context manager, or close it yourself.
@@ -322,60 +322,6 @@ class ExecutionContext:
         Nothing is reserved, and nothing is latched if they do not.
         """
         return not isinstance(decide(Demand(self._account, request), self._clock.monotonic()), Exhausted)
-
-    # --- the seed's faces ---------------------------------------------------------------------------------------------
-
-    def wrap_llm_call(self, fn: Callable[..., Any], options: WrapOptions | None = None) -> Decision:
-        """Make a model call under the chain's limits and return only the decision; `call_llm` returns the result too.
-
-        Args:
-            fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs.
-            options: Label, cost hint, time-out and retry policy.
-        """
-        return self.call_llm(fn, options).decision
-
-    def wrap_tool_call(self, fn: Callable[..., Any], options: WrapOptions | None = None) -> Decision:
-        """Make a tool call under the chain's limits and return only the decision; `call_tool` returns its result."""
-        return self.call_tool(fn, options).decision
-
-    def call_llm(
-        self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make a model call under the chain's limits.
-
-        Args:
-            fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs. It can say
-                what it costs with ``ticket.charge(usd)`` and see on ``ticket.cancellation`` that it should stop.
-            options: Label, cost hint, time-out and retry policy. The hint is reserved before the call, and charged
-                unless the call says better; what callables spend beyond their hints can exceed the ceiling.
-            cost_of: Says what the call cost, in dollars, from its result.
-
-        Returns:
-            The decision with the result or the error; nothing is ever run a second time to get at them.
-
-        Raises:
-            TypeError: If ``fn`` is a coroutine function, or returns a coroutine.
-            ConfigurationError: If the context is closed.
-        """
-        return self.call(wrapped("llm", options), plain(fn), metered(cost_of, options))
-
-    def call_tool(
-        self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make a tool call under the chain's limits; all else as in `call_llm`."""
-        return self.call(wrapped("tool", options), plain(fn), metered(cost_of, options))
-
-    async def acall_llm(
-        self, fn: Callable[..., Awaitable[T]], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make an async model call under the chain's limits; it is cancelled when its time is over. See `call_llm`."""
-        return await self.acall(wrapped("llm", options), with_ticket(fn), metered(cost_of, options))
-
-    async def acall_tool(
-        self, fn: Callable[..., Awaitable[T]], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make an async tool call under the chain's limits; it is cancelled when its time is over. See `call_llm`."""
-        return await self.acall(wrapped("tool", options), with_ticket(fn), metered(cost_of, options))
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
