@@ -593,13 +593,18 @@ class TestLife:
 
     def test_an_abort_waits_for_no_file(self, join: Join) -> None:
         ledger = join(busy_seconds=60)
-        account = opened(ledger)
+        account = opened(ledger, max_cost_usd=1)
+        child = Account(ceilings(max_cost_usd="$0.60"), account, carves=True)
+        ledger.open(child)
+        assert rows(ledger, "SELECT cost_nanos FROM reserved") == [(60 * CENT,)]
         with held_by_another(ledger.path):
             blocked = threading.Thread(target=lambda: ledger.admit(Demand(account, costing(0)), 0.0))
             blocked.start()
-            assert ledger.latch(account, Stop("aborted", "caller", "enough"), False, 0.0)
+            assert ledger.latch(child, Stop("aborted", "caller", "enough"), False, 0.0)
+            assert ledger.latch(account, Stop("aborted", "caller", "enough"), True, 0.0)
             assert blocked.is_alive()
         blocked.join()
+        until_other_thread(lambda: rows(ledger, "SELECT * FROM reserved") == [])  # what was carved is back
 
     def test_a_refusal_after_a_stop_needs_no_file(self, join: Join) -> None:
         ledger = join()

@@ -56,6 +56,7 @@ class Figures:
 
     __slots__ = (
         "_accounts",
+        "_aside",
         "_clock",
         "_dirty",
         "_file",
@@ -96,6 +97,7 @@ class Figures:
         self._dirty: set[str] = set()
         self._masks: dict[str, int] = {}
         self._others: dict[str, Held] = {}
+        self._aside: list[tuple[str, list[int]]] = []
         self._renewed_at = -math.inf
         self._now = self._clock.now()
 
@@ -119,12 +121,12 @@ class Figures:
     @property
     def is_busy(self) -> bool:
         """Whether something is held or has yet to be written."""
-        return bool(self._held or self._unwritten or self._dirty)
+        return bool(self._held or self.is_changed)
 
     @property
     def is_changed(self) -> bool:
         """Whether something has yet to be written."""
-        return bool(self._unwritten or self._dirty)
+        return bool(self._unwritten or self._dirty or self._aside)
 
     def today(self) -> str:
         """Return the present day, in UTC."""
@@ -154,6 +156,8 @@ class Figures:
             now = self._now = self._clock.now()  # not before: others may have kept us waiting
             self._file.bury(now.timestamp(), self._holder)
             with self.looking:
+                while self._aside:
+                    self._note_held(*self._aside.pop())
                 for level in shared:
                     self._load_one(level, now)
 
@@ -186,6 +190,17 @@ class Figures:
                 for level, settled, reserved, unpriced in before:
                     self._note(level, settled, reserved, unpriced, day)
 
+    def watch_aside(self, shared: tuple[Account, ...], act: Callable[[], T]) -> T:
+        """Do something that only gives back, whoever uses the file now; it is noted with what follows."""
+        with self.looking:
+            before = [(level, level.reserved.copy()) for level in shared]
+            result = act()
+            for level, reserved in before:
+                if level.reserved != reserved:
+                    change = [new - old for new, old in zip(level.reserved, reserved, strict=True)]
+                    self._aside.append((str(level.key), change))
+        return result
+
     def _note(self, level: Account, settled: list[int], reserved: list[int], unpriced: bool, day: str) -> None:
         name = str(level.key)
         if level.settled != settled or level.unpriced != unpriced:
@@ -197,13 +212,16 @@ class Figures:
             if not in_window(level, booked, self._now):
                 level.settled[:], level.unpriced = settled, unpriced
         if level.reserved != reserved:
-            held = self._held.setdefault(name, list(NOTHING))
-            for count, (new, old) in enumerate(zip(level.reserved, reserved, strict=True)):
-                # A copy of a process never held what it gives back for its parent, nor a closed ledger what comes late.
-                held[count] = max(held[count] + new - old, 0)
-            if not any(held):
-                del self._held[name]
-            self._dirty.add(name)
+            self._note_held(name, [new - old for new, old in zip(level.reserved, reserved, strict=True)])
+
+    def _note_held(self, name: str, changes: list[int]) -> None:
+        held = self._held.setdefault(name, list(NOTHING))
+        for count, change in enumerate(changes):
+            # A copy of a process never held what it gives back for its parent, nor a closed ledger what comes late.
+            held[count] = max(held[count] + change, 0)
+        if not any(held):
+            del self._held[name]
+        self._dirty.add(name)
 
     def is_past(self, shared: Iterable[Account], day: str) -> bool:
         """Return whether a day counts no longer for one of the accounts."""
@@ -267,6 +285,7 @@ class Figures:
         self._unwritten.clear()
         self._held.clear()
         self._dirty.clear()
+        self._aside.clear()
         self._masks.clear()
 
     def rollback(self) -> None:

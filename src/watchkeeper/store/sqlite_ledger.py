@@ -195,15 +195,17 @@ class SqliteLedger:
         self._leniently(shared_by(demand.account), act, demand.day)
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
-        """Put a stop on an account unless there is one; stops hold in this process only.
+        """Put a stop on an account unless there is one; stops hold in this process only, and wait for no file.
 
-        It waits for the file only where the account has carved something that it may have to give back.
+        What the account has carved and need not keep comes back; the ledger's own thread writes that.
         """
         if not account.claims:
             return self._inner.latch(account, stop, work_only, now)
-        put: list[bool] = []
-        self._leniently(shared_by(account), lambda: put.append(self._inner.latch(account, stop, work_only, now)))
-        return any(put)
+        put = self._figures.watch_aside(shared_by(account), partial(self._inner.latch, account, stop, work_only, now))
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.wake()
+        return put
 
     def close(self, account: Account, now: float) -> None:
         """Give back what the account still holds; `shutdown` closes the ledger itself."""
@@ -382,7 +384,8 @@ def shared_by(account: Account) -> tuple[Account, ...]:
 def is_stopped(demand: Demand) -> bool:
     """Return whether a call is refused whatever the figures are."""
     return any(
-        level.stop is not None or (level.work_stop is not None and not demand.landing) for level in demand.account.chain
+        level.barred is not None or (level.work_stop is not None and not demand.landing)
+        for level in demand.account.chain
     )
 
 

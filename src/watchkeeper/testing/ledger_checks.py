@@ -296,6 +296,32 @@ def check_landing(ledger: Ledger) -> None:
     admitted(ledger, parent, costing(0))
 
 
+def check_carving(ledger: Ledger) -> None:
+    """What a child carves is nobody else's until it is closed or stopped for good; what it spends is counted once."""
+    parent = opened(ledger, max_cost_usd=1)
+    child = Account(ceilings(max_cost_usd="$0.60"), parent, carves=True)
+    expect("room for it", ledger.open(child), None)
+    expect("carved", parent.reserved[COST], 60 * CENT)
+    expect("the rest", type(asked(ledger, parent, costing(50 * CENT))[1]), Waits)
+    ledger.settle(admitted(ledger, child, costing(60 * CENT)), Charge(cost_nanos=20 * CENT), False, 0.0)
+    expect("spent and still carved", (parent.settled[COST], parent.reserved[COST]), (20 * CENT, 40 * CENT))
+    last = admitted(ledger, child, costing(30 * CENT))
+    ledger.latch(child, Stop("aborted", "caller", "enough"), False, 0.0)
+    expect("held by the last call of a stopped child", parent.reserved[COST], 30 * CENT)
+    ledger.settle(last, Charge(cost_nanos=30 * CENT), False, 0.0)
+    ledger.close(child, 0.0)
+    expect("in the end", (parent.settled[COST], tuple(parent.reserved)), (50 * CENT, NOTHING))
+    shares = [Account(ceilings(), parent, carves=True) for _ in range(2)]
+    expect("shares", ledger.open_shares(shares, [3, 2]), [None, None])
+    expect("by weight", [share.tops[COST] for share in shares], [30 * CENT, 20 * CENT])
+    late = Account(ceilings(max_cost_usd=1), parent, carves=True)
+    stop = ledger.open(late)
+    expect("a child for which nothing is left", stop and stop.reason, "budget_exceeded")
+    for share in shares:
+        ledger.close(share, 0.0)
+    expect("when all are closed", tuple(parent.reserved), NOTHING)
+
+
 def check_waiting(ledger: Ledger) -> None:
     """Who waits for others is told when they give back; who has withdrawn is not; who waits for nobody is refused."""
     account = opened(ledger, max_cost_usd=1)
@@ -352,6 +378,7 @@ CHECKS: Final[Sequence[Callable[[Ledger], None]]] = (
     check_deadline,
     check_tree,
     check_landing,
+    check_carving,
     check_waiting,
     check_figures_add_up,
 )

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from watchkeeper.containment.account import COST, NOTHING, TOTAL_TOKENS
+from watchkeeper.containment.account import COST, NOTHING, TOTAL_TOKENS, Account
 from watchkeeper.containment.admission import Waits
 from watchkeeper.containment.call import CallRequest
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.containment.ledger import Ledger
 from watchkeeper.core.limits import Landing
+from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.ledger_checks import (
     CENT,
     Executions,
     admitted,
     asked,
+    ceilings,
     costing,
     expect,
     opened,
@@ -94,6 +96,21 @@ def check_shared_landing(join: JoinLedger) -> None:
     admitted(two, yours, costing(0))
 
 
+def check_shared_carving(join: JoinLedger) -> None:
+    """What a child of one carves is kept from the others too, until it is closed or stopped for good."""
+    one, two = join("carving"), join("carving")
+    mine, yours = opened(one, max_cost_usd=1), opened(two, max_cost_usd=1)
+    for end in ("close", "latch"):
+        child = Account(ceilings(max_cost_usd="$0.60"), mine, carves=True)
+        expect("room for it", one.open(child), None)
+        expect("while it is carved", type(asked(two, yours, costing(50 * CENT))[1]), Waits)
+        if end == "latch":
+            one.latch(child, Stop("aborted", "caller", "enough"), False, 0.0)
+        one.close(child, 0.0)
+        two.refund(admitted(two, yours, costing(50 * CENT)), 0.0)
+    expect("nothing stays reserved", tuple(yours.reserved), NOTHING)
+
+
 def check_shared_races(join: JoinLedger) -> None:
     """Threads of several ledgers race for one ceiling; exactly as many calls run, and not a cent more is spent."""
     ledgers = [join("races") for _ in range(4)]
@@ -116,5 +133,6 @@ SHARED_CHECKS: Final[Sequence[Callable[[JoinLedger], None]]] = (
     check_shared_reservations,
     check_shared_ceilings,
     check_shared_landing,
+    check_shared_carving,
     check_shared_races,
 )
