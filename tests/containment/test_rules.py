@@ -2,7 +2,7 @@
 
 The model knows nothing of threads, tasks or timers. It is the rules as one would tell them: `Book` is what a context
 may spend and has spent, `Model` what happens to calls. Hypothesis drives both through admissions, successes, failures,
-charges, passing time, aborts, children and closings, and compares them after every step.
+charges, hooks, a breaker, passing time, aborts, children and closings, and compares them after every step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.containment.gates import dollars, gate_with, settle, unlimited
+from tests.containment.gates import dollars, settle, unlimited
 from watchkeeper.containment.account import TOOL_CALLS
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
+from watchkeeper.containment.circuit_breaker import CircuitBreaker
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.pipeline import ShieldPipeline
+from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 
@@ -66,8 +69,8 @@ class Book:
 
     def abort_reason(self) -> str | None:
         """What ended it, or else why its newest call was the last of its kind."""
-        last = self.newest.expected if self.newest else None
-        return self.found_stop() or ("provider_error" if last == (Decision.HALT, "provider_error") else None)
+        reason = self.newest.expected[1] if self.newest and self.newest.expected else None
+        return self.found_stop() or (reason if reason in CALL_STOPS else None)
 
     def latch(self, reason: str) -> None:
         if self.stop is None:
@@ -87,7 +90,9 @@ class Call:
     tool: bool
     mode: Mode
     timeout: float | None
+    mood: Decision | None = None
     until: float = FOREVER
+    generation: int = 0
     state: Literal["waiting", "told", "running", "over"] = "waiting"
     expected: tuple[Decision, str | None] | None = None
 
@@ -100,11 +105,49 @@ class Call:
         return {"cents": self.cents, "retries": int(self.mode == "wrapped")}
 
 
+class Circuit:
+    """A breaker: two failures in a row keep calls away for five seconds, then one may try."""
+
+    def __init__(self) -> None:
+        self.state: Literal["closed", "open", "trying"] = "closed"
+        self.failures = self.generation = 0
+        self.open_until = 0.0
+        self.probe: Call | None = None
+
+    def move(self, state: Literal["closed", "open", "trying"]) -> None:
+        self.state, self.failures, self.probe = state, 0, None
+        self.generation += 1
+
+    def lets_pass(self, call: Call, now: float) -> bool:
+        if self.state == "open" and now >= self.open_until:
+            self.move("trying")
+        if self.state == "open" or self.probe is not None:
+            return False
+        if self.state == "trying":
+            self.probe = call
+        call.generation = self.generation
+        return True
+
+    def hear(self, call: Call, now: float, *, failed: bool | None) -> None:
+        if call.generation != self.generation:
+            return
+        if failed is None:
+            self.probe = None
+        elif not failed and self.state == "trying":
+            self.move("closed")
+        else:
+            self.failures = self.failures + 1 if failed else 0
+            if failed and (self.state == "trying" or self.failures == 2):
+                self.move("open")
+                self.open_until = now + 5
+
+
 class Model:
     """The rules."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.circuit = Circuit()
         self.books: list[Book] = []
         self.calls: list[Call] = []
 
@@ -129,13 +172,19 @@ class Model:
                     verdict = "wait"
         return verdict
 
-    def ask(self, call: Call) -> None:
+    def ask(self, call: Call) -> bool:
+        """Ask for admission; return whether a refusal is news for those who wait."""
         verdict = self.verdict(call)
         if verdict == "wait":
             call.state = "waiting"
-            return
+            return False
         call.book.newest = call
-        if verdict == "admit":
+        if verdict == "admit" and (call.mood or not self.circuit.lets_pass(call, self.now)):
+            reason = f"policy_{call.mood.lower()}" if call.mood else "circuit_open"
+            call.state, call.expected = "over", (call.mood or Decision.HALT, reason)
+            call.book.events.append(reason)
+            return True
+        elif verdict == "admit":
             call.state = "running"
             call.until = min(call.book.deadline, FOREVER if call.timeout is None else self.now + call.timeout)
             for book in call.book.chain():
@@ -147,27 +196,31 @@ class Model:
             call.state, call.expected = "over", (Decision.HALT, verdict)
             if not call.book.found_stop():
                 call.book.latch(verdict)
+                return True
+        return False
 
     def start(self, call: Call) -> None:
         self.calls.append(call)
-        self.ask(call)
-        if call.state != "running":
+        if self.ask(call):
             self.go_on()
 
     def go_on(self) -> None:
         """Those who wait ask again once they need not wait any longer, in the order in which they came to know."""
         told: list[Call] = []
-        while True:
-            for call in self.calls:
+        news = True
+        while news or told:
+            for call in self.calls if news else ():
                 if call.state == "waiting" and self.verdict(call) != "wait":
                     call.state = "told"
                     told.append(call)
-            if not told:
-                return
-            self.ask(told.pop(0))
+            if news := bool(told):
+                asking = told.pop(0)
+                self.ask(asking)
+                news = asking.state != "waiting"
 
-    def settle(self, call: Call, cents: int | None, *, failed: bool) -> None:
+    def settle(self, call: Call, cents: int | None, *, failed: bool, heard: bool | None = None) -> None:
         call.state = "over"
+        self.circuit.hear(call, self.now, failed=heard)
         for book in call.book.chain():
             book.held.subtract(call.sets_aside())
             book.used["cents"] += call.cents if cents is None else cents
@@ -183,7 +236,7 @@ class Model:
             call.expected = (Decision.RETRY, reason)
 
     def end(self, call: Call, cents: int | None, *, failed: bool) -> None:
-        self.settle(call, cents, failed=failed)
+        self.settle(call, cents, failed=failed, heard=failed)
         if failed:
             self.fail(call, None)
         else:
@@ -194,17 +247,20 @@ class Model:
         self.now += seconds
         over = [call for call in self.calls if call.state == "running" and call.until <= self.now]
         for call in sorted(over, key=lambda call: call.until):
-            self.settle(call, None, failed=True)
-            if call.until < call.book.deadline:
+            own = call.until < call.book.deadline
+            self.settle(call, None, failed=True, heard=own or None)
+            if own:
                 self.fail(call, "call_timeout")
             else:
                 call.book.latch("timeout")
                 call.expected = (Decision.HALT, call.book.found_stop())
-        self.go_on()
+        if over or any(call.state == "waiting" and call.book.deadline <= self.now for call in self.calls):
+            self.go_on()
 
     def abort(self, book: Book) -> None:
-        self.cancel(book)
-        self.go_on()
+        if not book.aborted and not book.closed:
+            self.cancel(book)
+            self.go_on()
 
     def cancel(self, top: Book) -> None:
         """Everything in and below a book ends, and says that it was aborted, once."""
@@ -226,6 +282,9 @@ class Model:
             if call.state == "waiting" and call.book is book:
                 call.state, call.expected, book.newest = "over", (Decision.HALT, "aborted"), call
         self.go_on()
+
+
+CALL_STOPS: Final = ("provider_error", "circuit_open", "policy_halt", "policy_quarantine")
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -255,6 +314,7 @@ CEILINGS: Final = st.fixed_dictionaries(
         "retries": st.integers(0, 4),
     },
 )
+MOODS: Final = [None] * 8 + [said for said in Decision if said is not Decision.ALLOW]
 TIMES: Final = st.none() | st.integers(1, 12)
 
 
@@ -268,6 +328,18 @@ def limits_of(ceilings: dict[str, int], seconds: int | None) -> dict[str, Any]:
     return limits
 
 
+class Moods:
+    """A hook that says of each call what the test wants it to say."""
+
+    def __init__(self) -> None:
+        self.of: dict[str | None, Decision | None] = {}
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        return self.of[ctx.tool_name]
+
+    before_tool_call = before_llm_call
+
+
 class Gate(RuleBasedStateMachine):
     """The gate and its model, side by side."""
 
@@ -276,6 +348,7 @@ class Gate(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = TestClock()
         self.model = Model()
+        self.moods = Moods()
         self.contexts: list[ExecutionContext] = []
         self.works: list[Work] = []
         self.tasks: list[asyncio.Task[Outcome[Any]]] = []
@@ -288,7 +361,12 @@ class Gate(RuleBasedStateMachine):
 
     @initialize(ceilings=CEILINGS, seconds=TIMES)
     def open(self, ceilings: dict[str, int], seconds: int | None) -> None:
-        self.contexts.append(gate_with(self.clock, **limits_of(ceilings, seconds)))
+        pipeline = ShieldPipeline(
+            pre_dispatch=self.moods, tool_dispatch=self.moods, on_error_policy=Decision.ALLOW, clock=self.clock
+        )
+        breaker = CircuitBreaker(2, 5.0, clock=self.clock)
+        limits = unlimited(**limits_of(ceilings, seconds))
+        self.contexts.append(ExecutionContext(limits, pipeline, circuit_breaker=breaker, clock=self.clock))
         self.model.books.append(Book(ceilings, deadline=seconds or FOREVER))
 
     @precondition(lambda self: len(self.contexts) < 5)
@@ -314,13 +392,16 @@ class Gate(RuleBasedStateMachine):
         mode: Mode = data.draw(st.sampled_from(["plain", "repeat", "wrapped"]))
         request = CallRequest(
             "tool" if tool else "llm",
+            f"call {len(self.works)}",
             estimate=Estimate(input_nanos=cents * CENT),
             timeout=timeout,
             retry=mode == "repeat",
             spends_retry_on_error=mode == "wrapped",
         )
         work = Work(self.loop.create_future())
-        call = Call(self.model.books[where], cents, tool, mode, timeout)
+        mood = data.draw(st.sampled_from(MOODS))
+        self.moods.of[request.operation_name] = mood
+        call = Call(self.model.books[where], cents, tool, mode, timeout, mood)
         task = self.loop.create_task(self.contexts[where].acall(request, work))
         self.let_run()
         if call.book.closed:
