@@ -13,7 +13,7 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from watchkeeper.containment.account import CEILINGS, COST, STEPS, Account, Claim
 from watchkeeper.containment.admission import Waits
@@ -58,7 +58,7 @@ def check_weights(weights: Mapping[str, float]) -> None:
     if not weights:
         raise LimitsError("there is nobody to split between; give weights by name, for example {'a': 3, 'b': 1}")
     for name, weight in weights.items():
-        given: object = weight
+        given = cast("object", weight)
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
             raise LimitsError(f"the weight of {name!r} is {given!r}; it must be a finite number above zero")
 

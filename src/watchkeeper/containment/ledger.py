@@ -123,9 +123,9 @@ class MemoryLedger:
     def open(self, account: Account) -> Stop | None:
         """Carve what the account wishes, and keep one step for its landing turn."""
         with self._lock:
-            carves = account.carves and len(account.chain) > 1
-            wishes = wishes_of(account) if carves else {}
-            return self._open(account, wishes, left_of(account.chain[1]) if wishes else {})
+            above = account.chain[1:]
+            wishes = wishes_of(account) if account.carves and above else {}
+            return self._open(account, wishes, left_of(above[0]) if wishes else {})
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Carve all shares from one look at what the parent has left."""
@@ -205,7 +205,8 @@ class MemoryLedger:
                 for level in chain:
                     level.settled[RETRIES] += 1
             book(chain, charge, 1)
-            move_claims(demand.account)
+            if demand.account.claims:
+                move_claims(demand.account)
             if self._waiters.listed:
                 self._waiters.review(now)
 
@@ -259,7 +260,8 @@ class MemoryLedger:
             self._set_hold(account, NOTHING)
         elif demand.hold is not None:
             self._set_hold(account, demand.hold)
-        move_claims(account)
+        if account.claims:
+            move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
         """Give back what is set aside for a call."""
