@@ -20,11 +20,13 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.runtime.backoff import MAX_ATTEMPTS
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, RunStarted, TextDelta
-from watchkeeper.runtime.model_line import services_of
-from watchkeeper.runtime.plan import PricedModel
+from watchkeeper.runtime.model_line import ModelLine, services_of
+from watchkeeper.runtime.plan import PricedModel, RunPlan
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.tools.tool import tool
 
@@ -292,6 +294,27 @@ async def test_the_last_turn_may_be_taken_by_another_model() -> None:
     result = await play(agent(step), first, Limits(max_turns=2), fallback=[model("two", [DONE])])
     assert (reason(result), result.partial) == ("turn_limit_exceeded", Report(1))
     assert [replied.landing for replied in events(result, ModelReplied)] == [False, True]
+
+
+def test_a_model_beside_the_line_gives_its_place_back_to_it() -> None:
+    """The one that an escalation went on with may be replaced by the first one, the cheaper one may not."""
+    one, two, other = model("one", []), model("two", []), PricedModel(model("other", []), None)
+    fallback = (PricedModel(two, None),)
+    prompt = Prompt(agent()).render()
+    escalated = ModelLine(
+        RunPlan(prompt, one, None, fallback=fallback, escalations={"x": other}), Limits(), Transcript()
+    )
+    degraded = ModelLine(RunPlan(prompt, one, None, fallback=fallback, cheaper=other), Limits(), Transcript())
+    found: list[str] = []
+    for line in (escalated, degraded):
+        beside = line.named(other.model)
+        assert beside is not None
+        line.take_over(beside)
+        line.begin_turn()
+        taking_over = line.find(lambda _: True)
+        assert taking_over is not None
+        found.append(taking_over.label)
+    assert found == ["of-one:one", "of-two:two"]
 
 
 # --- what it is asked ------------------------------------------------------------------------------------------------

@@ -153,7 +153,9 @@ class ModelLine:
             named = self.plan.cheaper
             return [place for place, each in enumerate(self.models) if named is not None and each.model is named.model]
         count = 1 + len(self.plan.fallback)
-        first = self.in_use.place if self.in_use.place < count else 0
+        first = self.in_use.place
+        if first >= count:  # not of the line: after the cheaper model no dearer one that a hook would not have
+            return list(range(1 if self.in_use.degraded else 0, count))
         return [place % count for place in range(first + 1, first + count)]
 
     def _holds(self, candidate: ModelInUse) -> bool:
