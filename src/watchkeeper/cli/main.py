@@ -16,7 +16,6 @@ import typer
 
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
-from watchkeeper.cli.accounts import show_accounts
 from watchkeeper.cli.console import complain, error_console, make_console
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
@@ -145,6 +144,8 @@ def account_command(
     as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
 ) -> None:
     """Show what accounts have used today and this month (UTC), and what runs hold right now."""
+    from watchkeeper.cli.accounts import show_accounts
+
     show_accounts(name, ledger, as_json=as_json)
 
 

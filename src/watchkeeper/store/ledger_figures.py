@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from watchkeeper.containment.account import NOTHING, Account
+from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.ledger import MemoryLedger
 from watchkeeper.core.account_limit import Period, period_days
 from watchkeeper.core.clock import Clock
@@ -306,6 +307,19 @@ class Figures:
             self._file.rollback()
             self._file.close()
             raise
+
+
+def shared_by(account: Account) -> tuple[Account, ...]:
+    """Return the accounts of a chain that other processes may use too."""
+    return tuple(level for level in account.chain if level.key is not None)
+
+
+def is_stopped(demand: Demand) -> bool:
+    """Return whether a call is refused whatever the figures are."""
+    return any(
+        level.barred is not None or (level.work_stop is not None and not demand.landing)
+        for level in demand.account.chain
+    )
 
 
 def window(level: Account, now: datetime) -> tuple[str, str]:

@@ -9,16 +9,14 @@ of another program or another version is refused and left as it is.
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from watchkeeper.core.errors import StoreError
 from watchkeeper.store.schema import share
-
-if TYPE_CHECKING:
-    import sqlite3
 
 APPLICATION_ID: Final = 0x574B4C47
 """What SQLite keeps in the file's head to say whose it is: ``WKLG``."""
@@ -148,8 +146,6 @@ class LedgerFile:
 
         A connection that cannot even do that is let go; the next transaction opens another.
         """
-        import sqlite3
-
         try:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -257,8 +253,6 @@ def failures_named(path: Path) -> Generator[None]:
     Raises:
         StoreError: For every error of the file or the disk.
     """
-    import sqlite3
-
     try:
         yield
     except (sqlite3.Error, OSError, OverflowError) as error:
@@ -275,8 +269,6 @@ def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
         OSError: If its folder cannot be made.
         StoreError: If it is not the file of a ledger, or was written by another version.
     """
-    import sqlite3
-
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     try:

@@ -29,7 +29,7 @@ from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.logs import logger
 from watchkeeper.core.quantities import duration
 from watchkeeper.core.stop import Stop
-from watchkeeper.store.ledger_figures import Figures
+from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
 from watchkeeper.store.ledger_forks import survive_forks
 from watchkeeper.store.ledger_keeper import Keeper
@@ -106,7 +106,7 @@ class SqliteLedger:
         lease = duration(lease_seconds, "lease_seconds").total_seconds()
         busy = duration(busy_seconds, "busy_seconds").total_seconds()
         self.path = ledger_path(path).absolute()
-        self._closed = False
+        self._closed = True
         self._clock = clock
         self._lock = threading.RLock()
         self._looking = threading.RLock()
@@ -115,6 +115,7 @@ class SqliteLedger:
         self._keeper: Keeper | None = None
         self._poll = SHORTEST_POLL
         self._figures.prepare()
+        self._closed = False
         survive_forks(self)
 
     # --- the port -----------------------------------------------------------------------------------------------------
@@ -374,19 +375,6 @@ class SqliteLedger:
             self._figures.start_over()
         self._looking.release()
         self._lock.release()
-
-
-def shared_by(account: Account) -> tuple[Account, ...]:
-    """Return the accounts of a chain that other processes may use too."""
-    return tuple(level for level in account.chain if level.key is not None)
-
-
-def is_stopped(demand: Demand) -> bool:
-    """Return whether a call is refused whatever the figures are."""
-    return any(
-        level.barred is not None or (level.work_stop is not None and not demand.landing)
-        for level in demand.account.chain
-    )
 
 
 def keeper_of(ledger: SqliteLedger, clock: Clock, first: float) -> Keeper:
