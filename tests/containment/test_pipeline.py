@@ -132,7 +132,9 @@ async def nobody() -> Decision:
 
 
 @pytest.mark.parametrize("method", EVERY)
-@pytest.mark.parametrize("said", [ValueError("broken"), True, "ALLOW!", 0, nobody], ids=["raises", "True", "text", "0", "coroutine"])
+@pytest.mark.parametrize(
+    "said", [ValueError("broken"), True, "ALLOW!", 0, nobody], ids=["raises", "True", "text", "0", "coroutine"]
+)
 def test_a_hook_that_raises_or_answers_nonsense_is_recorded_and_counts_as_halt(method: str, said: Any) -> None:
     after = Says(None)
     pipeline = everywhere(Says(said), after)
