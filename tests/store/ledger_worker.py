@@ -104,7 +104,7 @@ def main() -> None:
     if what == "hold":
         hold(SqliteLedger(path, lease_seconds=float(number)), lambda text: print(text, flush=True))
         return
-    with SqliteLedger(path, busy_seconds=60) as ledger:
+    with SqliteLedger(path, busy_seconds=60, lease_seconds=2.0) as ledger:
         print("ready", flush=True)
         sys.stdin.readline()
         print(json.dumps(race(ledger, random.Random(int(number)))), flush=True)

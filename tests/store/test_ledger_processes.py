@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.containment.gates import until_other_thread
 from tests.store.ledger_worker import CENT, context
 from watchkeeper.containment.call import CallRequest
 from watchkeeper.containment.decision import Decision
@@ -75,6 +77,38 @@ def test_ten_processes_never_spend_a_cent_more_than_one_ceiling(raced: list[dict
     spent = total(raced, "spent", name)
     assert spent <= 500 * CENT
     assert spent > 470 * CENT  # and come as near to it as their calls allow
+
+
+def test_processes_that_are_killed_at_any_moment_leave_a_sound_ledger_to_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    with ExitStack() as stack:
+        workers = [stack.enter_context(worker("race", str(path), str(seed))) for seed in range(6)]
+        assert [line_of(process) for process in workers] == ["ready"] * 6
+        for process in workers:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        connection = sqlite3.connect(path, timeout=60)
+        for doomed, steps in zip(workers[:3], (20, 150, 300), strict=True):
+            until_other_thread(lambda steps=steps: used(connection, "steps") >= steps)  # type: ignore[misc]
+            doomed.kill()
+        survived = [json.loads(line_of(process)) for process in workers[3:]]
+        assert used(connection, "steps") == 500
+        assert 0 < total(survived, "ran", "steps") <= 500
+        (spent,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'cost'").fetchone()
+        assert 470 * CENT < spent <= 500 * CENT
+        assert spent >= total(survived, "spent", "cost")
+        connection.close()
+    with SqliteLedger(path) as ledger, context(ledger, "account"):
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT * FROM reserved").fetchall() == []
+        connection.close()
+
+
+def used(connection: sqlite3.Connection, name: str) -> int:
+    """Return the steps that are booked under a name."""
+    row = connection.execute("SELECT steps FROM settled WHERE name = ?", (name,)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def test_a_process_that_is_killed_leaks_nothing_once_its_lease_is_over(tmp_path: Path) -> None:
