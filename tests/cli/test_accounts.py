@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import CommandLine
+from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 
 def test_runs_under_an_account_are_counted_and_shown(cli: CommandLine, tmp_path: Path) -> None:
@@ -35,6 +36,11 @@ def test_an_account_that_nobody_used_is_an_error_that_says_which_there_are(cli: 
     unknown = cli("account", "team-b")
     assert unknown.code == 2
     assert "has no account 'team-b'; accounts: team-a" in " ".join(unknown.err.split())
+
+
+def test_a_ledger_without_accounts_says_so(cli: CommandLine, tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "empty.db").shutdown()
+    assert "no accounts in" in cli("account", "--ledger", tmp_path / "empty.db").out
 
 
 def test_a_run_without_an_account_makes_no_ledger(

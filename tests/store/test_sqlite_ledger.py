@@ -36,8 +36,18 @@ from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.ledger_file import APPLICATION_ID, LedgerFile, ledger_path
 from watchkeeper.store.sqlite_ledger import SqliteLedger
-from watchkeeper.testing.ledger_checks import CENT, CHECKS, admitted, asked, ceilings, costing, opened, reason
-from watchkeeper.testing.shared_ledger_checks import SHARED_CHECKS, JoinLedger
+from watchkeeper.testing.ledger_checks import (
+    CENT,
+    CHECKS,
+    admitted,
+    asked,
+    ceilings,
+    check_ledger,
+    costing,
+    opened,
+    reason,
+)
+from watchkeeper.testing.shared_ledger_checks import SHARED_CHECKS, JoinLedger, check_shared_ledger
 
 ROOT = Path(__file__).parents[2]
 THREAD = "watchkeeper-ledger"
@@ -92,6 +102,15 @@ def settle(ledger: Ledger, demand: Demand, cents: int) -> None:
     ledger.settle(demand, Charge(cost_nanos=cents * CENT), False, 0.0)
 
 
+class Forgetful(MemoryLedger):
+    """A ledger that takes every failure for a success."""
+
+    def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
+        super().settle(demand, charge, False, now)
+        if demand.may_fail and demand.account.settled[STEPS] >= 10:
+            demand.account.stop = demand.account.barred = Stop("step_limit_exceeded", "gate", "enough")
+
+
 class TestConformance:
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -101,6 +120,14 @@ class TestConformance:
     @pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.__name__)
     def test_ledgers_on_one_file_keep_the_rules_together(self, check: Callable[[JoinLedger], None], join: Join) -> None:
         check(join)
+
+    def test_the_suites_as_a_whole_pass_what_is_right_and_name_what_is_wrong(self, join: Join) -> None:
+        check_ledger(MemoryLedger)
+        check_shared_ledger(join)
+        with pytest.raises(AssertionError, match=r"retries booked: expected 10, found 0"):
+            check_ledger(Forgetful)
+        with pytest.raises(AssertionError, match=r"the other's third step: expected 'step_limit_exceeded', found 'Adm"):
+            check_shared_ledger(lambda name: MemoryLedger())
 
     @settings(max_examples=60)
     @given(st.data())
@@ -605,6 +632,31 @@ class TestLife:
             assert blocked.is_alive()
         blocked.join()
         until_other_thread(lambda: rows(ledger, "SELECT * FROM reserved") == [])  # what was carved is back
+
+    def test_accounts_without_a_key_need_no_file(self, join: Join) -> None:
+        ledger = join(busy_seconds=60)
+        with held_by_another(ledger.path):
+            account = opened(ledger, key=None, max_cost_usd=1)
+            settle(ledger, admitted(ledger, account, costing(CENT)), 1)
+            shares = [Account(ceilings(), account, carves=True) for _ in range(2)]
+            assert ledger.open_shares(shares, [1, 1]) == [None, None]
+            ledger.close(account, 0.0)
+        assert rows(ledger, "SELECT * FROM settled") == []
+
+    def test_shares_that_cannot_be_written_are_none(self, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        shares = [Account(ceilings(), account, carves=True) for _ in range(2)]
+
+        def fail(file: LedgerFile) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerFile, "commit", fail)
+            with pytest.raises(StoreError, match="disk I/O error"):
+                ledger.open_shares(shares, [1, 1])
+        assert tuple(account.reserved) == NOTHING
+        admitted(ledger, account, costing(100 * CENT))
 
     def test_a_refusal_after_a_stop_needs_no_file(self, join: Join) -> None:
         ledger = join()
