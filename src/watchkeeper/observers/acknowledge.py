@@ -38,9 +38,12 @@ def answer_advice(
     session = context.session
     said: list[Advice] = [*session[Assessment].all()[-50:], *session[Feedback].all()[-50:]]
     known = sorted({advice.source for advice in said})
+    heading = source.rpartition(" [")[0].strip()  # models copy the whole heading: "Stall [warning]"
+    if source not in known and heading in known:
+        source = heading
     if source not in known:
         return ToolResult.error(f"nobody called {source!r} has said anything; sources: {', '.join(known) or 'none'}")
-    call_index = len(session[ToolInvoked].all())
+    call_index = len(session[ToolInvoked].all()) + 1  # this call is on the log when it is over
     session.dispatch(AdviceAcknowledged(source, action, for_calls, call_index, reason))
     return ToolResult.ok(source, f"{source} is quiet for {for_calls} calls, but for warnings about hard limits.")
 

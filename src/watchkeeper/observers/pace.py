@@ -1,7 +1,8 @@
 """Whether the budget will last: which limit ends the run first at the present rate, and when.
 
-The rate is that of the whole run so far. It says nothing before enough is used to judge, and nothing while every limit
-but the deadline lasts until the deadline. Its warnings speak of hard limits, so nothing can quiet them.
+The rate is that of the whole run so far. It says nothing before enough is used to judge, nothing of a limit that is
+used up already, and nothing while every other limit lasts until the deadline. Its warnings speak of hard limits, so
+nothing can quiet them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ WORDS: Final = {
     "max_tool_calls": "the tool calls",
     "max_steps": "the steps",
 }
+"""What is projected, by the limit's name."""
+
+SUGGESTION: Final = "Do less per step, or drop what matters least, so that the budget lasts."
 
 
 @dataclass(frozen=True, slots=True)
 class PaceEstimator:
     """Tells the agent which limit it will run into first, and when.
 
+    With a deadline it speaks only if a limit comes before it. Without one there is nothing to last until: it then
+    informs, and never warns.
+
     Attributes:
         least_used: The share of a limit that must be used before its rate says anything.
-        least_calls: So many tool calls must have been made before.
+        least_calls: So many tool calls must have been made in this run before.
         warning_share: It warns if the run would end before this share of its time; else it cautions.
         name: Its name.
     """
@@ -52,36 +59,31 @@ class PaceEstimator:
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether there is enough to judge."""
-        return context.trajectory.count >= self.least_calls and context.budget.elapsed_seconds > 0
+        return context.budget.tool_calls_used >= self.least_calls and context.budget.elapsed_seconds > 0
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Project every limit; speak of the one that comes first."""
         budget = context.budget
-        elapsed = budget.elapsed_seconds
-        lasting = {
-            name: elapsed * (1 - share) / share
-            for name, share in budget.shares.items()
-            if name in WORDS and share >= self.least_used
-        }
-        if not lasting:
+        shares = {name: used for name, used in budget.shares.items() if name in WORDS and self.least_used <= used < 1}
+        if not shares:
             return None
-        first = min(lasting, key=lambda name: lasting[name])
-        seconds = lasting[first]
-        whole = None if budget.remaining_seconds is None else elapsed + budget.remaining_seconds
-        if whole is not None and elapsed + seconds >= whole:
-            return None
-        share = budget.shares[first]
+        first = max(shares, key=lambda name: shares[name])  # all began at the same time: most used is first used up
+        share, elapsed, calls = shares[first], budget.elapsed_seconds, budget.tool_calls_used
+        lasts = elapsed * (1 - share) / share
+        more = int(calls * (1 - share) / share)
+        said = f"At the present rate {WORDS[first]} will be used up in about {_about(lasts)}"
+        said += f" (about {more} more tool call{'' if more == 1 else 's'})"
         severity: Severity = "info"
-        if whole is not None:
-            severity = "warning" if elapsed + seconds < self.warning_share * whole else "caution"
-        said = f"At the present rate {WORDS[first]} will be used up in about {format_remaining(max(seconds, 1.0))}"
-        if whole is not None and budget.remaining_seconds is not None:
-            said += f", before the deadline in {format_remaining(budget.remaining_seconds)}"
-        used = f"{share:.0%} used in {format_remaining(max(elapsed, 1.0))}, {context.trajectory.count} tool calls"
-        return Assessment(
-            self.name,
-            f"{said}.",
-            (Observation("pace", f"{first}: {used}"),),
-            () if severity == "info" else ("Do less per step, or drop what matters least, so that the budget lasts.",),
-            severity,
-        )
+        if budget.remaining_seconds is not None:
+            if lasts >= budget.remaining_seconds:
+                return None
+            said += f", before the deadline in {_about(budget.remaining_seconds)}"
+            whole = elapsed + budget.remaining_seconds
+            severity = "warning" if elapsed + lasts < self.warning_share * whole else "caution"
+        evidence = f"{first}: {share:.0%} used in {_about(elapsed)}, {calls} tool calls"
+        suggestions = () if severity == "info" else (SUGGESTION,)
+        return Assessment(self.name, f"{said}.", (Observation("pace", evidence),), suggestions, severity)
+
+
+def _about(seconds: float) -> str:
+    return format_remaining(max(seconds, 1.0))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.core.quantities import format_money
+from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.evidence import check_share
 from watchkeeper.prompt.advice import Assessment, Severity, worse
 from watchkeeper.prompt.observer_context import ObserverContext
@@ -85,17 +88,19 @@ def statements_of(budget: BudgetStatus) -> Iterator[tuple[str, float]]:
     if budget.max_tokens is not None:
         yield _counted(budget.tokens_used, budget.max_tokens, "token")
     if budget.max_cost_usd is not None and budget.cost_usd is not None:
-        used, most = float(budget.cost_usd), float(budget.max_cost_usd)
-        left = most - used
-        if left <= 0:
-            yield "You have exhausted your cost budget.", 0.0
-        else:
-            spent = f"You have spent ${used:,.2f} of ${most:,.2f} ({used / most:.0%} of budget)."
-            yield f"{spent} ${left:,.2f} remaining.", left / most
+        yield _spent(budget.cost_usd, budget.max_cost_usd)
     if budget.max_tool_calls is not None:
         yield _calls(budget.tool_calls_used, budget.max_tool_calls, "tool call")
     if budget.max_steps is not None:
         yield _calls(budget.steps_used, budget.max_steps, "step")
+
+
+def _spent(used: Decimal, most: Decimal) -> tuple[str, float]:
+    left = most - used
+    if left <= 0:
+        return "You have exhausted your cost budget.", 0.0
+    paid, ceiling, rest = (format_money(int(amount * NANOS_PER_USD)) for amount in (used, most, left))
+    return f"You have spent {paid} of {ceiling} ({used / most:.0%} of budget). {rest} remaining.", float(left / most)
 
 
 def _counted(used: int, most: int, unit: str) -> tuple[str, float]:
@@ -112,11 +117,11 @@ def _calls(used: int, most: int, unit: str) -> tuple[str, float]:
         return f"You have exhausted your {unit} budget.", 0.0
     short = "calls" if unit == "tool call" else f"{unit}s"
     made = "made" if unit == "tool call" else "taken"
-    return f"You have {made} {used:,} of {most:,} allowed {unit}s. {left:,} {short} remaining.", left / most
+    return f"You have {made} {used} of {most} allowed {unit}s. {left} {short} remaining.", left / most
 
 
 def format_remaining(seconds: float) -> str:
-    """Return a length of time in the words of the seed: seconds, minutes, hours, days."""
+    """Return a length of time, rounded down, in the words of the seed: seconds, minutes, hours, days."""
     if seconds < 60:
         return f"{int(seconds)} second{'' if int(seconds) == 1 else 's'}"
     if seconds < 3600:

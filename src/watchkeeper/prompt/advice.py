@@ -1,7 +1,8 @@
 """What an observer tells the agent: a summary, evidence, suggestions, as markdown (seed: trajectory-observers).
 
 `Assessment` and `Feedback` are one record under the two names that the seeds give its author. Each is checked when it
-is made, kept in a slice of its own, and never changed. Evidence is bounded, so that no observer floods the context.
+is made, kept in a slice of its own, and never changed. Every text in it is bounded, and so is their number, so that no
+observer floods the context.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, Self, cast
+from typing import Final, Literal, Self, TypeVar, cast
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.session.registry import event
+
+T = TypeVar("T")
 
 Severity = Literal["info", "caution", "warning"]
 
@@ -20,7 +23,10 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("info", "caution", "warning")
 """All severities, the mildest first."""
 
 EVIDENCE_CHARS: Final = 2000
-"""Longer evidence is shortened, with a note."""
+"""Longer evidence is shortened, with a note; so is any other text of advice."""
+
+MOST_ITEMS: Final = 20
+"""So many observations and so many suggestions are kept of one piece of advice."""
 
 MAX_AGE_CALLS: Final = 20
 """After so many more tool calls, advice says nothing about the present any more."""
@@ -39,7 +45,9 @@ class Observation:
     Attributes:
         category: Its kind in a word: ``loop``, ``error_rate``, ``drift``, ``stall`` ...
         description: One sentence.
-        evidence: The calls or patterns behind it; what exceeds `EVIDENCE_CHARS` is cut, with a note.
+        evidence: The calls or patterns behind it.
+
+    What exceeds `EVIDENCE_CHARS` in one of them is cut, with a note.
     """
 
     category: str
@@ -47,11 +55,12 @@ class Observation:
     evidence: str | None = None
 
     def __post_init__(self) -> None:
-        """Shorten evidence that would flood the context."""
-        if self.evidence is not None and len(self.evidence) > EVIDENCE_CHARS:
-            cut = len(self.evidence) - EVIDENCE_CHARS
-            shown = self.evidence[:EVIDENCE_CHARS]
-            object.__setattr__(self, "evidence", f"{shown}\n[cut: {cut:,} more characters]")
+        """Shorten what would flood the context."""
+        for name, text in (("category", self.category), ("description", self.description), ("evidence", self.evidence)):
+            if text is not None or name != "evidence":
+                shown = _bounded(text, f"Observation.{name}")
+                if shown is not text:
+                    object.__setattr__(self, name, shown)
 
 
 class Advice:
@@ -77,8 +86,8 @@ class Advice:
 
     def stamped(self, source: str, call_index: int, at: datetime) -> Self:
         """Return the same advice under its source's name, with when it was made."""
-        made = cast("Callable[..., Self]", type(self))
-        return made(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
+        face = cast("Callable[..., Self]", Assessment if isinstance(self, Assessment) else Feedback)
+        return face(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
 
     def is_stale(self, current_call_index: int, max_age_calls: int = MAX_AGE_CALLS) -> bool:
         """Return whether it is too old to say anything about the present.
@@ -92,16 +101,19 @@ class Advice:
     def _check(self) -> None:
         """Refuse what nobody could render, order or store."""
         put = object.__setattr__
-        if not self.source.strip():
+        name: object = self.source
+        if not isinstance(name, str) or not name.strip():
             raise ObserverError(f"{type(self).__name__} without a name: say whose it is")
+        put(self, "summary", _bounded(self.summary, f"summary of {self.source!r}"))
         if not self.summary.strip():
             raise ObserverError(f"the {type(self).__name__} of {self.source!r} has an empty summary; say what you see")
         if self.severity not in SEVERITIES:
             raise ObserverError(f"severity={self.severity!r} of {self.source!r} must be one of {', '.join(SEVERITIES)}")
         if self.timestamp is not None and self.timestamp.tzinfo is None:
             raise ObserverError(f"timestamp={self.timestamp!r} of {self.source!r} has no time zone; give an aware one")
-        put(self, "observations", tuple(self.observations))
-        put(self, "suggestions", tuple(self.suggestions))
+        put(self, "observations", _items(self.observations, Observation, f"observations of {self.source!r}"))
+        suggestions = _items(self.suggestions, str, f"suggestions of {self.source!r}")
+        put(self, "suggestions", tuple(_bounded(text, "a suggestion") for text in suggestions))
 
 
 @event("assessment")
@@ -190,6 +202,23 @@ def render_block(advices: Iterable[Advice], call_index: int) -> str:
         if advice.suggestions:
             lines += ["", "**Suggestions**:", *(f"- {suggestion}" for suggestion in advice.suggestions)]
     return "\n".join(lines)
+
+
+def _bounded(text: object, what: str) -> str:
+    """Return a text, shortened with a note if it would flood the context."""
+    if not isinstance(text, str):
+        raise ObserverError(f"{what} must be a text, not {type(text).__name__}")
+    if len(text) <= EVIDENCE_CHARS:
+        return text
+    return f"{text[:EVIDENCE_CHARS]}\n[cut: {len(text) - EVIDENCE_CHARS:,} more characters]"
+
+
+def _items(given: Iterable[object], kind: type[T], what: str) -> tuple[T, ...]:
+    """Return the first of some items, checked."""
+    items = tuple(given) if not isinstance(given, str) else (None,)
+    if not all(isinstance(item, kind) for item in items):
+        raise ObserverError(f"{what} must be a sequence of {kind.__name__}; write ({kind.__name__}(...),)")
+    return cast("tuple[T, ...]", items[:MOST_ITEMS])
 
 
 def _fence(text: str) -> str:

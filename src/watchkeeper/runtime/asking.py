@@ -1,17 +1,22 @@
 """Asking observers and feedback providers, whatever they do: they may raise, hang, or answer nonsense; the run goes on.
 
 Sync ones are asked one after the other on one worker thread, in one hand-off; async ones on the loop. Each has a time
-limit of its own. One that overruns is left behind with its thread, and the rest are asked on another.
+limit of its own. One that overruns is left behind with its thread, and the rest are asked on another. Whatever they
+raise or return is recorded and bounded; only SystemExit and KeyboardInterrupt pass.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Sequence
+import reprlib
+import threading
+import traceback
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
@@ -19,9 +24,12 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback
 from watchkeeper.prompt.observer_context import FeedbackContext
-from watchkeeper.runtime.bounded import RunOverError, within
+from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, is_cancelled, within
 from watchkeeper.runtime.events import SourceRan
 from watchkeeper.runtime.sources import Source
+
+ERROR_CHARS: Final = 500
+"""Longer errors are cut."""
 
 
 class Round(NamedTuple):
@@ -59,8 +67,12 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
             try:
                 await run_in_worker(looks, patience=Patience(looks.until, clock, gate.cancellation))
             except TimeoutError:
-                looks.left = True
-            sources = looks.rest()
+                sources = looks.leave()
+            except BaseException:
+                looks.leave()
+                raise
+            else:
+                sources = []
             runs += looks.runs
     return runs
 
@@ -68,9 +80,10 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
 class Looks:
     """The sync sources of one hand-off; called on a worker thread.
 
+    Once nobody waits for it, it asks no further source, and what the one that is asked then says is lost.
+
     Attributes:
         runs: What came of those that spoke or failed.
-        left: Set when nobody waits for it any more: it asks no further source.
     """
 
     def __init__(self, sources: Sequence[Source], round_: Round, gate: ExecutionContext, clock: Clock) -> None:
@@ -80,77 +93,110 @@ class Looks:
         self._clock = clock
         deadline = gate.work_deadline
         self._over = float("inf") if deadline is None else deadline.instant(clock)
+        self._lock = threading.Lock()
+        self._left = False
         self._place = 0
         self._began = clock.monotonic()
         self.runs: list[SourceRan] = []
-        self.left = False
 
     def __call__(self) -> None:
         """Ask them, one after the other."""
-        for place, source in enumerate(self._sources):
-            if self.left:
-                return
-            self._began = self._clock.monotonic()
-            self._place = place
+        for source in self._sources:
             ran = look(source, self._round)
-            if ran is not None and not self.left:
-                self.runs.append(ran)
-        self._place = len(self._sources)
+            with self._lock:
+                if self._left:
+                    return
+                if ran is not None:
+                    heard(ran, self._round)
+                    self.runs.append(ran)
+                self._place += 1
+                self._began = self._clock.monotonic()
 
     def until(self) -> float:
         """Return the instant at which the one that is asked now has overrun, or the run is over."""
-        return min(self._began + self._sources[min(self._place, len(self._sources) - 1)].limit_seconds, self._over)
+        with self._lock:
+            if self._place >= len(self._sources):
+                return self._over
+            return min(self._began + self._sources[self._place].limit_seconds, self._over)
 
-    def rest(self) -> list[Source]:
-        """Return those that are still to be asked; the one that overran is recorded and skipped."""
-        if not self.left or self._place >= len(self._sources):
-            return []
-        late = self._sources[self._place]
-        if self._clock.monotonic() >= self._began + late.limit_seconds:
-            self.runs.append(overran(late))
-        return list(self._sources[self._place + 1 :])
+    def leave(self) -> list[Source]:
+        """Stop waiting; return those that are still to be asked. The one that overran is recorded and skipped."""
+        with self._lock:
+            self._left = True
+            rest = list(self._sources[self._place :])
+            if rest and self._clock.monotonic() >= self._began + rest[0].limit_seconds:
+                self.runs.append(overran(rest[0], self._round))
+            return rest[1:]
 
 
 def look(source: Source, round_: Round) -> SourceRan | None:
     """Ask one sync source; return what came of it, or None if it had nothing to say."""
     try:
         if not _as_bool(_should_run(source, round_)):
-            source.grave = 0
-            return None
-        said = _speak(source, round_)
-        return _ran(source, said, round_)
-    except Exception as error:
-        return SourceRan(source.name, "failed", error=f"{type(error).__name__}: {error}")
+            return silent(source)
+        return _ran(source, _speak(source, round_), round_)
+    except (Exception, asyncio.CancelledError) as error:  # nobody can cancel a thread: it comes from the source
+        return failed(source, error, round_)
 
 
 async def _ask_on_loop(source: Source, round_: Round, gate: ExecutionContext, clock: Clock) -> Sequence[SourceRan]:
     """Ask one async source within its time limit; nothing, or what came of it."""
     if gate.work_stop is not None:
         return ()
-    began = clock.monotonic()
-    until = began + source.limit_seconds
+    until = clock.monotonic() + source.limit_seconds
     try:
         ran = await within(gate, _look_async(source, round_), clock, until)
     except RunOverError:
-        ran = overran(source) if clock.monotonic() >= until else None
+        ran = overran(source, round_) if clock.monotonic() >= until else None
     except Exception as error:
-        ran = SourceRan(source.name, "failed", error=f"{type(error).__name__}: {error}")
-    return () if ran is None else (ran,)
+        ran = failed(source, error, round_)
+    if ran is None:
+        return ()
+    heard(ran, round_)
+    return (ran,)
 
 
 async def _look_async(source: Source, round_: Round) -> SourceRan | None:
-    wanted = _should_run(source, round_)
-    if not _as_bool(await wanted if inspect.isawaitable(wanted) else wanted):
-        source.grave = 0
-        return None
-    said = _speak(source, round_)
-    return _ran(source, await said if inspect.isawaitable(said) else said, round_)
+    """Ask a source of which at least one method is async; the other one is called on a worker thread."""
+    if not _as_bool(await _answer(source.should_run, _should_run, source, round_)):
+        return silent(source)
+    return _ran(source, await _answer(source.speak, _speak, source, round_), round_)
 
 
-def overran(source: Source) -> SourceRan:
+async def _answer(
+    method: Callable[..., Any], ask: Callable[[Source, Round], Any], source: Source, round_: Round
+) -> Any:
+    if inspect.iscoroutinefunction(method):
+        return await ask(source, round_)
+    try:
+        return await run_in_worker(ask, source, round_)
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise StrayCancellationError from error
+
+
+def overran(source: Source, round_: Round) -> SourceRan:
     """Return what is recorded of a source that took too long."""
     took = f"took longer than {format_duration(source.limit_seconds)} and is off for the rest of the run"
-    return SourceRan(source.name, "overran", error=took)
+    return SourceRan(source.name, "overran", error=took, share=round_.share)
+
+
+def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
+    """Return what is recorded of a source that raised."""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    return SourceRan(source.name, "failed", error=said[:ERROR_CHARS], share=round_.share)
+
+
+def silent(source: Source) -> SourceRan | None:
+    """Return what is recorded of a source that has nothing to say: only that a row of grave advice has ended."""
+    return SourceRan(source.name, "silent") if source.grave else None
+
+
+def heard(ran: SourceRan, round_: Round) -> None:
+    """Let the sources that follow read what was said."""
+    if ran.advice is not None:
+        round_.said.append(ran.advice)
 
 
 def _should_run(source: Source, round_: Round) -> Any:
@@ -166,17 +212,15 @@ def _speak(source: Source, round_: Round) -> Any:
 
 
 def _ran(source: Source, said: object, round_: Round) -> SourceRan | None:
-    """Stamp what was said, and let the sources that follow read it."""
+    """Check and stamp what was said."""
     if said is None:
-        source.grave = 0
-        return None
+        return silent(source)
     expected = Assessment if source.is_observer else Feedback
     if not isinstance(said, expected):
         if inspect.iscoroutine(said):
             said.close()
-        raise TypeError(f"{_verb(source)}() must return {expected.__name__} or None, not {said!r}")
+        raise TypeError(f"{_verb(source)}() must return {expected.__name__} or None, not {reprlib.repr(said)}")
     advice = said.stamped(source.name, round_.call_index, round_.at)
-    round_.said.append(advice)
     return SourceRan(source.name, "advised", advice, None, round_.share)
 
 

@@ -246,7 +246,7 @@ class ManyEnded:
     ended_at: datetime
 
 
-SourceOutcome = Literal["advised", "failed", "overran"]
+SourceOutcome = Literal["advised", "silent", "failed", "overran"]
 """What came of asking an observer or feedback provider."""
 
 
@@ -257,7 +257,8 @@ class SourceRan:
 
     Attributes:
         source: Its name.
-        outcome: ``advised``, ``failed``, or ``overran`` its time limit: it is then off for the rest of the run.
+        outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
+            time limit: it is then off for the rest of the run.
         advice: What it said, or None.
         error: What it raised, or how long it took.
         share: The largest share of a limit that was used at that moment.
@@ -313,7 +314,7 @@ class AdviceAcknowledged:
         source: Whose advice.
         action: ``acknowledge`` (seen, dealt with) or ``dismiss`` (does not apply).
         for_calls: For so many tool calls.
-        call_index: Tool calls so far.
+        call_index: Tool calls so far, the answer included.
         reason: Why, in the agent's words.
     """
 

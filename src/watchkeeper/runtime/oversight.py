@@ -7,29 +7,33 @@ it knows is on the log; the folds here only spare reading it again. A run withou
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
-from watchkeeper.core.workers import run_in_worker
+from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.signals import Observed
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, render_block
 from watchkeeper.prompt.observer import Escalation
 from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.asking import Round, ask_all
-from watchkeeper.runtime.bounded import within
-from watchkeeper.runtime.events import AdviceAcknowledged, AdviceDelivered, EscalationTaken, ObserversRan
+from watchkeeper.runtime.bounded import RunOverError, within
+from watchkeeper.runtime.events import AdviceAcknowledged, AdviceDelivered, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.sources import Source
 from watchkeeper.session.events import RolledBack, SessionReset, SliceEdited
 from watchkeeper.session.slices import Extend, SliceView
+from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.invoked import ToolInvoked
 
-KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, ObserversRan, AdviceAcknowledged, AdviceDelivered)
+KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, ObserversRan, AdviceAcknowledged, AdviceDelivered, EscalationTaken)
 """The slices that the engine's memory is a fold of."""
 
 
@@ -51,6 +55,7 @@ class Oversight:
         self._recorder = recorder
         self._switch_model = switch_model
         self._sources = [Source(config) for config in plan.sources]
+        self._files = None if home.filesystem is None else home.filesystem.read_only_view()
         self._by_name = {source.name: source for source in self._sources}
         self._awaited = [source for source in self._sources if source.trigger.when_file_exists is not None]
         self._escalating = any(source.config.escalate is not None for source in self._sources)
@@ -74,13 +79,13 @@ class Oversight:
         budget = home.gate.budget_status()
         share = max(budget.shares.values(), default=0.0)
         now = home.clock.now()
-        appeared = await self._appeared() if self._awaited else ()
+        appeared, runs = await self._appeared(share) if self._awaited else ((), [])
         due = [source for source in self._sources if source in appeared or self._is_due(source, share, now)]
         if due:
-            runs = await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
-            if runs:
-                self._recorder.record(ObserversRan(call_index, tuple(runs), now))
-                self._follow_log()
+            runs += await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
+        if runs:
+            self._recorder.record(ObserversRan(call_index, tuple(runs), now))
+            self._follow_log()
         text = self._deliver(call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
@@ -100,19 +105,32 @@ class Oversight:
             return True
         return any(source.share < each <= share for each in trigger.shares)
 
-    async def _appeared(self) -> Sequence[Source]:
-        """Return the sources whose awaited file was not there before and is there now."""
-        files = self._home.filesystem
+    async def _appeared(self, share: float) -> tuple[Sequence[Source], list[SourceRan]]:
+        """Return the sources whose awaited file was not there before and is there now, and what failed, once."""
+        files, gate = self._home.filesystem, self._home.gate
         if files is None:
-            return ()
+            return (), []
+        deadline = gate.work_deadline
+        over = math.inf if deadline is None else deadline.instant(self._home.clock)
         paths = [source.trigger.when_file_exists or "" for source in self._awaited]
-        there = await run_in_worker(lambda: [files.exists(path) for path in paths])
+        try:
+            there = await run_in_worker(
+                lambda: [_is_there(files, path) for path in paths],
+                patience=Patience(lambda: over, self._home.clock, gate.cancellation),
+            )
+        except TimeoutError:
+            return (), []
         new: list[Source] = []
-        for source, is_there in zip(self._awaited, there, strict=True):
+        failed: list[SourceRan] = []
+        for source, is_there in zip(tuple(self._awaited), there, strict=True):
+            if isinstance(is_there, str):
+                self._awaited.remove(source)
+                failed.append(SourceRan(source.name, "failed", error=f"when_file_exists: {is_there}", share=share))
+                continue
             if is_there and not source.file_seen and not source.off and not source.is_quiet(self._trajectory.count):
                 new.append(source)
             source.file_seen = is_there
-        return new
+        return new, failed
 
     def _round(self, budget: BudgetStatus, share: float, now: datetime) -> Round:
         home = self._home
@@ -125,7 +143,7 @@ class Oversight:
             advice=said,
             severities=self._severities,
             task=self._task,
-            filesystem=home.filesystem.read_only_view() if home.filesystem is not None else None,
+            filesystem=self._files,
             deadline=home.gate.work_deadline,
             run_context=home.run_context,
         )
@@ -178,6 +196,10 @@ class Oversight:
         until = self._home.clock.monotonic() + source.limit_seconds
         try:
             await within(self._home.gate, _called(call, said[-1]), self._home.clock, until)
+        except RunOverError:
+            if self._home.clock.monotonic() < until:
+                return "the run was over before the call had ended"
+            return f"the call took longer than {format_duration(source.limit_seconds)} and was left behind"
         except Exception as error:
             return f"the call failed: {type(error).__name__}: {error}"
         return "the call was made"
@@ -197,6 +219,8 @@ class Oversight:
                 self._take_in(event)
             elif isinstance(event, AdviceAcknowledged):
                 self._answered(event)
+            elif isinstance(event, EscalationTaken):
+                self._escalated(event)
             elif isinstance(event, RolledBack | SessionReset) or (
                 isinstance(event, SliceEdited) and event.slice_type in KEPT
             ):
@@ -209,34 +233,55 @@ class Oversight:
         session = self._home.session
         for source in self._sources:
             source.forget()
-        for ran in session[ObserversRan].all():
-            self._take_in(ran)
-        for answer in session[AdviceAcknowledged].all():
-            self._answered(answer)
-        for block in session[AdviceDelivered].all():
-            for source in self._named(*block.sources):
-                if source.waiting is not None and source.waiting.call_index <= block.call_index:
-                    source.waiting = None
+        steps: tuple[tuple[type[Any], Callable[[Any], None]], ...] = (
+            (AdviceAcknowledged, self._answered),
+            (ObserversRan, self._take_in),
+            (AdviceDelivered, self._told),
+            (EscalationTaken, self._escalated),
+        )
+        kept = [(event, take) for slice_type, take in steps for event in session[slice_type].all()]
+        for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
+            take(event)
         self._position = len(session.log)
         return self._trajectory.begin(session[ToolInvoked].all())
 
     def _take_in(self, ran: ObserversRan) -> None:
         for each in ran.runs:
             for source in self._named(each.source):
-                source.follow(each)
+                source.follow(each, ran.call_index, ran.created_at)
 
     def _answered(self, answer: AdviceAcknowledged) -> None:
         for source in self._named(answer.source):
             source.answered(answer)
+
+    def _told(self, block: AdviceDelivered) -> None:
+        for source in self._named(*block.sources):
+            source.waiting = None
+
+    def _escalated(self, taken: EscalationTaken) -> None:
+        for source in self._named(taken.source):
+            source.grave = 0
 
     def _named(self, *names: str) -> Sequence[Source]:
         """Return those of these sources that this run has: an earlier run of the session may have had others."""
         return [self._by_name[name] for name in names if name in self._by_name]
 
 
+def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:
+    return int(kept[0].call_index)
+
+
+def _is_there(files: Filesystem, path: str) -> bool | str:
+    """Return whether there is a file, or why nobody can say."""
+    try:
+        return files.exists(path)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:
     """Call a sync function on a worker thread and an async one here."""
-    returned: Any = await run_in_worker(call, advice)
+    returned: Any = call(advice) if inspect.iscoroutinefunction(call) else await run_in_worker(call, advice)
     if isinstance(returned, Awaitable):
         await returned
 

@@ -33,10 +33,9 @@ class Source:
         speak: The user's method: ``observe`` or ``provide``.
         about_limits: Whether it speaks of hard limits; its warnings are then never held back.
         off: Whether it overran its time and is not asked any more.
-        spoke_at_call: Tool calls when it last spoke; 0 before.
+        spoke_at_call: Tool calls when it last spoke or failed; 0 before.
         spoke_at: When that was, or None.
         share: The largest share of a limit that was used then.
-        errors: Failures in a row when it last spoke.
         file_seen: Whether the awaited file was there when it was last looked for.
         severities: Of its newest advice, the oldest first.
         waiting: Advice that the agent has not been told yet.
@@ -47,7 +46,6 @@ class Source:
     __slots__ = (
         "about_limits",
         "config",
-        "errors",
         "file_seen",
         "grave",
         "is_async",
@@ -87,7 +85,6 @@ class Source:
         self.spoke_at_call = 0
         self.spoke_at: datetime | None = None
         self.share = 0.0
-        self.errors = 0
         self.severities.clear()
         self.waiting: Advice | None = None
         self.quiet_until = 0
@@ -97,15 +94,18 @@ class Source:
         """Return whether the agent asked it to be quiet; one that speaks of hard limits still looks."""
         return call_index <= self.quiet_until and not self.about_limits
 
-    def follow(self, ran: SourceRan) -> None:
-        """Take in what came of asking it."""
+    def follow(self, ran: SourceRan, call_index: int, at: datetime) -> None:
+        """Take in what came of asking it; one that failed waits for its cadence as one that spoke does."""
         if ran.outcome == "overran":
             self.off = True
+        if ran.outcome == "silent":
+            self.grave = 0
+            return
+        self.spoke_at_call, self.spoke_at = call_index, at
+        self.share = ran.share
         advice = ran.advice
         if advice is None:
             return
-        self.spoke_at_call, self.spoke_at = advice.call_index, advice.timestamp
-        self.share = ran.share
         self.severities.append(advice.severity)
         self.waiting = advice
         escalate = self.config.escalate
