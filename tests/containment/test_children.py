@@ -68,15 +68,18 @@ async def test_a_child_of_an_exhausted_parent_is_stopped_from_the_start_in_the_p
     assert root.child(unlimited(max_cost_usd=0.5)).stop is None
 
 
-async def test_unused_parts_return_at_close_and_who_waits_is_told(clock: TestClock) -> None:
+async def test_what_a_child_has_carved_is_refused_to_its_parent_until_unused_parts_return_at_close(
+    clock: TestClock,
+) -> None:
     root = gate_with(clock, max_cost_usd=1, max_steps=10)
     child = root.child(unlimited(max_cost_usd=0.8, max_steps=5))
     await child.acall(costing(0.2), answer, charged(0.1))
-    waiting = await started(root.acall(costing(0.5), answer))
-    assert not waiting.done()
+    refused = await root.acall(costing(0.5), answer)
+    assert (refused.decision, refused.stop_reason, refused.admitted) == (Decision.HALT, "budget_exceeded", False)
+    assert root.stop is None
     child.close()
     child.close()
-    assert (await waiting).decision is Decision.ALLOW
+    assert (await root.acall(costing(0.5), answer)).decision is Decision.ALLOW
     assert account_of(root).reserved == [0] * 7
 
 

@@ -56,7 +56,7 @@ class World:
         ledger: Any = self.root._tree.ledger  # pyright: ignore[reportPrivateUsage]
         waiters = ledger._waiters
         assert waiters.listed == []
-        assert waiters.reserving == waiters.landing == waiters.claims == set()
+        assert waiters.reserving == waiters.landing == set()
         assert self.root._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
         assert self.root.usage.cost_nanos == self.spent <= dollars(self.ceiling)
 

@@ -141,7 +141,6 @@ class MemoryLedger:
             stop = exhausted(lacking, account, landing=False)
             put_stop(account, stop, work_only=False)
             return stop
-        self._waiters.claims.update(account.carved)
         move_claims(account)
         rooms = [top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS]
         if account.lands and rooms and min(rooms) >= 2:
@@ -232,7 +231,6 @@ class MemoryLedger:
             account.barred = account.barred or CLOSED_UNDER_WAY
             self._set_hold(account, NOTHING)
             move_claims(account)
-            self._waiters.claims.difference_update(account.carved)
             self._waiters.review(now)
 
     def _reserve(self, demand: Demand, output: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from watchkeeper.containment.account import RETRIES, Account, Claim
+from watchkeeper.containment.account import RETRIES, Account
 from watchkeeper.containment.admission import Waits, decide
 from watchkeeper.containment.demand import Demand
 
@@ -52,10 +52,9 @@ class Waiters:
         listed: They themselves.
         reserving: Calls under way for which something is set aside.
         landing: Accounts that keep something for a landing turn.
-        claims: What open accounts have carved from those above them.
     """
 
-    __slots__ = ("_elsewhere", "claims", "landing", "listed", "reserving")
+    __slots__ = ("_elsewhere", "landing", "listed", "reserving")
 
     def __init__(self, elsewhere: Callable[[Account, int], bool]) -> None:
         """Start with nobody.
@@ -66,7 +65,6 @@ class Waiters:
         self.listed: list[Waiter] = []
         self.reserving: set[Demand] = set()
         self.landing: set[Account] = set()
-        self.claims: set[Claim] = set()
         self._elsewhere = elsewhere
 
     def queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
@@ -111,18 +109,16 @@ class Waiters:
         return False
 
     def moves(self, level: Account, count: int) -> bool:
-        """Return whether something of a count that is held here at an account is held by somebody who does not wait."""
+        """Return whether something of a count that is held here at an account is held by somebody who does not wait.
+
+        What a child has carved is given away until it is closed, and nobody waits for that: whoever has to close it may
+        be the very one who asks.
+        """
         stuck = {demand for waiter in self.listed for demand in waiter.around}
         waiting = {account for waiter in self.listed for account in waiter.demand.account.chain}
-        return (
-            any(holds(demand, count) and is_in(level, demand.account.chain) for demand in self.reserving - stuck)
-            or any(account.hold[count] and is_in(level, account.chain) for account in self.landing - waiting)
-            or any(
-                claim.amount and claim.count == count and is_in(level, claim.outer)
-                for claim in self.claims
-                if claim.account not in waiting
-            )
-        )
+        return any(
+            holds(demand, count) and is_in(level, paying(demand, count)) for demand in self.reserving - stuck
+        ) or any(account.hold[count] and is_in(level, account.chain) for account in self.landing - waiting)
 
 
 def nowhere(account: Account, count: int) -> bool:
@@ -133,6 +129,11 @@ def nowhere(account: Account, count: int) -> bool:
 def is_in(level: Account, accounts: Sequence[Account]) -> bool:
     """Return whether the figures of ``level`` are those of one of these accounts."""
     return any(account.reserved is level.reserved for account in accounts)
+
+
+def paying(demand: Demand, count: int) -> Sequence[Account]:
+    """Return the accounts at which a call's reservation of a count is kept: inside what is carved it stops there."""
+    return demand.account.paths[count]
 
 
 def holds(demand: Demand, count: int) -> bool:
