@@ -51,7 +51,7 @@ def check_nothing_is_lost(ctx: ExecutionContext) -> None:
     """Nothing is under way, nothing is reserved."""
     ledger: Any = ctx._tree.ledger  # pyright: ignore[reportPrivateUsage]
     waiters = ledger._waiters
-    assert not any((waiters.listed, waiters.reserving, waiters.claims, waiters.landing))
+    assert not any((waiters.listed, waiters.reserving, waiters.landing))
     assert ctx._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
     assert ctx._passage.flights == {}  # pyright: ignore[reportPrivateUsage]
     assert all(node.end_ts is not None for node in ctx.get_snapshot().nodes)

@@ -64,7 +64,7 @@ def opened(
 def check_nothing_is_held(gate: ExecutionContext) -> None:
     ledger: Any = gate._tree.ledger  # pyright: ignore[reportPrivateUsage]
     waiters = ledger._waiters
-    assert (waiters.listed, waiters.reserving, waiters.landing, waiters.claims) == ([], set(), set(), set())
+    assert (waiters.listed, waiters.reserving, waiters.landing) == ([], set(), set())
     assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
 
 

@@ -484,7 +484,7 @@ class Gate(RuleBasedStateMachine):
             for context in self.contexts[:1]:
                 ledger: Any = context._tree.ledger  # pyright: ignore[reportPrivateUsage]
                 waiters = ledger._waiters
-                assert (waiters.listed, waiters.reserving, waiters.landing, waiters.claims) == ([], set(), set(), set())
+                assert (waiters.listed, waiters.reserving, waiters.landing) == ([], set(), set())
         finally:
             self.loop.close()
 
