@@ -118,7 +118,7 @@ class Waiters:
         waiting = {account for waiter in self.listed for account in waiter.demand.account.chain}
         return any(
             holds(demand, count) and is_in(level, paying(demand, count)) for demand in self.reserving - stuck
-        ) or any(account.hold[count] and is_in(level, account.chain) for account in self.landing - waiting)
+        ) or any(account.hold[count] and is_in(level, account.paths[count]) for account in self.landing - waiting)
 
 
 def nowhere(account: Account, count: int) -> bool:
