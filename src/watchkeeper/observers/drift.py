@@ -1,7 +1,9 @@
 """Whether the agent works where its task is: the paths of its newest calls against the paths of the task.
 
-The task's paths are those that the prompt names, or those given here; without any, the paths of the first calls stand
-for them. A path belongs to the task if it lies in one of the task's folders, or holds it.
+The task's paths are those given here, or those that its text names and the first calls confirm, or else the
+surroundings of the first calls. A path belongs to the task if it lies in one of the task's folders, holds one, or bears
+a word of the task's text in its name; files at the very top say nothing. A short excursion is no drift: most of a
+window must lie outside.
 """
 
 from __future__ import annotations
@@ -10,18 +12,34 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple, cast
 
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.evidence import check_count, check_share, cite
+from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import CallDigest
+from watchkeeper.prompt.trajectory import CallDigest, paths_in
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
-MENTIONED: Final = re.compile(r"(?<![\w/:])(?:[\w.-]+/)+[\w.-]*|(?<![\w/])[\w-]+\.[A-Za-z]\w{0,4}\b")
+URL: Final = re.compile(r"\w+://\S+")
+MENTIONED: Final = re.compile(r"(?<![\w/.~:-])(?:~|\.{1,2})?/?(?:[\w.@+-]+/)+(?:[\w.@+*-]*\w)?")
+EXTENSION: Final = re.compile(r"(?<=[^/\\.])\.[A-Za-z]\w{0,7}$")
+WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
+SAYS_NOTHING: Final = frozenset(
+    WORD.findall(
+        "app code config core data dev doc docs file files folder for from index info init input item items lib list"
+        " local main make misc new note notes old out output package path project read repo run script scripts src"
+        " source spec task temp test tests text the tmp tool tools use user users util utils var with work workspace"
+        " write"
+    )
+)
+"""Words that stand in the name of half of all paths, or in half of all tasks."""
+
+SHORTEST_WORD: Final = 3
+FIRST_CALLS: Final = 20
+"""Among so many of the first calls those with paths are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +50,29 @@ class DriftDetector:
         paths: The task's folders and files; empty takes them from the prompt, or else from the first calls.
         window: How many of the newest calls with paths are looked at.
         outside: The share of them outside the task's paths from which on it is drift.
-        first: How many calls stand for the task where it names no path.
+        first: How many calls with paths stand for the task where it names no path.
         name: Its name.
     """
 
     paths: Sequence[str] = ()
     window: int = 10
-    outside: float = 0.6
+    outside: float = 0.8
     first: int = 5
     name: str = "Drift"
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that make no sense."""
-        if isinstance(self.paths, str):
-            raise ObserverError(f"DriftDetector(paths={self.paths!r}) must be a list of paths")
+        """Refuse thresholds that make no sense, and keep the paths as they are now."""
+        given: object = self.paths
+        if not isinstance(given, list | tuple | set | frozenset):
+            raise ObserverError(f"DriftDetector(paths={given!r}) must be a list of paths")
+        for path in cast("Sequence[object]", given):
+            if not isinstance(path, str) or not path.strip():
+                raise ObserverError(f"DriftDetector(paths={given!r}) must hold paths; {path!r} is none")
+        object.__setattr__(self, "paths", tuple(self.paths))
         check_count("DriftDetector", "window", self.window, 3)
         check_count("DriftDetector", "first", self.first)
         check_share("DriftDetector", "outside", self.outside)
-        if not self.name.strip():
-            raise ObserverError("DriftDetector(name='') must have a name")
+        check_name("DriftDetector", self.name)
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether there are calls enough to judge."""
@@ -58,60 +80,157 @@ class DriftDetector:
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Compare where the newest calls went with where the task is."""
-        placed = [call for call in context.trajectory.recent(4 * self.window) if call.paths][-self.window :]
+        placed = [call for call in context.trajectory.recent(4 * self.window) if call.paths]
         if len(placed) < self.window:
             return None
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
-        home = self._home(context)
-        if not home:
+        given = tuple(self.paths)
+        home = home_of(given, context.task, () if given else self._early(calls))
+        strayed = self._strayed(placed, home) if home.folders else ()
+        if not strayed:
             return None
-        strayed = [call for call in placed if not any(belongs(path, home) for path in call.paths)]
-        if len(strayed) < self.outside * len(placed):
-            return None
-        severity: Severity = "warning" if len(strayed) == len(placed) else "caution"
-        where = ", ".join(folder for folder, _ in Counter(folders_of(strayed)).most_common(3))
-        said = f"{len(strayed)} of the last {len(placed)} calls worked outside it, mostly in {where}"
+        severity: Severity = "warning" if len(strayed) == self.window else "caution"
+        where = ", ".join(shorten(folder) for folder, _ in Counter(folders_of(strayed)).most_common(3))
+        task = ", ".join(shorten("/".join(folder)) for folder in sorted(home.folders)[:3])
+        said = f"{len(strayed)} of the last {self.window} calls with paths worked outside it, mostly in {where}"
+        evidence = cite(calls, [call.index for call in strayed])
         return Assessment(
             self.name,
-            f"Your task is about {', '.join(sorted(home)[:3])}; {said}.",
-            (Observation("drift", f"{len(strayed)} calls outside the task's paths", cite(calls, _indices(strayed))),),
+            f"Your task is about {task}; {said}.",
+            (Observation("drift", f"{len(strayed)} calls outside the task's paths", evidence),),
             ("Go back to the task, or say why this work is needed for it.",),
             severity,
         )
 
-    def _home(self, context: ObserverContext) -> frozenset[str]:
-        """Return the task's folders."""
-        if self.paths:
-            return frozenset(folder_of(path) for path in self.paths)
-        named = frozenset(folder_of(path) for path in MENTIONED.findall(context.task))
-        if named:
-            return named
-        early = [call for call in context.trajectory.recent(context.trajectory.count) if call.index <= self.first]
-        return frozenset(folder_of(path) for call in early for path in call.paths)
+    def _strayed(self, placed: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
+        """Return those of the newest calls with paths that lie outside; nothing if they are too few."""
+        strayed: list[CallDigest] = []
+        inside, most_inside = 0, int(self.window * (1 - self.outside) + 1e-9)
+        for call in reversed(placed):
+            where = is_inside(call.paths, home)
+            if where is None:
+                continue
+            if where:
+                inside += 1
+                if inside > most_inside:
+                    return ()
+            else:
+                strayed.append(call)
+            if inside + len(strayed) == self.window:
+                return strayed[::-1]
+        return ()
+
+    def _early(self, calls: Sequence[ToolInvoked]) -> tuple[str, ...]:
+        """Return the paths of the first calls that have any."""
+        found: list[str] = []
+        having = 0
+        for call in calls[:FIRST_CALLS]:
+            paths = [path for path in paths_in(call.params) if folder_of(path)]
+            found += paths
+            having += bool(paths)
+            if having == self.first:
+                break
+        return tuple(found)
 
 
-def folder_of(path: str) -> str:
-    """Return the folder that a path stands for: itself, or for a file the one that it lies in; ``.`` for the root."""
-    pure = PurePosixPath(path.replace("\\", "/").strip("/"))
-    return str(pure.parent if pure.suffix else pure)
+class Home(NamedTuple):
+    """Where a task is: its folders, part by part, and the words by which a path shows that it belongs to it."""
+
+    folders: frozenset[tuple[str, ...]]
+    words: frozenset[str]
 
 
-def belongs(path: str, home: Iterable[str]) -> bool:
-    """Return whether a path lies in one of the task's folders, or is one that holds it."""
+@lru_cache(maxsize=64)
+def home_of(given: tuple[str, ...], task: str, early: tuple[str, ...]) -> Home:
+    """Return where a task is.
+
+    Args:
+        given: Given paths; they alone count if there are any.
+        task: What the agent was told. The paths that it names count if the agent began there; if not, they may be
+            examples, or where a report is to go, and the surroundings of the first calls count too.
+        early: Paths of the first calls.
+    """
+    text = URL.sub(" ", task)
+    folders = {folder for path in given or MENTIONED.findall(text) if (folder := folder_of(path))}
+    begun = {folder_of(path) for path in early}
+    if not given and not any(_holds(folder, named) for folder in begun for named in folders):
+        folders |= surroundings(begun)
+    return Home(frozenset(folders), frozenset(_stem(word.lower()) for word in WORD.findall(text)) - {""})
+
+
+@lru_cache(maxsize=8192)
+def folder_of(path: str) -> tuple[str, ...]:
+    """Return the folder that a path stands for, part by part: itself, or for a file the one that it lies in.
+
+    Args:
+        path: A path with strokes of either kind; the folder above everything is empty.
+    """
+    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "~")]
+    if parts and not path.endswith(("/", "\\")) and EXTENSION.search(parts[-1]):
+        parts.pop()
+    return tuple(parts)
+
+
+@lru_cache(maxsize=8192)
+def words_of(path: str) -> frozenset[str]:
+    """Return the words in a path's names that say something."""
+    return frozenset(_stem(word.lower()) for word in WORD.findall(EXTENSION.sub("", path))) - {""}
+
+
+def _stem(word: str) -> str:
+    """Return a word without the s of its plural; nothing if it says nothing."""
+    if len(word) < SHORTEST_WORD or word in SAYS_NOTHING:
+        return ""
+    return word[:-1] if len(word) > SHORTEST_WORD and word.endswith("s") and not word.endswith("ss") else word
+
+
+@lru_cache(maxsize=8192)
+def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
+    """Return whether a call worked where the task is; None if its paths say nothing about it.
+
+    Args:
+        paths: Paths among its arguments.
+        home: Where the task is.
+    """
+    placed = [path for path in paths if folder_of(path)]
+    if not placed:
+        return None
+    return any(belongs(path, home) for path in placed)
+
+
+def belongs(path: str, home: Home) -> bool:
+    """Return whether a path lies in one of the task's folders, holds one, or bears a word of the task."""
     folder = folder_of(path)
-    return any(own in (".", folder) or _within(folder, own) or _within(own, folder) for own in home)
+    near = any(_holds(folder, own) or _holds(own, folder) for own in home.folders)
+    return near or not home.words.isdisjoint(words_of(path))
 
 
-def _within(path: str, folder: str) -> bool:
-    return path.startswith(f"{folder}/")
+def _holds(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Return whether all parts of a folder stand in another, in their order: one of the two may be absolute."""
+    return any(one[start : start + len(other)] == other for start in range(len(one) - len(other) + 1))
+
+
+def surroundings(folders: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Return the folder around all of some folders, with what lies beside it; nothing if that would be everything."""
+    common: tuple[str, ...] | None = None
+    for folder in folders:
+        common = folder if common is None else _common(common, folder)
+    if not common:
+        return set()
+    return {common[:-1] if len(common) > 1 else common}
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    same = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        same += 1
+    return one[:same]
 
 
 def folders_of(calls: Iterable[CallDigest]) -> Iterable[str]:
     """Yield the folders of the paths of calls."""
     for call in calls:
         for path in call.paths:
-            yield folder_of(path)
-
-
-def _indices(calls: Iterable[CallDigest]) -> list[int]:
-    return [call.index for call in calls]
+            yield "/".join(folder_of(path)) or "."

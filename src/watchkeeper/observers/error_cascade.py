@@ -1,21 +1,31 @@
 """Whether calls fail one after the other, and whether they fail for the same reason.
 
-Messages are compared without the names, paths and numbers in which failures of one kind differ. Only failures in a row
-count: an agent that fails, changes something and succeeds is working.
+Messages are compared without the names, paths and numbers in which failures of one kind differ, and those that share
+most of their words are one group. Only failures in a row count: an agent that fails, changes something and succeeds is
+working.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.evidence import check_count, cite, shorten
+from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.trajectory import CallDigest
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked, error_message
+
+WORDS: Final = re.compile(r"[^\W\d_]{2,}")
+GROUPED_KINDS: Final = 12
+"""Of so many of the commonest kinds of error it is asked whether they are alike."""
+
+GROUPED_CALLS: Final = 50
+"""So many of the newest failures are grouped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +35,21 @@ class ErrorCascadeDetector:
     Attributes:
         failures: So many in a row are a cascade.
         severe: So many in a row are grave.
+        likeness: The share of words that two messages must have in common to be of one group.
         name: Its name.
     """
 
     failures: int = 3
     severe: int = 6
+    likeness: float = 0.5
     name: str = "Errors"
 
     def __post_init__(self) -> None:
         """Refuse thresholds that make no sense."""
         check_count("ErrorCascadeDetector", "failures", self.failures, 2)
         check_count("ErrorCascadeDetector", "severe", self.severe, self.failures)
-        if not self.name.strip():
-            raise ObserverError("ErrorCascadeDetector(name='') must have a name")
+        check_share("ErrorCascadeDetector", "likeness", self.likeness)
+        check_name("ErrorCascadeDetector", self.name)
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether enough calls failed in a row."""
@@ -47,22 +59,48 @@ class ErrorCascadeDetector:
         """Group the failures by what they have in common."""
         trajectory = context.trajectory
         row = trajectory.errors_in_a_row
-        failed = trajectory.recent(row)
-        kind, times = Counter(call.error for call in failed).most_common(1)[0]
-        group = [call.index for call in failed if call.error == kind]
+        failed = trajectory.recent(min(row, GROUPED_CALLS))
+        group = largest_group(failed, self.likeness)
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
-        example = shorten(error_message(calls[group[-1] - 1]) or kind, 120)
+        newest = calls[group[-1].index - 1]
+        example = shorten(error_message(newest) or newest.outcome, 120)
+        times, looked_at = len(group), len(failed)
+        among = f"{times} of them" if looked_at == row else f"{times} of the last {looked_at}"
+        said = f"{among} failed alike: {example}" if times > 1 else f"each failed differently, the last: {example}"
+        described = f"{times} failures of one kind" if times > 1 else f"{looked_at} failures of as many kinds"
+        cited = group if times > 1 else failed
         severity: Severity = "warning" if row >= self.severe else "caution"
-        said = (
-            f"{times} of them failed alike: {example}" if times > 1 else f"each failed differently, the last: {example}"
-        )
         return Assessment(
             self.name,
-            f"The last {row} tool calls failed; {said}",
-            (Observation("error_cascade", f"{times} failures of one kind", cite(calls, group, errors=True)),),
+            f"The last {row:,} tool calls failed; {said}",
+            (Observation("error_cascade", described, cite(calls, [call.index for call in cited], errors=True)),),
             (
                 "Stop and find out why before you call again; the same call will fail the same way.",
                 "Check your assumptions about names, paths and arguments, or take another way.",
             ),
             severity,
         )
+
+
+def largest_group(failed: Sequence[CallDigest], likeness: float) -> Sequence[CallDigest]:
+    """Return the failures of the largest group, the oldest first; of groups of one size that with the newest failure.
+
+    Args:
+        failed: The failures, the oldest first; at least one.
+        likeness: The share of words that two messages of one group have in common.
+    """
+    kinds = Counter(call.error for call in reversed(failed)).most_common(GROUPED_KINDS)
+    words = {kind: frozenset(WORDS.findall(kind)) for kind, _ in kinds}
+    best: set[str] = set()
+    most = 0
+    for kind, _ in kinds:
+        alike = {other for other, _ in kinds if other == kind or _share(words[kind], words[other]) >= likeness}
+        size = sum(times for other, times in kinds if other in alike)
+        if size > most:
+            best, most = alike, size
+    return [call for call in failed if call.error in best]
+
+
+def _share(one: frozenset[str], other: frozenset[str]) -> float:
+    """Return how much two sets of words have in common: none to all of the smaller and larger together."""
+    return len(one & other) / len(one | other) if one and other else 0.0

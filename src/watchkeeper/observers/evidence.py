@@ -1,16 +1,23 @@
-"""How observers cite tool calls: by index, with their arguments shortened, so that a reader finds them on the log."""
+"""How observers cite tool calls: by index, with their arguments shortened, so that a reader finds them on the log.
+
+However large the arguments are, no more of them is looked at than is shown. Here too: how observers refuse thresholds
+that make no sense, each time naming observer, field and value.
+"""
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.tools.invoked import ToolInvoked, error_message
 
-ARGUMENT_CHARS: Final = 60
+VALUE_CHARS: Final = 48
+ARGUMENT_CHARS: Final = 120
+MESSAGE_CHARS: Final = 120
 CITED_CALLS: Final = 6
+CITED_ARGUMENTS: Final = 8
 
 
 def cite(calls: Sequence[ToolInvoked], indices: Iterable[int], *, errors: bool = False) -> str:
@@ -18,47 +25,66 @@ def cite(calls: Sequence[ToolInvoked], indices: Iterable[int], *, errors: bool =
 
     Args:
         calls: Every call of the session.
-        indices: Which of them, from 1.
+        indices: Which of them, from 1; others than there are say nothing.
         errors: Whether to say what went wrong.
     """
     wanted = [index for index in indices if 0 < index <= len(calls)]
-    lines = [line_of(calls[index - 1], index, errors=errors) for index in wanted[: CITED_CALLS // 2]]
-    rest = wanted[CITED_CALLS // 2 :]
-    left_out = len(rest) - CITED_CALLS // 2
-    if left_out > 0:
+    half = CITED_CALLS // 2
+    left_out = max(len(wanted) - 2 * half, 0)
+    first, last = wanted[:half], wanted[half + left_out :]
+    lines = [line_of(calls[index - 1], index, errors=errors) for index in first]
+    if left_out:
         lines.append(f"... {left_out:,} more ...")
-        rest = rest[left_out:]
-    return "\n".join([*lines, *(line_of(calls[index - 1], index, errors=errors) for index in rest)])
+    return "\n".join([*lines, *(line_of(calls[index - 1], index, errors=errors) for index in last)])
 
 
 def line_of(call: ToolInvoked, index: int, *, errors: bool = False) -> str:
-    """Return one call in a line: ``#12 edit_file(path='a.py', text='import os...')``."""
-    said = f"#{index} {call.name}({shorten(arguments_of(call.params))})"
+    """Return one call in a line: ``#12 edit_file(path='a.py', text='import os ...')``.
+
+    Args:
+        call: Which call.
+        index: Its number in the session, from 1.
+        errors: Whether to say what went wrong.
+    """
+    said = f"#{index} {shorten(call.name)}({shorten(arguments_of(call.params), ARGUMENT_CHARS)})"
     message = error_message(call) if errors else None
-    return f"{said} → {shorten(message, 2 * ARGUMENT_CHARS)}" if message else said
+    return f"{said} → {shorten(message, MESSAGE_CHARS)}" if message else said
 
 
 def arguments_of(params: Any) -> str:
-    """Return arguments as a person would write them."""
+    """Return arguments as a person would write them; each value shortened, and of very many the first ones.
+
+    Args:
+        params: Decoded arguments, or the text that the model wrote in their place.
+    """
     if isinstance(params, str):
-        return params
-    fields: Iterable[str] = getattr(params, "__struct_fields__", ()) or getattr(params, "__dataclass_fields__", ())
-    named: dict[str, Any] = {name: getattr(params, name) for name in fields}
+        return shorten(params, ARGUMENT_CHARS)
+    fields: Iterable[str] | None = getattr(params, "__struct_fields__", None)
+    if fields is None:
+        fields = getattr(params, "__dataclass_fields__", None)
     if isinstance(params, dict):
         named = cast("dict[str, Any]", params)
-    elif not named:
-        return repr(params)
-    return ", ".join(f"{name}={_value(value)}" for name, value in named.items())
+    elif fields is not None:
+        named = {name: getattr(params, name) for name in fields}
+    else:
+        return "" if params is None else reprlib.repr(params)
+    shown = [f"{name}={_value(value)}" for (name, value), _ in zip(named.items(), range(CITED_ARGUMENTS), strict=False)]
+    return ", ".join([*shown, "…"] if len(named) > CITED_ARGUMENTS else shown)
 
 
 def _value(value: Any) -> str:
-    return json.dumps(shorten(value), ensure_ascii=False) if isinstance(value, str) else shorten(repr(value))
+    return repr(shorten(value)) if isinstance(value, str) else shorten(reprlib.repr(value))
 
 
-def shorten(text: str, most: int = ARGUMENT_CHARS) -> str:
-    """Return a text on one line, cut where it is too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def shorten(text: str, most: int = VALUE_CHARS) -> str:
+    """Return a text on one line, cut where it is too long.
+
+    Args:
+        text: Of any length; no more than eight times of what may be shown is looked at.
+        most: Characters that may be shown.
+    """
+    line = " ".join(text[: 8 * most].split())
+    return line if len(line) <= most and len(text) <= 8 * most else f"{line[: most - 1]}…"
 
 
 def check_count(observer: str, field: str, value: object, least: int = 1) -> None:
@@ -79,3 +105,13 @@ def check_share(observer: str, field: str, value: object) -> None:
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
         raise ObserverError(f"{observer}({field}={value!r}) must be more than 0 and less than 1")
+
+
+def check_name(observer: str, name: object) -> None:
+    """Refuse a name under which nobody could be found.
+
+    Raises:
+        ObserverError: Naming observer and value.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise ObserverError(f"{observer}(name={name!r}) must have a name: a text that is not empty")
