@@ -1,7 +1,7 @@
 """Whether the budget will last: which limit ends the run first at the present rate, and when.
 
-The rate is that of the whole run so far. It says nothing before enough is used to judge, nothing of a limit that is
-used up already, and nothing while every other limit lasts until the deadline. Its warnings speak of hard limits, so
+The rate is that of the whole run so far. It says nothing before enough is used to judge, nothing once a limit is used
+up, and nothing while every other limit lasts until the deadline. Its warnings speak of hard limits, so
 nothing can quiet them.
 """
 
@@ -64,11 +64,11 @@ class PaceEstimator:
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Project every limit; speak of the one that comes first."""
         budget = context.budget
-        shares = {name: used for name, used in budget.shares.items() if name in WORDS and self.least_used <= used < 1}
-        if not shares:
+        shares = {name: used for name, used in budget.shares.items() if name in WORDS}
+        first = max(shares, key=lambda name: shares[name], default="")  # most used is first used up
+        share, elapsed, calls = shares.get(first, 0.0), budget.elapsed_seconds, budget.tool_calls_used
+        if not self.least_used <= share < 1:
             return None
-        first = max(shares, key=lambda name: shares[name])  # all began at the same time: most used is first used up
-        share, elapsed, calls = shares[first], budget.elapsed_seconds, budget.tool_calls_used
         lasts = elapsed * (1 - share) / share
         more = int(calls * (1 - share) / share)
         said = f"At the present rate {WORDS[first]} will be used up in about {_about(lasts)}"

@@ -16,6 +16,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.deadline import Deadline, checked_deadline
 from watchkeeper.core.errors import (
     BudgetExceededError,
+    ConfigurationError,
     DeadlineExceededError,
     OutputParseError,
     PromptEvaluationError,
@@ -178,6 +179,12 @@ class Adapter:
         return ExecutionContext(limits, clock=self._clock, ids=self._ids, on_event=session.dispatch)
 
     def _plan(self, prompt: Prompt[OutputT], gate: ExecutionContext, parse_output: bool) -> RunPlan[OutputT]:
+        for source in prompt.template.sources:
+            if source.escalate is not None and source.escalate.action == "switch_model":
+                raise ConfigurationError(
+                    f"an adapter has one model, so the advice of {source.name!r} cannot escalate to another;"
+                    " use run() or arun(), or action='stop' or 'call'"
+                )
         return RunPlan(
             prompt.render(deadline=gate.deadline, output_in_prompt=parse_output and not self.model.native_output),
             self.model,

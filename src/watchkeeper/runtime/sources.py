@@ -107,6 +107,8 @@ class Source:
         if advice is None:
             return
         self.severities.append(advice.severity)
+        if call_index <= self.quiet_until and not self._holds_back_nothing(advice):
+            return  # the agent is not told, so it cannot be said not to heed it
         self.waiting = advice
         escalate = self.config.escalate
         if escalate is not None:

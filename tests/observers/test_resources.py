@@ -1,0 +1,180 @@
+"""What is left is said in the seed's words; severity follows from the limit of which least is left."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.errors import ObserverError
+from watchkeeper.observers.resources import ResourceObserver, format_remaining
+from watchkeeper.prompt.advice import Assessment
+from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.session.session import Session
+
+RESOURCES = ResourceObserver()
+HALF_HOUR = 30 * 60.0
+SEED_EXAMPLE = """\
+## Trajectory Assessment
+
+_Generated after tool call #47_
+
+### Resources [caution]
+
+You have 8 minutes remaining before the deadline. You have used 35,000 of
+50,000 tokens (70% of budget). 15,000 tokens remaining. You have made 47 of
+100 allowed tool calls. 53 calls remaining.
+
+**Suggestions**:
+- Be mindful of remaining resources when planning next steps."""
+
+SEED_INFO = """\
+### Resources [info]
+
+You have 25 minutes remaining before the deadline. You have used 12,000 of
+50,000 tokens (24% of budget). 38,000 tokens remaining."""
+
+SEED_CAUTION = """\
+### Resources [caution]
+
+You have 6 minutes remaining before the deadline. You have used 42,000 of
+50,000 tokens (84% of budget). 8,000 tokens remaining.
+
+**Suggestions**:
+- Be mindful of remaining resources when planning next steps."""
+
+SEED_WARNING = """\
+### Resources [warning]
+
+You have 2 minutes remaining before the deadline. You have used 48,500 of
+50,000 tokens (97% of budget). 1,500 tokens remaining.
+
+**Suggestions**:
+- Prioritize completing the most critical remaining work.
+- Consider wrapping up with a summary of progress and remaining tasks."""
+
+
+def observed(observer: ResourceObserver = RESOURCES, **budget: Any) -> Assessment:
+    """Return what it says of a budget."""
+    session = Session()
+    context = ObserverContext(session, BudgetStatus(**budget))
+    assert observer.should_run(session, context=context)
+    return observer.observe(session, context=context)
+
+
+def timed(minutes: float, **budget: Any) -> Assessment:
+    """Return what it says with so many minutes of half an hour left."""
+    left = minutes * 60
+    return observed(remaining_seconds=left, elapsed_seconds=HALF_HOUR - left, **budget)
+
+
+def joined(text: str) -> str:
+    """Join soft line breaks, as a reader of markdown sees them."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(each if each.startswith("**") else " ".join(each.split("\n")) for each in paragraphs)
+
+
+def test_the_seeds_example_renders_as_in_its_text() -> None:
+    said = timed(8, max_tokens=50_000, tokens_used=35_000, max_tool_calls=100, tool_calls_used=47)
+    assert said.stamped("Resources", 47, datetime(2026, 11, 21, tzinfo=UTC)).render() == joined(SEED_EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "used", "expected"), [(25, 12_000, SEED_INFO), (6, 42_000, SEED_CAUTION), (2, 48_500, SEED_WARNING)]
+)
+def test_the_seeds_severities_render_as_in_its_text(minutes: int, used: int, expected: str) -> None:
+    said = timed(minutes, max_tokens=50_000, tokens_used=used).render()
+    assert said.partition("_Generated after tool call #0_\n\n")[2] == joined(expected)
+
+
+@pytest.mark.parametrize(
+    ("budget", "summary", "severity"),
+    [
+        ({}, "No resource constraints configured.", "info"),
+        (
+            {"max_cost_usd": Decimal(2), "cost_usd": Decimal("1.5")},
+            "You have spent $1.50 of $2.00 (75% of budget). $0.50 remaining.",
+            "caution",
+        ),
+        (
+            {"max_cost_usd": Decimal("0.02"), "cost_usd": Decimal("0.0003")},
+            "You have spent $0.0003 of $0.02 (2% of budget). $0.0197 remaining.",
+            "info",
+        ),
+        ({"max_cost_usd": Decimal(2), "cost_usd": Decimal(2)}, "You have exhausted your cost budget.", "warning"),
+        ({"max_cost_usd": Decimal(2), "cost_usd": None}, "No resource constraints configured.", "info"),
+        (
+            {"max_steps": 2000, "steps_used": 1000},
+            "You have taken 1000 of 2000 allowed steps. 1000 steps remaining.",
+            "info",
+        ),
+        ({"max_steps": 20, "steps_used": 20}, "You have exhausted your step budget.", "warning"),
+        ({"max_tool_calls": 20, "tool_calls_used": 21}, "You have exhausted your tool call budget.", "warning"),
+        (
+            {"max_tool_calls": 10, "tool_calls_used": 9},
+            "You have made 9 of 10 allowed tool calls. 1 calls remaining.",
+            "warning",
+        ),
+        ({"max_tokens": 20, "tokens_used": 20}, "You have exhausted your token budget.", "warning"),
+        ({"remaining_seconds": 0.0, "elapsed_seconds": 0.0}, "You have reached the time deadline.", "warning"),
+    ],
+)
+def test_every_limit_has_its_sentence(budget: dict[str, Any], summary: str, severity: str) -> None:
+    said = observed(**budget)
+    assert (said.summary, said.severity) == (summary, severity)
+
+
+def test_the_tightest_limit_decides() -> None:
+    said = timed(25, max_tokens=100, tokens_used=10, max_tool_calls=10, tool_calls_used=9)
+    assert said.severity == "warning"
+    assert len(said.suggestions) == 2
+
+
+def test_thresholds_can_be_chosen() -> None:
+    strict = ResourceObserver(caution_threshold=0.9, warning_threshold=0.8, name="Strict")
+    assert observed(strict, max_tokens=100, tokens_used=15).severity == "caution"
+    assert observed(strict, max_tokens=100, tokens_used=20).severity == "warning"
+    assert observed(strict, max_tokens=100, tokens_used=5).observer_name == "Strict"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"caution_threshold": 0}, "caution_threshold=0"),
+        ({"warning_threshold": 1.5}, "warning_threshold=1.5"),
+        ({"caution_threshold": 0.1, "warning_threshold": 0.2}, "must not exceed caution_threshold=0.1"),
+    ],
+)
+def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ObserverError, match=said):
+        ResourceObserver(**fields)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "0 seconds"),
+        (1, "1 second"),
+        (59.9, "59 seconds"),
+        (60, "1 minute"),
+        (3599, "59 minutes"),
+        (3600, "1.0 hours"),
+        (86_399, "24.0 hours"),
+        (36 * 3600, "1.5 days"),
+    ],
+)
+def test_time_is_written_as_the_seed_writes_it(seconds: float, said: str) -> None:
+    assert format_remaining(seconds) == said
+
+
+@given(st.integers(1, 10**9), st.integers(0, 2 * 10**9))
+def test_severity_grows_with_use_and_never_falls(most: int, used: int) -> None:
+    order = ["info", "caution", "warning"]
+    less = observed(max_tokens=most, tokens_used=used // 2)
+    more = observed(max_tokens=most, tokens_used=used)
+    assert order.index(less.severity) <= order.index(more.severity)
