@@ -88,10 +88,11 @@ class Demand:
         self.landing = request.phase == "landing"
         self.hold = None if request.landing is None else landing_hold(account, request.landing)
         self.inside = inside
-        self.covers = False
-        self.lender: Demand | None = None
-        self.borrower: Demand | None = None
-        self.covered: tuple[Account, ...] = ()
+        if self.may_fail:  # only then anybody looks at them, and every call is made with care for its nanoseconds
+            self.covers = False
+            self.lender: Demand | None = None
+            self.borrower: Demand | None = None
+            self.covered: tuple[Account, ...] = ()
         self.granted = 0
         self.reserved: tuple[tuple[int, int], ...] = ()
         self.held = NOTHING
