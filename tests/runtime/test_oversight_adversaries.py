@@ -1,4 +1,4 @@
-"""What observers may do wrong or to each other: nothing of it ends a run, floods a conversation or outlives its time."""
+"""What observers do wrong, also to each other: nothing of it ends a run, floods a conversation or outlives its time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from watchkeeper.prompt.observer import Escalation, FeedbackProviderConfig, Obse
 from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import AdviceDelivered, EscalationTaken, NoticeAppended, ObserversRan
+from watchkeeper.runtime.events import (
+    AdviceAcknowledged,
+    AdviceDelivered,
+    EscalationTaken,
+    NoticeAppended,
+    ObserversRan,
+    SourceRan,
+)
 from watchkeeper.session.slices import SliceView
 from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
@@ -424,3 +431,28 @@ async def test_what_failed_for_a_provider_is_recorded_as_for_an_observer() -> No
     result = await play(template, looks(2))
     assert outcomes(result) == [[("Judge", "failed")], [("Judge", "advised")]]
     assert "provide() must return Feedback or None" in (events(result, ObserversRan)[0].runs[0].error or "")
+
+
+def unheard(session: Session, at: int = 1) -> None:
+    """Leave a session as a run does that was broken off before it could deliver what was said."""
+    advice = Assessment("Watcher", "old", timestamp=session.clock.now(), call_index=at)
+    session.dispatch(ObserversRan(at, (SourceRan("Watcher", "advised", advice),), session.clock.now()))
+
+
+@pytest.mark.parametrize(("calls", "told"), [(3, ["old"]), (4, [])])
+async def test_what_was_not_delivered_is_told_by_the_next_run_unless_it_is_too_old(calls: int, told: list[str]) -> None:
+    session = Session()
+    unheard(session)
+    seldom = ObserverTrigger(every_n_calls=100)
+    template = watched(ObserverConfig(Watcher(lambda context: None), seldom, max_age_calls=2))
+    many = Calls(tuple(Call("look", {"a": number}) for number in range(calls)))
+    result = await play(template, [many, *looks(2)], session=session)
+    assert [notice.text.rpartition("\n")[2] for notice in events(result, NoticeAppended)] == told
+
+
+async def test_what_was_answered_before_it_was_delivered_is_not_told() -> None:
+    session = Session()
+    unheard(session)
+    session.dispatch(AdviceAcknowledged("Watcher", "dismiss", 5, 1))
+    result = await play(watched(Watcher(lambda context: None)), looks(8), session=session)
+    assert not events(result, NoticeAppended)

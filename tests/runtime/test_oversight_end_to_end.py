@@ -183,7 +183,7 @@ async def test_silence_ends_a_row_of_grave_advice_also_after_a_rollback() -> Non
         name: str = "Sometimes"
 
         def should_run(self, session: Session, *, context: Any) -> bool:
-            return context.tool_call_count != 2
+            return bool(context.tool_call_count != 2)
 
         def observe(self, session: Session, *, context: Any) -> Assessment:
             return Assessment(self.name, "Stop it.", severity="warning")

@@ -101,8 +101,7 @@ class Advice:
     def _check(self) -> None:
         """Refuse what nobody could render, order or store."""
         put = object.__setattr__
-        name: object = self.source
-        if not isinstance(name, str) or not name.strip():
+        if not _bounded(self.source, f"the name of {type(self).__name__}").strip():
             raise ObserverError(f"{type(self).__name__} without a name: say whose it is")
         put(self, "summary", _bounded(self.summary, f"summary of {self.source!r}"))
         if not self.summary.strip():

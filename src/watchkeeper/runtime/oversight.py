@@ -239,6 +239,7 @@ class Oversight:
             (AdviceDelivered, self._told),
             (EscalationTaken, self._escalated),
         )
+        kept: list[tuple[Any, Callable[[Any], None]]]
         kept = [(event, take) for slice_type, take in steps for event in session[slice_type].all()]
         for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
             take(event)
