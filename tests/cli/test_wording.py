@@ -19,15 +19,20 @@ from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.tagging import dump
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.advice import Assessment, render_block
 from watchkeeper.prompt.events import PromptRendered
 from watchkeeper.runtime.events import (
+    AdviceAcknowledged,
     CompletionChecked,
+    EscalationTaken,
     ItemEnded,
     ModelFailed,
     ModelReplied,
     ModelSwitched,
     NoticeAppended,
+    ObserversRan,
     ReducerFailed,
+    SourceRan,
 )
 from watchkeeper.session.events import SliceEdited
 from watchkeeper.session.registry import event_tag, event_type
@@ -97,6 +102,35 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (CompletionChecked("incomplete", "no file", AT), ("?", "checked", "incomplete: no file")),
         (CompletionChecked("complete", "", AT), ("?", "checked", "complete")),
         (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", AT), ("■", "timeout", "It is over.")),
+        (
+            ObserversRan(
+                9,
+                (
+                    SourceRan("Stall", "advised", Assessment("Stall", "You repeat yourself.", severity="warning")),
+                    SourceRan("Mine", "failed", error="ValueError: x"),
+                    SourceRan("Pace", "silent"),
+                ),
+                AT,
+            ),
+            (
+                "◆",
+                "observed",
+                "Stall [warning]: You repeat yourself.; Mine failed: ValueError: x; Pace silent: nothing more to say",
+            ),
+        ),
+        (
+            NoticeAppended(render_block([Assessment("Stall", "You repeat yourself.", severity="warning")], 9), AT),
+            ("→", "told the agent", "what was observed: Stall [warning]"),
+        ),
+        (
+            AdviceAcknowledged("Stall", "dismiss", 1, 9, "It polls."),
+            ("←", "answered", "Stall dismissed for 1 call: It polls."),
+        ),
+        (AdviceAcknowledged("Stall", "acknowledge", 5, 9), ("←", "answered", "Stall acknowledged for 5 calls")),
+        (
+            EscalationTaken("Stall", "stop", "Stall spoke 3 times in a row: the run was stopped", 9, AT),
+            ("▲", "escalated", "Stall spoke 3 times in a row: the run was stopped"),
+        ),
         (ReducerFailed("Note", "ValueError", AT), ("!", "reducer failed", "on Note: ValueError")),
         (ItemEnded(0, "a.txt", ID, "Done.", None, AT), ("✓", "a.txt", "Done.")),
         (ItemEnded(0, "a.txt", ID, "Over.", Stop("timeout", "gate", "x"), AT), ("✗", "a.txt", "Over.")),

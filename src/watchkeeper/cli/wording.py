@@ -20,13 +20,25 @@ from watchkeeper.store.run_store import UNWRITABLE
 
 Body = Mapping[str, Any]
 UNSEEN: Final = frozenset(
-    {"run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended"}
+    {
+        "run_started",
+        "many_started",
+        "many_ended",
+        "prompt_deadline_assigned",
+        "prompt_executed",
+        "run_ended",
+        "advice_delivered",
+    }
 )
-"""What the head and the end of a report say already."""
+"""What the head and the end of a report, or the lines around it, say already."""
 
 HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
 """Tags of the standard library's types, which hold one thing."""
 
+ADVICE: Final = "## Trajectory Assessment"
+"""How the block begins in which advice is told to the agent; the line of the observers has its words."""
+
+SEVERITIES: Final = ("info", "caution", "warning")
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 ARGUMENTS_CUT: Final = 60
 
@@ -119,7 +131,39 @@ def _model_failed(body: Body) -> Line:
 
 
 def _notice_appended(body: Body) -> Line:
+    text = str(body["text"])
+    if text.startswith(ADVICE):
+        headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
+        return Line("→", "yellow", "told the agent", one_line(f"what was observed: {', '.join(headings)}", 2 * CUT))
     return Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT))
+
+
+def _observers_ran(body: Body) -> Line:
+    runs: list[Body] = body["runs"]
+    severities = [str(ran["advice"]["severity"]) for ran in runs if ran.get("advice")]
+    broken = any(ran["outcome"] in ("failed", "overran") for ran in runs)
+    gravest = max(severities, key=SEVERITIES.index, default="info")
+    style = "red" if broken else {"info": "dim", "caution": "yellow", "warning": "red"}[gravest]
+    return Line("◆", style, "observed", "; ".join(_ran(ran) for ran in runs))
+
+
+def _ran(ran: Body) -> str:
+    advice = ran.get("advice")
+    if advice:
+        return one_line(f"{ran['source']} [{advice['severity']}]: {advice['summary']}", 2 * CUT)
+    said = ran.get("error") or "nothing more to say"
+    return one_line(f"{ran['source']} {ran['outcome']}: {said}", 2 * CUT)
+
+
+def _advice_acknowledged(body: Body) -> Line:
+    calls = counted(int(body["for_calls"]), "call")
+    reason = f": {body['reason']}" if body.get("reason") else ""
+    verb = {"acknowledge": "acknowledged", "dismiss": "dismissed"}.get(str(body["action"]), str(body["action"]))
+    return Line("←", "cyan", "answered", one_line(f"{body['source']} {verb} for {calls}{reason}", 2 * CUT))
+
+
+def _escalation_taken(body: Body) -> Line:
+    return Line("▲", "red", "escalated", str(body["detail"]))
 
 
 def _model_switched(body: Body) -> Line:
@@ -156,6 +200,9 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "model_failed": _model_failed,
     "model_switched": _model_switched,
     "notice_appended": _notice_appended,
+    "observers_ran": _observers_ran,
+    "advice_acknowledged": _advice_acknowledged,
+    "escalation_taken": _escalation_taken,
     "completion_checked": _completion_checked,
     "safety_event": _safety_event,
     "reducer_failed": _reducer_failed,
