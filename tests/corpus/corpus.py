@@ -1,16 +1,19 @@
 """The corpus of trajectories: what agents did, call by call, and what a person says of it.
 
 Every ``*.json`` beside this module holds a list of them, one call a line: ``[tool, arguments, result, succeeded]``.
-`TUNING` was there when the detectors' thresholds were chosen; `HELD_OUT` was written afterwards and changed nothing;
-`RECORDED` are real runs of the inbox example (`record`).
+``tuning`` was there when the detectors' thresholds were chosen; ``held_out`` was written afterwards, and
+whatever changed a detector moved from it to ``tuning``; ``recorded`` are real runs of the inbox example (`record`);
+``hard`` was written against the detectors, to show their limits, and is not counted with the others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -27,6 +30,7 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.result import ToolResult
 
+COUNTED: Final = ("tuning", "held_out", "recorded")
 FOLDER: Final = Path(__file__).parent
 BEGAN: Final = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
@@ -116,3 +120,81 @@ def replay(trace: Trace, detector: Detector) -> Iterator[tuple[int, Assessment]]
             said = detector.observe(session, context=context)
             if said is not None:
                 yield number, said
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a detector did on some trajectories.
+
+    Attributes:
+        label: What it is to find.
+        looked_at: How many trajectories there were.
+        labelled: How many of them a person says it of.
+        found: Of how many of those it spoke, and not before there was something to say.
+        false_alarms: Names of those of which it spoke for nothing, or too soon.
+        missed: Names of those of which it should have spoken and did not.
+        healthy: How many trajectories are healthy.
+        healthy_alarms: On how many of those it spoke.
+        delays: Calls from the beginning of the trouble until it spoke.
+    """
+
+    label: Label
+    looked_at: int
+    labelled: int
+    found: int
+    false_alarms: Sequence[str]
+    missed: Sequence[str]
+    healthy: int
+    healthy_alarms: int
+    delays: Sequence[int]
+
+    @property
+    def precision(self) -> float:
+        """Share of right alarms among all of its alarms; 1.0 if there were none."""
+        alarms = self.found + len(self.false_alarms)
+        return self.found / alarms if alarms else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of what is labelled that it found; 1.0 if there is nothing."""
+        return self.found / self.labelled if self.labelled else 1.0
+
+
+def score(label: Label, traces: Sequence[Trace]) -> Score:
+    """Ask the detector of a label about every trajectory, after every call."""
+    labelled = found = healthy = healthy_alarms = 0
+    false_alarms: list[str] = []
+    missed: list[str] = []
+    delays: list[int] = []
+    for trace in traces:
+        first = next((number for number, _ in replay(trace, DETECTORS[label])), None)
+        wanted = label in trace.labels
+        labelled += wanted
+        healthy += trace.labels == ("healthy",)
+        healthy_alarms += trace.labels == ("healthy",) and first is not None
+        if wanted and first is not None and first >= trace.since:
+            found += 1
+            delays.append(first - trace.since + 1)
+        elif first is not None:
+            false_alarms.append(trace.name)
+        elif wanted:
+            missed.append(trace.name)
+    return Score(label, len(traces), labelled, found, false_alarms, missed, healthy, healthy_alarms, delays)
+
+
+def table() -> str:
+    """Return how good the detectors are, as a table in markdown."""
+    lines = [
+        "| detector | trajectories | labelled | found | false alarms | precision | recall | calls until found |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    sets = {**{name: load(name) for name in COUNTED}, "all three": [trace for name in COUNTED for trace in load(name)]}
+    for label, detector in DETECTORS.items():
+        for name, traces in {**sets, "hard": load("hard")}.items():
+            each = score(label, traces)
+            who = f"`{type(detector).__name__}`, {name.replace('_', ' ')}"
+            cells = [who, each.looked_at, each.labelled, each.found, len(each.false_alarms)]
+            shares = [f"{each.precision:.2f}", f"{each.recall:.2f}"] if each.labelled else ["", ""]
+            calls = f"{median(each.delays):g}" if each.delays else ""
+            lines.append("| " + " | ".join(str(cell) for cell in [*cells, *shares, calls]) + " |")
+    return "\n".join(lines)

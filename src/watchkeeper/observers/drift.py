@@ -24,7 +24,7 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
 URL: Final = re.compile(r"\w+://\S+")
-MENTIONED: Final = re.compile(r"(?<![\w/.~:-])(?:~|\.{1,2})?/?(?:[\w.@+-]+/)+(?:[\w.@+*-]*\w)?")
+MENTIONED: Final = re.compile(r"(?<![\w/.~:-])(?:[A-Za-z]:|~|\.{1,2})?/?(?:[\w.@+-]+/)+(?:[\w.@+*-]*\w)?")
 EXTENSION: Final = re.compile(r"(?<=[^/\\.])\.[A-Za-z]\w{0,7}$")
 WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
 SAYS_NOTHING: Final = frozenset(
@@ -150,7 +150,7 @@ def home_of(given: tuple[str, ...], task: str, early: tuple[str, ...]) -> Home:
             examples, or where a report is to go, and the surroundings of the first calls count too.
         early: Paths of the first calls.
     """
-    text = URL.sub(" ", task)
+    text = URL.sub(" ", task).replace("\\", "/")
     folders = {folder for path in given or MENTIONED.findall(text) if (folder := folder_of(path))}
     begun = {folder_of(path) for path in early}
     if not given and not any(_holds(folder, named) for folder in begun for named in folders):

@@ -1,0 +1,128 @@
+"""How good the detectors are, on labelled trajectories that are replayed call by call; the table in the docs is true.
+
+The corpus stands in ``tests/corpus``. A detector is asked after every call, as by a trigger on every call; it must be
+silent all through a healthy trajectory, and speak of what the others are labelled with, not before it begins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.corpus.corpus import COUNTED, DETECTORS, FOLDER, Label, Trace, load, replay, score, table, written
+from tests.corpus.record import record
+from watchkeeper.observers.drift import DriftDetector
+
+PRECISION, RECALL = 0.95, 0.9
+PAGE = Path(__file__).parents[2] / "docs" / "oversight.md"
+ALL = [trace for name in COUNTED for trace in load(name)]
+DETECTED = list(DETECTORS)
+
+
+@pytest.mark.parametrize("label", DETECTED)
+def test_a_detector_is_right_when_it_speaks_and_speaks_when_it_must(label: Label) -> None:
+    each = score(label, ALL)
+    assert each.precision >= PRECISION, each.false_alarms
+    assert each.recall >= RECALL, each.missed
+
+
+@pytest.mark.parametrize("label", DETECTED)
+def test_a_detector_does_as_well_on_what_was_written_after_it(label: Label) -> None:
+    each = score(label, load("held_out"))
+    assert each.precision >= PRECISION, each.false_alarms
+    assert each.recall >= RECALL, each.missed
+
+
+@pytest.mark.parametrize("label", DETECTED)
+def test_hardly_any_healthy_trajectory_raises_an_alarm(label: Label) -> None:
+    each = score(label, ALL)
+    assert each.healthy_alarms <= (1 - PRECISION) * each.healthy
+
+
+def test_what_the_detectors_cannot_tell_is_known() -> None:
+    hard = load("hard")
+    wrong = {label: (each.false_alarms, each.missed) for label in DETECTED for each in [score(label, hard)]}
+    assert wrong == {
+        "stalled": (
+            ["a queue that stands still for six looks, and then moves"],
+            ["the same question in ever new words", "thinking between the same two looks"],
+        ),
+        "cascading": (
+            ["a service that answers at the fourth try", "four places guessed at once, all wrong"],
+            ["every second call fails, all the way"],
+        ),
+        "drifting": ([], ["half of the work is elsewhere", "the wrong folder bears the right word"]),
+    }
+
+
+def test_the_table_in_the_docs_is_what_was_measured() -> None:
+    assert table() in PAGE.read_text(encoding="utf-8"), f"docs/oversight.md must hold:\n{table()}"
+
+
+def test_the_corpus_is_large_and_varied() -> None:
+    assert len(ALL) >= 60
+    names = Counter(trace.name for trace in [*ALL, *load("hard")])
+    assert max(names.values()) == 1
+    written_after = len(load("held_out"))
+    assert 0.3 <= written_after / (written_after + len(load("tuning"))) <= 0.4
+    labels = Counter(label for trace in ALL for label in trace.labels)
+    assert min(labels.values()) >= 7, labels
+    assert len({call.tool for trace in ALL for call in trace.calls}) > 100
+    assert any(trace.origin == "recorded: local model" for trace in load("recorded"))
+
+
+@pytest.mark.parametrize("trace", [*ALL, *load("hard")], ids=lambda trace: trace.name)
+def test_a_label_makes_sense(trace: Trace) -> None:
+    assert trace.labels == ("healthy",) or ("healthy" not in trace.labels and trace.labels)
+    assert 1 <= trace.since <= len(trace.calls)
+    assert trace.task
+    assert all(isinstance(call.arguments, dict | str) for call in trace.calls)
+
+
+@pytest.mark.parametrize("name", [*COUNTED, "hard"])
+def test_a_file_stands_as_it_would_be_written(name: str) -> None:
+    assert (FOLDER / f"{name}.json").read_text(encoding="utf-8") == written(load(name))
+
+
+@pytest.mark.parametrize("label", ["stalled", "cascading"])
+def test_no_detector_knows_the_names_of_tools(label: Label) -> None:
+    for trace in ALL:
+        names = {name: f"t{place}" for place, name in enumerate(sorted({call.tool for call in trace.calls}))}
+        calls = tuple(msgspec.structs.replace(call, tool=names[call.tool]) for call in trace.calls)
+        renamed = msgspec.structs.replace(trace, calls=calls)
+        spoke = [[number for number, _ in replay(each, DETECTORS[label])] for each in (trace, renamed)]
+        assert spoke[0] == spoke[1], trace.name
+
+
+def test_no_drift_is_seen_by_the_names_of_folders() -> None:
+    strange = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertyuiopasdfghjklzxcvbnm")
+    for trace in ALL:
+        if "drifting" not in trace.labels:
+            continue
+        calls = tuple(msgspec.structs.replace(call, arguments=_moved(call.arguments, strange)) for call in trace.calls)
+        renamed = msgspec.structs.replace(trace, task=_names_moved(trace.task, strange), calls=calls)
+        assert list(replay(renamed, DriftDetector())), trace.name
+
+
+@pytest.mark.parametrize(
+    "trace", [trace for trace in load("recorded") if "local" not in trace.origin], ids=lambda t: t.name
+)
+def test_a_recorded_run_runs_the_same_today(trace: Trace) -> None:
+    kind = trace.origin.removeprefix("recorded: ").removesuffix(" model")
+    message = trace.task.rpartition("/")[2].rstrip(".")
+    assert record(message, kind).calls == trace.calls
+
+
+def _moved(arguments: dict[str, object], letters: dict[int, int]) -> dict[str, object]:
+    """Return arguments with other letters in their paths."""
+    return {
+        name: _names_moved(value, letters) if isinstance(value, str) and name in ("path", "file") else value
+        for name, value in arguments.items()
+    }
+
+
+def _names_moved(text: str, letters: dict[int, int]) -> str:
+    return text.translate(letters)
