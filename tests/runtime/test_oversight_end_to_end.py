@@ -236,7 +236,7 @@ async def test_a_run_without_observers_has_nothing_of_oversight_on_its_log() -> 
     assert not result.session[Assessment].all()
 
 
-@pytest.mark.parametrize("calls", [1, 7, 250])
+@pytest.mark.parametrize("calls", [1, 7, 450])
 async def test_however_many_calls_each_is_observed_once(calls: int) -> None:
     script = [*[Call("search", {"query": str(number)}) for number in range(calls)], Say(Report(1))]
     result = await play(searcher(every(1)), script, Limits(deadline=None, max_turns=None))

@@ -1,1 +1,87 @@
-"""Observers that ship: resources and pace, stalls and error cascades, drift; and the tool to answer them."""
+"""Observers that ship, and the tool to answer them: resources and pace, stalls, error cascades, drift.
+
+The names below, with the protocols and records that observers of one's own need, are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from watchkeeper.observers.acknowledge import answer_advice, answer_section
+    from watchkeeper.observers.drift import DriftDetector
+    from watchkeeper.observers.error_cascade import ErrorCascadeDetector
+    from watchkeeper.observers.pace import PaceEstimator
+    from watchkeeper.observers.resources import ResourceObserver
+    from watchkeeper.observers.stall import StallDetector
+    from watchkeeper.prompt.advice import Assessment, Feedback, Observation
+    from watchkeeper.prompt.observer import (
+        Escalation,
+        FeedbackProvider,
+        FeedbackProviderConfig,
+        FeedbackTrigger,
+        ObserverConfig,
+        ObserverTrigger,
+        TrajectoryObserver,
+    )
+    from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
+
+_HOMES: Final = {
+    "Assessment": "watchkeeper.prompt.advice",
+    "DriftDetector": "watchkeeper.observers.drift",
+    "ErrorCascadeDetector": "watchkeeper.observers.error_cascade",
+    "Escalation": "watchkeeper.prompt.observer",
+    "Feedback": "watchkeeper.prompt.advice",
+    "FeedbackContext": "watchkeeper.prompt.observer_context",
+    "FeedbackProvider": "watchkeeper.prompt.observer",
+    "FeedbackProviderConfig": "watchkeeper.prompt.observer",
+    "FeedbackTrigger": "watchkeeper.prompt.observer",
+    "Observation": "watchkeeper.prompt.advice",
+    "ObserverConfig": "watchkeeper.prompt.observer",
+    "ObserverContext": "watchkeeper.prompt.observer_context",
+    "ObserverTrigger": "watchkeeper.prompt.observer",
+    "PaceEstimator": "watchkeeper.observers.pace",
+    "ResourceObserver": "watchkeeper.observers.resources",
+    "StallDetector": "watchkeeper.observers.stall",
+    "TrajectoryObserver": "watchkeeper.prompt.observer",
+    "answer_advice": "watchkeeper.observers.acknowledge",
+    "answer_section": "watchkeeper.observers.acknowledge",
+}
+
+__all__ = [
+    "Assessment",
+    "DriftDetector",
+    "ErrorCascadeDetector",
+    "Escalation",
+    "Feedback",
+    "FeedbackContext",
+    "FeedbackProvider",
+    "FeedbackProviderConfig",
+    "FeedbackTrigger",
+    "Observation",
+    "ObserverConfig",
+    "ObserverContext",
+    "ObserverTrigger",
+    "PaceEstimator",
+    "ResourceObserver",
+    "StallDetector",
+    "TrajectoryObserver",
+    "answer_advice",
+    "answer_section",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module it lives in."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'watchkeeper.observers' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)
