@@ -18,7 +18,7 @@ def test_every_public_name_is_there_and_the_list_is_sorted() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(AttributeError, match="'watchkeeper.observers' has no attribute 'Nobody'"):
+    with pytest.raises(AttributeError, match=r"'watchkeeper\.observers' has no attribute 'Nobody'"):
         _ = observers.Nobody
 
 
