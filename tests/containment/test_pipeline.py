@@ -121,7 +121,7 @@ def test_a_hook_may_explain_itself_and_a_broken_explanation_changes_nothing() ->
     def broken(ctx: ToolCallContext) -> str:
         raise RuntimeError
 
-    for explain, said in ((sunday, "It is Sunday."), (broken, "Says said HALT before")):
+    for explain, said in ((sunday, "It is Sunday."), (broken, "Says said HALT before a model call: ")):
         pipeline = everywhere(Says(Decision.HALT, explain=explain))
         assert ask(pipeline, "before_llm_call") is Decision.HALT
         assert pipeline.get_events()[0].reason.startswith(said)

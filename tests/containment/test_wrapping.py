@@ -229,6 +229,17 @@ def test_the_ticket_goes_only_to_callables_that_need_an_argument() -> None:
         assert ctx.call_llm(threading.get_ident).value == threading.get_ident()
 
 
+def test_a_call_without_a_name_is_named_by_its_kind() -> None:
+    with ExecutionContext(config(max_retries_total=0)) as ctx:
+        outcome = ctx.call_llm(fail)
+    assert str(outcome.stop).startswith("A model call failed and no retry is left: ")
+    with ExecutionContext(config()) as ctx:
+        outcome = ctx.call_tool(fail, WrapOptions(retry_policy_override=0))
+        refused = ctx.call_tool(fail, WrapOptions(retry_policy_override=0))
+    assert str(outcome.stop).startswith("A tool call failed and no retry is left: ")
+    assert str(refused.stop) == "A tool call without a name has failed too often in a row: 0 retries are allowed."
+
+
 def test_an_operation_with_a_retry_policy_of_its_own_may_fail_only_so_often_in_a_row() -> None:
     once = WrapOptions("flaky", retry_policy_override=1)
     with ExecutionContext(config(max_retries_total=10, max_steps=100)) as ctx:

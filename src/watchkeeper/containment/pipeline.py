@@ -217,7 +217,7 @@ class ShieldPipeline:
         event_type = f"policy_{said.lower()}"
         if said is Decision.HALT:
             event_type = getattr(asked.hook, "stop_reason", None) or HALTS.get(method, event_type)
-        reason = f"{asked.name} said {said} {ASKED[method]}, {ctx.tool_name or 'without a name'}."
+        reason = f"{asked.name} said {said} {ASKED[method]}{f': {ctx.tool_name}' if ctx.tool_name else ''}."
         if hasattr(asked.hook, "explain"):
             try:
                 reason = str(asked.hook.explain(ctx))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, cast
 
 from watchkeeper.containment.account import (
@@ -19,6 +20,7 @@ from watchkeeper.containment.call import CallRequest
 from watchkeeper.containment.circuit_breaker import CircuitBreaker
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.flight import Flight
+from watchkeeper.containment.nodes import NodeKind
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.wording import written
 from watchkeeper.core.quantities import format_duration, format_money
@@ -34,6 +36,9 @@ LIMITS: Final[dict[int, tuple[StopReason, str, str, str]]] = {
     RETRIES: ("retry_budget_exceeded", "max_retries", "retry", "retries"),
 }
 """For each count: the reason, the field of `Limits`, and the unit, of one and of many."""
+
+KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call", "child": "child run"}
+"""What people call the kinds of calls."""
 
 
 def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> Stop:
@@ -128,14 +133,13 @@ def circuit_open(breaker: CircuitBreaker) -> Stop:
 
 def no_retry_left(flight: Flight, error: BaseException | None) -> Stop:
     """Say that a failure was the last that the chain could bear."""
-    return Stop(
-        "provider_error", "gate", f"{named(flight)} failed and no retry is left: {written(error)}", "max_retries"
-    )
+    name = flight.node.name or f"A {KINDS[flight.node.kind]}"
+    return Stop("provider_error", "gate", f"{name} failed and no retry is left: {written(error)}", "max_retries")
 
 
 def operation_exhausted(request: CallRequest) -> Stop:
     """Say that an operation has been repeated as often as its own policy allows."""
-    name, retries = request.operation_name or f"the {request.kind} call", request.max_retries
+    name, retries = request.operation_name or f"A {KINDS[request.kind]} without a name", request.max_retries
     said = f"{name} has failed too often in a row: {retries} {'retry is' if retries == 1 else 'retries are'} allowed."
     return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
 
@@ -149,4 +153,4 @@ def overran(flight: Flight) -> TimeoutError:
 
 def named(flight: Flight) -> str:
     """Return what to call a call."""
-    return flight.node.name or f"a {flight.node.kind} call"
+    return flight.node.name or f"a {KINDS[flight.node.kind]}"
