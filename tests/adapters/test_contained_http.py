@@ -771,6 +771,29 @@ def test_a_hook_may_switch_to_the_cheaper_model() -> None:
         assert [body["model"] for body in server.bodies()] == ["gpt-5-nano"] * 2
 
 
+class AlwaysDegrade:
+    def before_llm_call(self, ctx: object) -> Decision:
+        return Decision.DEGRADE
+
+
+def test_the_cheaper_model_of_one_provider_is_never_asked_of_another() -> None:
+    hook = ModelDowngradeHook("openai:gpt-5-nano", at_cost_share=None, when=AlwaysDegrade())
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with pytest.raises(RunStoppedError, match="openai:gpt-5-nano cannot take the place of a model of anthropic"):
+            with contained(pipeline=ShieldPipeline(pre_dispatch=hook)):
+                messages(client)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("name", ["gpt-5-nano", "openai:gpt-5-nano", "ft:gpt-5-nano:acme", "openai:ft:gpt-5-nano:acme"])
+def test_a_cheaper_model_may_be_named_with_or_without_its_provider(name: str) -> None:
+    hook = ModelDowngradeHook(name, at_cost_share=None, when=AlwaysDegrade())
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+        with contained(pipeline=ShieldPipeline(pre_dispatch=hook)):
+            chat(client)
+        assert [body["model"] for body in server.bodies()] == [name.removeprefix("openai:")]
+
+
 def test_a_hook_that_halts_ends_the_block() -> None:
     class Never:
         def before_llm_call(self, ctx: object) -> Decision:

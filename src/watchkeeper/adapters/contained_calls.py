@@ -28,6 +28,9 @@ from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.runtime.pricing import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 
+FINE_TUNED: Final = "ft"
+"""What the names of fine-tuned models begin with, before a colon; no provider's name."""
+
 KEPT_ANSWERS: Final = 1024
 KEPT_CONVERSATIONS: Final = 8
 
@@ -266,18 +269,21 @@ class ContainedCall:
 
     def degrades(self, outcome: Outcome[Any]) -> bool:
         """Return whether to ask again, with the cheaper model that a hook wants."""
-        cheaper = self._containment.fallback_model
-        if (
-            outcome.admitted
-            or outcome.decision is not Decision.DEGRADE
-            or self.wire is None
-            or self._model
-            or not cheaper
-        ):
+        if outcome.admitted or outcome.decision is not Decision.DEGRADE or self.wire is None or self._model:
             return False
-        self._model = cheaper.rpartition(":")[2]
+        self._model = self._cheaper()
+        if self._model is None:
+            return False
         self._ask()
         return True
+
+    def _cheaper(self) -> str | None:
+        """Return the cheaper model as this provider knows it; None if there is none, or if it is another provider's."""
+        named = self._containment.fallback_model or ""
+        provider, colon, model = named.partition(":")
+        if not colon or provider == FINE_TUNED:
+            return named or None
+        return model if provider == self.provider else None
 
     def settle(self, outcome: Outcome[Any]) -> None:
         """Pass on what came of the call, unless it brought an answer or a refusal of the provider's.
@@ -290,6 +296,9 @@ class ContainedCall:
             raise CallStopped(outcome.stop) from outcome.error
         if not outcome.admitted:
             said = f"{self.request.operation_name} was not let through: a hook decided {outcome.decision.value}"
+            cheaper = self._containment.fallback_model
+            if outcome.decision is Decision.DEGRADE and cheaper and self.wire is not None:
+                said += f", but {cheaper} cannot take the place of a model of {self.provider}"
             raise CallStopped(Stop("policy_halt", "hook", said))
         if outcome.error is not None and self.failure is None:
             error = outcome.error
