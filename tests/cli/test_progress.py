@@ -84,7 +84,7 @@ def test_items_one_after_the_other_have_a_head_each() -> None:
 
 
 def test_the_first_ctrl_c_is_answered_with_what_the_second_does() -> None:
-    stopped = SafetyEvent("interrupted", Decision.HALT, "The run was interrupted.", "gate", AT)
+    stopped = SafetyEvent("interrupted", Decision.HALT, "The run was interrupted.", "gate", ts=AT)
     (line,) = printed((uuid4(), stopped))
     assert line == f"  ■ interrupted  The run was interrupted. {HINT}"
 

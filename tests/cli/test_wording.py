@@ -101,7 +101,7 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (NoticeAppended("last turn", AT), ("→", "told the agent", "last turn")),
         (CompletionChecked("incomplete", "no file", AT), ("?", "checked", "incomplete: no file")),
         (CompletionChecked("complete", "", AT), ("?", "checked", "complete")),
-        (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", AT), ("■", "timeout", "It is over.")),
+        (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", ts=AT), ("■", "timeout", "It is over.")),
         (
             ObserversRan(
                 9,

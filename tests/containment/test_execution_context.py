@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -29,8 +29,8 @@ from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.budget import BudgetStatus
-from watchkeeper.core.clock import TestClock, Timer
-from watchkeeper.core.errors import UnpricedModelError
+from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock, Timer
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage, Usage
@@ -657,13 +657,24 @@ async def test_a_listener_that_raises_changes_nothing(clock: TestClock) -> None:
 
 async def test_a_callers_own_events_stand_beside_the_gates(clock: TestClock) -> None:
     gate = gate_with(clock)
-    event = SafetyEvent("custom", Decision.DEGRADE, "mine", "hook", clock.now())
+    event = SafetyEvent("custom", Decision.DEGRADE, "mine", "hook", ts=clock.now())
     gate.record_event(event)
     gate.abort("enough")
     assert [item.event_type for item in gate.get_snapshot().events] == ["custom", "aborted"]
     ours = gate.get_snapshot().events[1]
     assert (ours.hook, ours.request_id) == ("ExecutionContext", gate.get_snapshot().request_id)
     assert ours.metadata["chain_id"] == gate.get_snapshot().chain_id
+
+
+def test_a_callers_event_happens_now_unless_it_says_when_and_its_time_is_held_in_utc() -> None:
+    before = SYSTEM_CLOCK.now()
+    event = SafetyEvent("custom", Decision.HALT, "mine", "hook", "request-1")
+    assert before <= event.ts <= SYSTEM_CLOCK.now()
+    assert event.request_id == "request-1"
+    there = datetime(2026, 1, 30, 12, tzinfo=timezone(timedelta(hours=2)))
+    assert SafetyEvent("custom", Decision.HALT, "mine", "hook", ts=there).ts.isoformat() == "2026-01-30T10:00:00+00:00"
+    with pytest.raises(ConfigurationError, match="has no time zone"):
+        SafetyEvent("custom", Decision.HALT, "mine", "hook", ts=there.replace(tzinfo=None))
 
 
 async def test_a_call_that_left_its_context_late_does_not_disturb_later_ones(clock: TestClock) -> None:

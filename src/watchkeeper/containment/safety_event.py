@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from watchkeeper.containment.decision import Decision
+from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.session.registry import event
 
 
@@ -26,7 +28,7 @@ class SafetyEvent:
         reason: One sentence for a person.
         hook: Who decided.
         request_id: The request it belongs to, if known.
-        ts: When, in UTC.
+        ts: When; held in UTC, now by default.
         metadata: Facts: the chain, the limit and its value.
     """
 
@@ -34,6 +36,18 @@ class SafetyEvent:
     decision: Decision
     reason: str
     hook: str
-    ts: datetime
     request_id: str | None = None
+    ts: datetime = field(default_factory=SYSTEM_CLOCK.now)
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Refuse a time that could be any.
+
+        Raises:
+            ConfigurationError: If it has no time zone.
+        """
+        if self.ts.tzinfo is UTC:
+            return
+        if self.ts.utcoffset() is None:
+            raise ConfigurationError(f"ts={self.ts!r} has no time zone; write datetime.now(UTC)")
+        object.__setattr__(self, "ts", self.ts.astimezone(UTC))
