@@ -171,9 +171,10 @@ def format_money(nanos: int | None) -> str:
     """
     if nanos is None:
         return "unknown"
+    if nanos >= NANOS_PER_USD // 10 or not nanos:
+        cents = nanos // (NANOS_PER_USD // 100)
+        return f"${cents // 100:,}.{cents % 100:02}"
     dollars = Decimal(nanos) / NANOS_PER_USD
     if 0 < dollars < Decimal("0.000001"):
         return "<$0.000001"
-    if dollars >= Decimal("0.10") or not nanos:
-        return f"${dollars.quantize(Decimal('0.01'), ROUND_DOWN):,}"
     return f"${dollars.quantize(Decimal('0.000001'), ROUND_DOWN):f}".rstrip("0").ljust(5, "0")

@@ -86,8 +86,20 @@ class Advice:
 
     def stamped(self, source: str, call_index: int, at: datetime) -> Self:
         """Return the same advice under its source's name, with when it was made."""
-        face = cast("Callable[..., Self]", Assessment if isinstance(self, Assessment) else Feedback)
-        return face(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
+        face = cast("type[Self]", Assessment if isinstance(self, Assessment) else Feedback)
+        if type(self) is not face or not source.strip() or at.tzinfo is None:
+            make = cast("Callable[..., Self]", face)
+            return make(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
+        stamped = object.__new__(face)  # its texts were checked when it was made: it is not checked again
+        put = object.__setattr__
+        put(stamped, "observer_name" if face is Assessment else "provider_name", source)
+        put(stamped, "summary", self.summary)
+        put(stamped, "observations", self.observations)
+        put(stamped, "suggestions", self.suggestions)
+        put(stamped, "severity", self.severity)
+        put(stamped, "timestamp", at)
+        put(stamped, "call_index", call_index)
+        return stamped
 
     def is_stale(self, current_call_index: int, max_age_calls: int = MAX_AGE_CALLS) -> bool:
         """Return whether it is too old to say anything about the present.
@@ -100,19 +112,20 @@ class Advice:
 
     def _check(self) -> None:
         """Refuse what nobody could render, order or store."""
-        put = object.__setattr__
-        if not _bounded(self.source, f"the name of {type(self).__name__}").strip():
+        put, source = object.__setattr__, self.source
+        if not _bounded(source, "the name of advice").strip():
             raise ObserverError(f"{type(self).__name__} without a name: say whose it is")
-        put(self, "summary", _bounded(self.summary, f"summary of {self.source!r}"))
-        if not self.summary.strip():
-            raise ObserverError(f"the {type(self).__name__} of {self.source!r} has an empty summary; say what you see")
+        summary = _bounded(self.summary, "the summary of advice")
+        if not summary.strip():
+            raise ObserverError(f"the {type(self).__name__} of {source!r} has an empty summary; say what you see")
         if self.severity not in SEVERITIES:
-            raise ObserverError(f"severity={self.severity!r} of {self.source!r} must be one of {', '.join(SEVERITIES)}")
+            raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {', '.join(SEVERITIES)}")
         if self.timestamp is not None and self.timestamp.tzinfo is None:
-            raise ObserverError(f"timestamp={self.timestamp!r} of {self.source!r} has no time zone; give an aware one")
-        put(self, "observations", _items(self.observations, Observation, f"observations of {self.source!r}"))
-        suggestions = _items(self.suggestions, str, f"suggestions of {self.source!r}")
-        put(self, "suggestions", tuple(_bounded(text, "a suggestion") for text in suggestions))
+            raise ObserverError(f"timestamp={self.timestamp!r} of {source!r} has no time zone; give an aware one")
+        put(self, "summary", summary)
+        put(self, "observations", _items(self.observations, Observation, "observations"))
+        suggestions = _items(self.suggestions, str, "suggestions")
+        put(self, "suggestions", tuple([_bounded(text, "a suggestion") for text in suggestions]))
 
 
 @event("assessment")
@@ -214,9 +227,10 @@ def _bounded(text: object, what: str) -> str:
 
 def _items(given: Iterable[object], kind: type[T], what: str) -> tuple[T, ...]:
     """Return the first of some items, checked."""
-    items = tuple(given) if not isinstance(given, str) else (None,)
-    if not all(isinstance(item, kind) for item in items):
-        raise ObserverError(f"{what} must be a sequence of {kind.__name__}; write ({kind.__name__}(...),)")
+    items: tuple[object, ...] = tuple(given) if not isinstance(given, str) else (None,)
+    for item in items:
+        if not isinstance(item, kind):
+            raise ObserverError(f"{what} must be a sequence of {kind.__name__}; write ({kind.__name__}(...),)")
     return cast("tuple[T, ...]", items[:MOST_ITEMS])
 
 

@@ -33,8 +33,14 @@ from watchkeeper.session.slices import Extend, SliceView
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.invoked import ToolInvoked
 
-KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, ObserversRan, AdviceAcknowledged, AdviceDelivered, EscalationTaken)
+OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, AdviceDelivered, EscalationTaken)
+"""What the log has of one call, in this order."""
+
+KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 """The slices that the engine's memory is a fold of."""
+
+REWRITING: Final = (RolledBack, SessionReset, SliceEdited)
+"""Events after which the slices are what no fold of the log's tail can tell."""
 
 
 class Oversight:
@@ -62,6 +68,13 @@ class Oversight:
         self._severities: dict[str, Sequence[Severity]] = {source.name: source.severities for source in self._sources}
         self._task = "\n\n".join(message.text for message in plan.prompt.messages)
         self._trajectory = Trajectory()
+        self._followed: dict[type[Any], Callable[[Any], None]] = {
+            ToolInvoked: self._trajectory.add,
+            AdviceAcknowledged: self._answered,
+            ObserversRan: self._take_in,
+            AdviceDelivered: self._told,
+            EscalationTaken: self._escalated,
+        }
         self._position = 0
         session = home.session
         session[Assessment].register(ObserversRan, keep_assessments)
@@ -211,19 +224,13 @@ class Oversight:
         log = self._home.session.log
         calls = 0
         for envelope in log[self._position :]:
-            event = envelope.event
-            if isinstance(event, ToolInvoked):
-                self._trajectory.add(event)
-                calls += 1
-            elif isinstance(event, ObserversRan):
-                self._take_in(event)
-            elif isinstance(event, AdviceAcknowledged):
-                self._answered(event)
-            elif isinstance(event, EscalationTaken):
-                self._escalated(event)
-            elif isinstance(event, RolledBack | SessionReset) or (
-                isinstance(event, SliceEdited) and event.slice_type in KEPT
-            ):
+            event: object = envelope.event
+            kind: type[Any] = type(event)
+            take = self._followed.get(kind)
+            if take is not None:
+                take(event)
+                calls += kind is ToolInvoked
+            elif isinstance(event, REWRITING) and getattr(event, "slice_type", ToolInvoked) in KEPT:
                 return self._rebuild()
         self._position = len(log)
         return calls
@@ -233,14 +240,8 @@ class Oversight:
         session = self._home.session
         for source in self._sources:
             source.forget()
-        steps: tuple[tuple[type[Any], Callable[[Any], None]], ...] = (
-            (AdviceAcknowledged, self._answered),
-            (ObserversRan, self._take_in),
-            (AdviceDelivered, self._told),
-            (EscalationTaken, self._escalated),
-        )
         kept: list[tuple[Any, Callable[[Any], None]]]
-        kept = [(event, take) for slice_type, take in steps for event in session[slice_type].all()]
+        kept = [(event, self._followed[kind]) for kind in OF_ONE_CALL for event in session[kind].all()]
         for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
             take(event)
         self._position = len(session.log)
