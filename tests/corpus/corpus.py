@@ -122,6 +122,15 @@ def replay(trace: Trace, detector: Detector) -> Iterator[tuple[int, Assessment]]
                 yield number, said
 
 
+def ask(detector: Detector, calls: Sequence[TracedCall], task: str = "") -> Assessment | None:
+    """Ask a detector once, after these calls, whether or not it wants to be asked."""
+    session, trajectory = Session(), Trajectory()
+    for number, call in enumerate(calls, 1):
+        session.dispatch(event := event_of(call, number))
+        trajectory.add(event)
+    return detector.observe(session, context=ObserverContext(session, BudgetStatus(), trajectory, task=task))
+
+
 @dataclass(frozen=True)
 class Score:
     """How a detector did on some trajectories.

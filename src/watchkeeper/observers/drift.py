@@ -19,7 +19,7 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import CallDigest, paths_in
+from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest, paths_in
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
@@ -69,8 +69,8 @@ class DriftDetector:
             if not isinstance(path, str) or not path.strip():
                 raise ObserverError(f"DriftDetector(paths={given!r}) must hold paths; {path!r} is none")
         object.__setattr__(self, "paths", tuple(self.paths))
-        check_count("DriftDetector", "window", self.window, 3)
-        check_count("DriftDetector", "first", self.first)
+        check_count("DriftDetector", "window", self.window, 3, KEPT_CALLS)
+        check_count("DriftDetector", "first", self.first, 1, FIRST_CALLS)
         check_share("DriftDetector", "outside", self.outside)
         check_name("DriftDetector", self.name)
 
@@ -125,7 +125,7 @@ class DriftDetector:
         found: list[str] = []
         having = 0
         for call in calls[:FIRST_CALLS]:
-            paths = [path for path in paths_in(call.params) if folder_of(path)]
+            paths = [path for path in paths_in(call.params) if is_placed(path)]
             found += paths
             having += bool(paths)
             if having == self.first:
@@ -171,6 +171,11 @@ def folder_of(path: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def is_placed(path: str) -> bool:
+    """Return whether a path says where it is: a bare name at the very top does not."""
+    return "/" in path.replace("\\", "/").strip("./~ ")
+
+
 @lru_cache(maxsize=8192)
 def words_of(path: str) -> frozenset[str]:
     """Return the words in a path's names that say something."""
@@ -192,7 +197,7 @@ def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
         paths: Paths among its arguments.
         home: Where the task is.
     """
-    placed = [path for path in paths if folder_of(path)]
+    placed = [path for path in paths if is_placed(path)]
     if not placed:
         return None
     return any(belongs(path, home) for path in placed)

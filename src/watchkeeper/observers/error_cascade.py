@@ -55,10 +55,12 @@ class ErrorCascadeDetector:
         """Whether enough calls failed in a row."""
         return context.trajectory.errors_in_a_row >= self.failures
 
-    def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
+    def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Group the failures by what they have in common."""
         trajectory = context.trajectory
         row = trajectory.errors_in_a_row
+        if row < self.failures:
+            return None
         failed = trajectory.recent(min(row, GROUPED_CALLS))
         group = largest_group(failed, self.likeness)
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()

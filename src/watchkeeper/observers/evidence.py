@@ -87,14 +87,15 @@ def shorten(text: str, most: int = VALUE_CHARS) -> str:
     return line if len(line) <= most and len(text) <= 8 * most else f"{line[: most - 1]}…"
 
 
-def check_count(observer: str, field: str, value: object, least: int = 1) -> None:
-    """Refuse a threshold that is no whole number of at least ``least``.
+def check_count(observer: str, field: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Refuse a threshold that is no whole number of at least ``least``, and where there is one at most ``most``.
 
     Raises:
         ObserverError: Naming observer, field and value.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ObserverError(f"{observer}({field}={value!r}) must be a whole number of at least {least}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ObserverError(f"{observer}({field}={value!r}) must be a whole number {bounds}")
 
 
 def check_share(observer: str, field: str, value: object) -> None:

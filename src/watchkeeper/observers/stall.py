@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import CallDigest
+from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
@@ -31,6 +31,9 @@ PASSING: Final = re.compile(
 
 COMPARED_CHARS: Final = 4000
 """Longer results are equal only if they are so letter by letter."""
+
+COMPARED_CALLS: Final = 6
+"""So many of the newest calls that are equal are read for whether they brought the same but for times."""
 
 MEMORY: Final = 24
 """So many calls before a window are what something new is measured against."""
@@ -70,10 +73,10 @@ class StallDetector:
 
     def __post_init__(self) -> None:
         """Refuse thresholds that would call every run a stall."""
-        check_count("StallDetector", "repeats", self.repeats, 2)
-        check_count("StallDetector", "rounds", self.rounds, 2)
-        check_count("StallDetector", "fruitless", self.fruitless, 2)
-        check_count("StallDetector", "window", self.window, 4)
+        check_count("StallDetector", "repeats", self.repeats, 2, KEPT_CALLS)
+        check_count("StallDetector", "rounds", self.rounds, 2, KEPT_CALLS // 2)
+        check_count("StallDetector", "fruitless", self.fruitless, 2, KEPT_CALLS // 3)
+        check_count("StallDetector", "window", self.window, 4, KEPT_CALLS)
         check_share("StallDetector", "novelty", self.novelty)
         check_name("StallDetector", self.name)
 
@@ -86,6 +89,8 @@ class StallDetector:
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
         most = max(LONGEST, self.window + MEMORY, 2 * self.rounds, 3 * self.fruitless, self.repeats)
         recent = context.trajectory.recent(most)
+        if not recent:
+            return None
         look = Look(recent, calls)
         found = self._repeated(look) or self._thrashing(look) or self._fruitless(look) or self._nothing_new(look)
         if found is None:
@@ -170,28 +175,53 @@ class Look:
         """Take the newest calls, the oldest of them first, and every call of the session."""
         self.recent = recent
         self._calls = calls
-        self._results: dict[int, str] = {}
+        self._results: dict[int, Sequence[str] | None] = {}
 
     def alike(self, one: CallDigest, other: CallDigest) -> bool:
         """Return whether two calls are the same, and brought the same but for times and addresses."""
         if one.kind == other.kind:
             return True
-        return one.action == other.action and self._result(one.index) == self._result(other.index)
+        if one.action != other.action:
+            return False
+        mine, theirs = self._words(one.index), self._words(other.index)
+        return mine is not None and theirs is not None and same_but_for_times(mine, theirs)
 
     def was_seen(self, place: int) -> bool:
         """Return whether a call, by its place among the newest, is like one of those before it."""
         call = self.recent[place]
         before = self.recent[max(place - MEMORY, 0) : place]
-        return any(earlier.action == call.action and self.alike(earlier, call) for earlier in reversed(before))
+        equal = [earlier for earlier in before if earlier.action == call.action]
+        if any(earlier.kind == call.kind for earlier in equal):
+            return True
+        return any(self.alike(earlier, call) for earlier in equal[-COMPARED_CALLS:])
 
     def indices(self, first: int) -> Sequence[int]:
         """Return the numbers of the newest calls from a place on."""
         return [call.index for call in self.recent[first:]]
 
-    def _result(self, index: int) -> str:
-        """Return what a call brought without what passes."""
-        found = self._results.get(index)
-        if found is None:
+    def _words(self, index: int) -> Sequence[str] | None:
+        """Return what a call brought, word by word; None if that is too long."""
+        if index not in self._results:
             text = self._calls[index - 1].rendered_output
-            found = self._results[index] = PASSING.sub("~", text) if len(text) <= COMPARED_CHARS else text
-        return found
+            self._results[index] = text.split() if len(text) <= COMPARED_CHARS else None
+        return self._results[index]
+
+
+def same_but_for_times(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether two results, word by word, differ in nothing but what passes: times of day, measured seconds.
+
+    Args:
+        one: The words of a result.
+        other: The words of another.
+    """
+    if len(one) != len(other):
+        return False
+    for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+        if mine == theirs:
+            continue
+        # A unit may stand apart from its number: ``12 ms``.
+        both = (" ".join(words[place : place + 2]) for words in (one, other))
+        mine, theirs = (PASSING.sub("~", text) for text in both)
+        if mine != theirs:
+            return False
+    return True

@@ -1,0 +1,243 @@
+"""When the agent goes in circles, and when it only looks so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.corpus.corpus import TracedCall, ask
+from watchkeeper.core.errors import ObserverError
+from watchkeeper.observers.stall import LONGEST, MEMORY, StallDetector, same_but_for_times
+from watchkeeper.prompt.advice import Assessment
+from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory
+from watchkeeper.session.session import Session
+
+STALL = StallDetector()
+
+
+def ok(tool: str, result: str = "ok", **arguments: Any) -> TracedCall:
+    """A call that succeeded."""
+    return TracedCall(tool, arguments, result)
+
+
+def bad(tool: str, result: str = "no", **arguments: Any) -> TracedCall:
+    """A call that failed."""
+    return TracedCall(tool, arguments, result, success=False)
+
+
+def kind_of(assessment: Assessment | None) -> str:
+    """Return the category of what was said."""
+    return "" if assessment is None else assessment.observations[0].category
+
+
+def test_one_call_repeated_is_a_loop() -> None:
+    said = ask(STALL, [ok("open", path="a"), *[ok("look", "dark", room=3)] * 4])
+    assert said is not None
+    assert said.observer_name == "Stall"
+    assert said.severity == "caution"
+    assert said.summary == (
+        "You seem to be going in circles: look was called 4 times in a row with the same arguments and result."
+    )
+    (seen,) = said.observations
+    assert seen.category == "loop"
+    assert seen.description == "look was called 4 times in a row with the same arguments and result."
+    assert seen.evidence == "#2 look(room=3)\n#3 look(room=3)\n#4 look(room=3)\n#5 look(room=3)"
+    assert said.suggestions == (
+        "What you have seen will not change by asking again: use it, or try something else.",
+        "If you are waiting for something, do other work meanwhile and look again later.",
+        "If you cannot get further, say what is missing and finish with what you have.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "severity", "said"),
+    [
+        (3, None, ""),
+        (4, "caution", "4 times"),
+        (7, "caution", "7 times"),
+        (8, "warning", "8 times"),
+        (LONGEST - 1, "warning", f"{LONGEST - 1} times"),
+        (LONGEST, "warning", f"at least {LONGEST} times"),
+        (KEPT_CALLS * 3, "warning", f"at least {LONGEST} times"),
+    ],
+)
+def test_the_longer_the_graver(times: int, severity: str | None, said: str) -> None:
+    assessment = ask(STALL, [ok("look", "dark")] * times)
+    assert (assessment and assessment.severity) == severity
+    assert assessment is None or said in assessment.summary
+
+
+def test_polling_whose_result_changes_is_no_stall() -> None:
+    assert ask(STALL, [ok("status", f"{n} of 90 done", job=1) for n in range(90)]) is None
+    assert ask(STALL, [ok("status", f"{n // 3} %", job=1) for n in range(90)]) is None
+
+
+def test_equal_results_of_different_calls_are_no_stall() -> None:
+    assert ask(STALL, [ok("write", "written", path=f"f{n}") for n in range(90)]) is None
+
+
+def test_waiting_between_looks_does_not_hide_a_loop() -> None:
+    rounds = [ok("wait", "waited", s=5), ok("status", "pending", job=1)]
+    assert ask(STALL, rounds * 3) is None
+    said = ask(STALL, [ok("start"), *rounds * 4])
+    assert said is not None
+    assert kind_of(said) == "thrashing"
+    assert said.severity == "caution"
+    assert "wait and status were called in turn, 4 times, with the same results" in said.summary
+    assert said.observations[0].evidence is not None
+    assert said.observations[0].evidence.startswith("#2 wait(s=5)\n#3 status(job=1)\n")
+    graver = ask(STALL, rounds * 8)
+    assert graver is not None
+    assert graver.severity == "warning"
+    assert "8 times" in graver.summary
+
+
+def test_rounds_are_counted_whole() -> None:
+    rounds = [ok("a"), ok("b")] * 4
+    assert kind_of(ask(STALL, [ok("b"), *rounds])) == "thrashing"
+    assert kind_of(ask(STALL, rounds[1:])) == ""
+    said = ask(STALL, [ok("b"), *rounds])
+    assert said is not None
+    assert "called in turn, 4 times" in said.summary
+
+
+def test_a_failure_that_comes_back_whatever_is_tried_is_a_stall() -> None:
+    tries = [call for n in range(5) for call in (ok("edit", text=f"try {n}"), bad("test", f"red in 0.{n}1s"))]
+    assert kind_of(ask(STALL, tries[:-2])) == ""
+    said = ask(STALL, tries)
+    assert said is not None
+    assert kind_of(said) == "stall"
+    assert "test failed 5 times in the same way, whatever you did in between" in said.summary
+    assert said.observations[0].evidence is not None
+    assert "#10 test()" in said.observations[0].evidence
+    assert ask(STALL, tries[:-1]) is None, "the newest call may be what helps"
+
+
+def test_a_success_between_begins_the_count_anew() -> None:
+    def tries(count: int) -> list[TracedCall]:
+        return [call for n in range(count) for call in (ok("edit", text=f"{count} {n}"), bad("test", "red"))]
+
+    assert ask(STALL, [*tries(3), ok("test", "green"), *tries(4)]) is None
+    assert ask(STALL, [*tries(3), bad("test", "amber"), *tries(4)]) is None
+
+
+def test_a_window_in_which_nothing_is_new_is_a_stall() -> None:
+    three = [ok("read", "A", path="a"), ok("read", "B", path="b"), ok("list", "a b")]
+    assert ask(STALL, three * 4) is None
+    said = ask(STALL, three * 5)
+    assert said is not None
+    assert (kind_of(said), said.severity) == ("stall", "caution")
+    assert said.summary == (
+        "You seem to be going in circles: nothing of what the last 10 calls brought was new; "
+        "list alone was called 4 times with the same arguments."
+    )
+    assert said.observations[0].evidence == "#6 list()\n#9 list()\n#12 list()\n#15 list()"
+    assert ask(STALL, [*three * 5, ok("read", "C", path="c")]) is None, "it tries something new"
+
+
+def test_more_novelty_may_be_asked_for() -> None:
+    calls = [ok("read", "A", path="a"), ok("read", "B", path="b"), ok("list", "a b")] * 5
+    calls[-5] = ok("new")
+    assert ask(STALL, calls) is None
+    said = ask(StallDetector(novelty=0.2), calls)
+    assert said is not None
+    assert "only 1 of what the last 10 calls brought was new" in said.summary
+
+
+def test_what_was_seen_long_ago_may_be_read_again() -> None:
+    first = [ok("read", f"{n}", path=f"f{n}") for n in range(MEMORY + 12)]
+    assert ask(STALL, [*first, *first[:12]]) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("3 failed in 0.12s", "3 failed in 0.29s", True),
+        ("3 failed in 12 ms", "3 failed in 9 ms", True),
+        ("3 failed in 1.5 seconds", "3 failed in 2.25 seconds", True),
+        ("[10:00:01] waiting", "[10:00:09] waiting", True),
+        ("at 2026-03-01T10:00:01Z", "at 2026-03-02T11:30:00.123+01:00", True),
+        ("at 2026-03-01 10:00:01 no", "at 2026-03-02 10:00:01 no", True),
+        ("<Job at 0x7f3a>", "<Job at 0x9e01>", True),
+        ("id 0b5c9a6e-1111-4222-8333-444455556666", "id 1b5c9a6e-1111-4222-8333-444455556666", True),
+        ("3 failed in 0.12s", "2 failed in 0.12s", False),
+        ("ready in 20 s", "ready in 10 s", False),
+        ("45%", "46%", False),
+        ("on 2026-03-01", "on 2026-03-02", False),
+        ("a b", "a b c", False),
+        ("", "", True),
+    ],
+)
+def test_times_and_addresses_are_nothing_new(one: str, other: str, same: bool) -> None:
+    assert same_but_for_times(one.split(), other.split()) is same
+    said = ask(STALL, [ok("look", text) for text in (one, other, one, other)])
+    assert (said is not None) is same
+
+
+@given(st.lists(st.text("0123456789:.sm -", max_size=8)), st.lists(st.text("0123456789:.sm -", max_size=8)))
+def test_sameness_has_no_direction(one: list[str], other: list[str]) -> None:
+    assert same_but_for_times(one, one)
+    assert same_but_for_times(one, other) == same_but_for_times(other, one)
+
+
+def test_long_results_are_compared_letter_by_letter() -> None:
+    long = "x" * 5000
+    assert ask(STALL, [ok("look", f"{long} 0.{n}1s") for n in range(9)]) is None
+    assert kind_of(ask(STALL, [ok("look", long)] * 4)) == "loop"
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=60))
+def test_it_never_speaks_while_every_call_is_new(names: list[str]) -> None:
+    assert ask(STALL, [ok(name, number=number) for number, name in enumerate(names)]) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
+def test_whatever_it_says_can_be_read(picked: list[tuple[str, bool]]) -> None:
+    said = ask(STALL, [TracedCall(name, {}, "x", success=success) for name, success in picked])
+    if said is not None:
+        assert said.observations[0].evidence
+        assert said.severity in ("caution", "warning")
+
+
+def test_it_is_asked_when_there_are_calls_enough() -> None:
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory)
+    assert not STALL.should_run(session, context=context)
+    assert STALL.observe(session, context=context) is None
+    trajectory.count = 4
+    assert STALL.should_run(session, context=context)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"repeats": 1}, r"StallDetector\(repeats=1\) must be a whole number from 2 to 200"),
+        ({"repeats": 201}, r"repeats=201"),
+        ({"repeats": True}, r"repeats=True"),
+        ({"rounds": 1}, r"rounds=1\) must be a whole number from 2 to 100"),
+        ({"fruitless": 0}, r"fruitless=0\) must be a whole number from 2 to 66"),
+        ({"window": 3}, r"window=3\) must be a whole number from 4"),
+        ({"novelty": 0.0}, r"novelty=0.0\) must be more than 0"),
+        ({"name": " "}, r"name=' '"),
+    ],
+)
+def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ObserverError, match=said):
+        StallDetector(**fields)
+
+
+@pytest.mark.parametrize(
+    ("detector", "calls"),
+    [
+        (StallDetector(repeats=10), [ok("look")] * 9),
+        (StallDetector(rounds=10), [ok("a"), ok("b")] * 5),
+        (StallDetector(window=20), [ok("a"), ok("b"), ok("c")] * 6),
+        (StallDetector(fruitless=9), [bad("a"), ok("b", "1"), bad("a"), ok("b", "2")] * 2),
+    ],
+)
+def test_a_patient_detector_waits_longer(detector: StallDetector, calls: list[TracedCall]) -> None:
+    assert ask(detector, calls) is None
