@@ -311,3 +311,29 @@ def test_wrapped_calls_in_children_stay_under_the_parents_ceiling() -> None:
             pass
     assert root.usage.cost_nanos == dollars(1)
     root.close()
+
+
+async def test_what_happens_below_is_on_record_above_exactly_once(clock: TestClock) -> None:
+    heard: list[str] = []
+    root = ExecutionContext(unlimited(max_steps=10), clock=clock, on_event=lambda event: heard.append(event.event_type))
+    child = root.child(unlimited(max_steps=2), "child")
+    below = child.child(unlimited(max_steps=1), "below")
+    await below.acall(costing(0), answer)
+    assert (await below.acall(costing(0), answer)).stop_reason == "step_limit_exceeded"
+    for context in (below, child, root):
+        assert [event.event_type for event in context.get_snapshot().events] == ["step_limit_exceeded"]
+    root.abort("enough")
+    for context in (below, child, root):
+        assert [event.event_type for event in context.get_snapshot().events] == ["step_limit_exceeded", "aborted"]
+    assert heard == ["step_limit_exceeded", "aborted"]
+
+
+async def test_a_child_with_a_listener_of_its_own_hears_an_abort_from_above(clock: TestClock) -> None:
+    heard: list[str] = []
+    root = ExecutionContext(unlimited(), clock=clock)
+    root.child(unlimited(), on_event=lambda event: heard.append(event.event_type))
+    child = root.child(unlimited(), on_event=lambda event: heard.append(event.event_type))
+    root.abort("enough")
+    assert heard == ["aborted"]  # the first was collected, and with it closed
+    assert child.get_snapshot().aborted
+    assert len(root.get_snapshot().events) == 1

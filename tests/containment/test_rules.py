@@ -75,7 +75,12 @@ class Book:
     def latch(self, reason: str) -> None:
         if self.stop is None:
             self.stop = reason
-            self.events.append(reason)
+            self.say(reason)
+
+    def say(self, reason: str) -> None:
+        """What happens here is on record here and above."""
+        for book in self.chain():
+            book.events.append(reason)
 
 
 Mode = Literal["plain", "repeat", "wrapped"]
@@ -182,7 +187,7 @@ class Model:
         if verdict == "admit" and (call.mood or not self.circuit.lets_pass(call, self.now)):
             reason = f"policy_{call.mood.lower()}" if call.mood else "circuit_open"
             call.state, call.expected = "over", (call.mood or Decision.HALT, reason)
-            call.book.events.append(reason)
+            call.book.say(reason)
             return True
         elif verdict == "admit":
             call.state = "running"
@@ -231,7 +236,7 @@ class Model:
         spent = any(book.used["retries"] >= book.ceilings.get("retries", FOREVER) for book in call.book.chain())
         if call.mode == "wrapped" and spent:
             call.expected = (Decision.HALT, "provider_error")
-            call.book.events.append("provider_error")
+            call.book.say("provider_error")
         else:
             call.expected = (Decision.RETRY, reason)
 
@@ -267,9 +272,11 @@ class Model:
         for book in self.books:
             if top in book.chain() and not book.aborted and not book.closed:
                 book.aborted = True
-                if book.stop:
-                    book.events.append("aborted")
-                book.latch("aborted")
+                book.stop = book.stop or "aborted"
+                if any(above.aborted or above.closed for above in list(book.chain())[1:]):
+                    book.events.append("aborted")  # above it is on record, if it was an abort
+                else:
+                    book.say("aborted")
         for call in self.calls:
             if call.state == "running" and top in call.book.chain():
                 self.settle(call, None, failed=False)

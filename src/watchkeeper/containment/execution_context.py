@@ -212,7 +212,7 @@ class ExecutionContext(SeedFaces):
         self._passage.check_open()
         ours = self._passage.incidents
         child = object.__new__(ExecutionContext)
-        incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener)
+        incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener, ours)
         child._set_up(limits, self._tree, incidents, self, name, carves=carve)
         return child
 

@@ -1,4 +1,8 @@
-"""The incidents of one context: its stops and what others report to it. None is ever dropped or merged."""
+"""The incidents of one context: its stops and what others report to it. None is ever dropped or merged.
+
+What happens in a child is on the record of every context above it too, exactly once; what comes from above (the abort
+of a whole tree) is on the record of each context that it ends, and goes up no more.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +20,47 @@ Listener = Callable[[SafetyEvent], object]
 
 
 class Incidents:
-    """An append-only list of safety events, and whoever listens to it."""
+    """An append-only list of safety events, and whoever listens to it.
 
-    __slots__ = ("_clock", "events", "listener", "metadata")
+    Attributes:
+        metadata: Who the chain belongs to.
+        listener: Told of every event, once.
+        events: They themselves, those of the contexts below included.
+        ended: Whether the context was aborted or closed, and with it all below.
+    """
 
-    def __init__(self, metadata: ChainMetadata, clock: Clock, listener: Listener | None) -> None:
-        """Start without events."""
+    __slots__ = ("_above", "_clock", "ended", "events", "listener", "metadata")
+
+    def __init__(
+        self, metadata: ChainMetadata, clock: Clock, listener: Listener | None, above: Incidents | None = None
+    ) -> None:
+        """Start without events, under the record of the context above."""
         self.metadata = metadata
         self.listener = listener
         self.events: list[SafetyEvent] = []
+        self.ended = False
+        self._above = above
         self._clock = clock
 
-    def record(self, event: SafetyEvent) -> None:
-        """Append an event and tell the listener, whose failure is reported and changes nothing."""
-        self.events.append(event)
+    @property
+    def ended_above(self) -> bool:
+        """Whether a context above was aborted or closed."""
+        above = self._above
+        return above is not None and (above.ended or above.ended_above)
+
+    def record(self, event: SafetyEvent, *, from_above: bool = False) -> None:
+        """Append an event here and above, and tell the listener, whose failure is reported and changes nothing.
+
+        Args:
+            event: What happened.
+            from_above: Whether it came from above, where it is on record already.
+        """
+        level: Incidents | None = self
+        while level is not None:
+            level.events.append(event)
+            level = None if from_above else level._above
+        if from_above and self._above is not None and self.listener is self._above.listener:
+            return
         if self.listener is None:
             return
         try:
@@ -37,7 +68,7 @@ class Incidents:
         except Exception as error:
             logger().error("safety_event.unheard", event_type=event.event_type, error=shown(error))
 
-    def report(self, stop: Stop) -> None:
+    def report(self, stop: Stop, *, from_above: bool = False) -> None:
         """Record a stop of the gate (seed: execution-context, section 6)."""
         metadata = self.metadata
         facts = {"chain_id": metadata.chain_id, "limit": stop.limit, "value": stop.value, "source": stop.source}
@@ -50,5 +81,6 @@ class Incidents:
                 ts=self._clock.now(),
                 request_id=metadata.request_id,
                 metadata={name: fact for name, fact in facts.items() if fact is not None},
-            )
+            ),
+            from_above=from_above,
         )

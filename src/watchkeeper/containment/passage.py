@@ -298,6 +298,9 @@ class Passage:
     def stopped(self, stop: Stop) -> None:
         """Report a stop that was latched, and keep the state at this moment."""
         self.incidents.report(stop)
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
         if self.snapshot_at_stop is None:
             self.snapshot_at_stop = self.snapshot()
 
@@ -316,18 +319,17 @@ class Passage:
     def abort(self, reason: str) -> None:
         """Stop everything; called when the context's token is cancelled."""
         stop = aborted(reason)
-        self.aborted = True
+        self.aborted = self.incidents.ended = True
         latched = self.ledger.latch(self.account, stop, False, self.clock.monotonic())
         for flight in list(self.flights.values()):
             flight.interrupt("aborted")
+        self.incidents.report(stop, from_above=self.incidents.ended_above)
         if latched:
-            self.stopped(stop)
-        else:
-            self.incidents.report(stop)
+            self._keep_snapshot()
 
     def close(self) -> None:
         """Let nothing in any more, interrupt what is under way, and give back what is held."""
-        self.closed = True
+        self.closed = self.incidents.ended = True
         for flight in list(self.flights.values()):
             flight.interrupt("closed")
             flight.let_go()
