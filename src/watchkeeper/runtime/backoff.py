@@ -98,11 +98,13 @@ class Backoff:
 
     def _wait(self, state: RetryCallState) -> float:
         """Return the seconds to wait: what the provider asked for, else exponential with jitter."""
+        asked = _error_of(state).retry_after
+        return self.growing(state) if asked is None else max(asked, 0.0)
+
+    def growing(self, state: RetryCallState) -> float:
+        """Return the seconds to wait where nobody asked for any: exponential with jitter."""
         from tenacity import wait_exponential
 
-        asked = _error_of(state).retry_after
-        if asked is not None:
-            return max(asked, 0.0)
         return wait_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)(state) * (0.5 + self._rng.random() / 2)
 
     def _gives_up(self, state: RetryCallState) -> bool:

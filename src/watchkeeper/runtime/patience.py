@@ -2,17 +2,21 @@
 
 Nothing was sent and nothing is reserved while a call waits. RETRY is asked again a few times after waits that grow;
 QUEUE is asked again until the hook decides otherwise or the time of the call's phase is over, and then once more, so
-that the gate says what is over. Whoever aborts or lands the run ends the wait.
+that the gate says what is over. Whoever aborts or lands the run ends the wait. As for failures (`backoff`), tenacity
+computes and counts.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from watchkeeper.containment.call import CallRequest, Meter, Outcome, Work
 from watchkeeper.containment.decision import Decision
-from watchkeeper.runtime.backoff import FIRST_WAIT, LONGEST_WAIT, MAX_ATTEMPTS, Backoff
+from watchkeeper.runtime.backoff import MAX_ATTEMPTS, Backoff
 from watchkeeper.runtime.plan import RunHome
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 
@@ -32,23 +36,35 @@ async def asked_again(
         meter: Says what it cost.
         refused: What the gate said the first time: not admitted, RETRY or QUEUE.
     """
+    from tenacity import AsyncRetrying, retry_if_result
 
-    def seconds_left() -> float | None:
-        return _seconds_left(home, request)
+    repeats = 0
 
-    waits = Backoff(home.clock, home.rng, home.gate.cancellation, seconds_left)
-    outcome, wait, retries = refused, FIRST_WAIT, 1
-    while not outcome.admitted and outcome.decision in WAITING:
-        if outcome.decision is Decision.RETRY:
-            if retries >= MAX_ATTEMPTS:
-                return outcome
-            retries += 1
-        await waits.pause(wait * (0.5 + home.rng.random() / 2))
-        outcome = await home.gate.acall(request, work, meter)
-        left = seconds_left()
-        if left is not None and left <= 0:
-            return outcome
-        wait = min(wait * 2, LONGEST_WAIT)
+    async def asked() -> Outcome[T]:
+        first = retrying.statistics["attempt_number"] == 1
+        return refused if first else await home.gate.acall(request, work, meter)
+
+    def gives_up(state: RetryCallState) -> bool:
+        nonlocal repeats
+        repeats += _said(state).decision is Decision.RETRY
+        left = _seconds_left(home, request)
+        return repeats >= MAX_ATTEMPTS or (state.attempt_number > 1 and left is not None and left <= 0)
+
+    waits = Backoff(home.clock, home.rng, home.gate.cancellation, lambda: _seconds_left(home, request))
+    retrying = AsyncRetrying(
+        sleep=waits.pause,
+        wait=waits.growing,
+        stop=gives_up,
+        retry=retry_if_result(lambda outcome: not outcome.admitted and outcome.decision in WAITING),
+        retry_error_callback=_said,
+    )
+    return await retrying(asked)
+
+
+def _said(state: RetryCallState) -> Outcome[Any]:
+    if state.outcome is None:
+        raise RuntimeError("a retry was decided before the gate was asked")
+    outcome: Outcome[Any] = state.outcome.result()
     return outcome
 
 
