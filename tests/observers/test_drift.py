@@ -173,6 +173,12 @@ def test_a_bare_name_at_the_top_is_no_place(path: str, placed: bool) -> None:
     assert is_placed(path) is placed
 
 
+@pytest.mark.parametrize("piece", ["a", "1", "+", "~", "/", ".", "a/", "C:", "://", "A", " ", "\\", "-@"])
+def test_a_task_of_megabytes_is_read_at_once(piece: str) -> None:
+    said = ask(DRIFT, [*HOME, *far(10)], piece * 300_000)
+    assert said is None or len(said.summary) < 500
+
+
 def test_words_of_a_path_say_something() -> None:
     assert words_of("src/UserProfiles/index_of_orders.test.ts") == {"profile", "order"}
     assert words_of("glass/of/tea.txt") == {"glass", "tea"}

@@ -190,6 +190,13 @@ def test_long_results_are_compared_letter_by_letter() -> None:
     assert kind_of(ask(STALL, [ok("look", long)] * 4)) == "loop"
 
 
+@pytest.mark.parametrize("piece", ["1", "1.", "1:", "0x", "a", "1-", "1 "])
+def test_no_result_takes_long_to_compare(piece: str) -> None:
+    results = [piece * 1900 + end for end in "abcdef"]
+    for _ in range(20):
+        assert ask(STALL, [ok("look", result) for result in results]) is None
+
+
 @given(st.lists(st.sampled_from("abc"), max_size=60))
 def test_it_never_speaks_while_every_call_is_new(names: list[str]) -> None:
     assert ask(STALL, [ok(name, number=number) for number, name in enumerate(names)]) is None

@@ -23,16 +23,16 @@ from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest, paths_in
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
-URL: Final = re.compile(r"\w+://\S+")
-MENTIONED: Final = re.compile(r"(?<![\w/.~:-])(?:[A-Za-z]:|~|\.{1,2})?/?(?:[\w.@+-]+/)+(?:[\w.@+*-]*\w)?")
+URL: Final = re.compile(r"\b\w+://\S+")
+MENTIONED: Final = re.compile(r"(?<![\w/.~:@+-])(?:[A-Za-z]:|~|\.{1,2})?/?(?:[\w.@+-]+/)+(?:[\w.@+*-]*\w)?")
 EXTENSION: Final = re.compile(r"(?<=[^/\\.])\.[A-Za-z]\w{0,7}$")
 WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
 SAYS_NOTHING: Final = frozenset(
     WORD.findall(
-        "app code config core data dev doc docs file files folder for from index info init input item items lib list"
-        " local main make misc new note notes old out output package path project read repo run script scripts src"
-        " source spec task temp test tests text the tmp tool tools use user users util utils var with work workspace"
-        " write"
+        "add all and app are code config core data dev doc docs file files fix folder for from get has index info init"
+        " input into item items its lib list local main make misc new not note notes old one out output package page"
+        " path project read repo run script scripts set src source spec task temp test tests text that the this tmp"
+        " tool tools use user users util utils var when which with work workspace write you your"
     )
 )
 """Words that stand in the name of half of all paths, or in half of all tasks."""

@@ -22,8 +22,8 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
 PASSING: Final = re.compile(
-    r"(?:\d{4}-\d\d-\d\d[T ])?\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
-    r"|\d+(?:\.\d+)? ?(?:ms|µs|us|ns)\b|\d+\.\d+ ?s(?:ec(?:ond)?s?)?\b|0x[0-9a-f]+"
+    r"(?<!\d)(?:\d{4}-\d\d-\d\d[T ])?\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|(?<!\d)\d+(?:\.\d+)? ?(?:ms|µs|us|ns)\b|(?<!\d)\d+\.\d+ ?s(?:ec(?:ond)?s?)?\b|0x[0-9a-f]+"
     r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     re.IGNORECASE,
 )
