@@ -96,11 +96,12 @@ def statements_of(budget: BudgetStatus) -> Iterator[tuple[str, float]]:
 
 
 def _spent(used: Decimal, most: Decimal) -> tuple[str, float]:
-    left = most - used
+    spent, ceiling = int(used * NANOS_PER_USD), int(most * NANOS_PER_USD)
+    left = ceiling - spent
     if left <= 0:
         return "You have exhausted your cost budget.", 0.0
-    paid, ceiling, rest = (format_money(int(amount * NANOS_PER_USD)) for amount in (used, most, left))
-    return f"You have spent {paid} of {ceiling} ({used / most:.0%} of budget). {rest} remaining.", float(left / most)
+    said = f"You have spent {format_money(spent)} of {format_money(ceiling)} ({spent / ceiling:.0%} of budget)."
+    return f"{said} {format_money(left)} remaining.", left / ceiling
 
 
 def _counted(used: int, most: int, unit: str) -> tuple[str, float]:

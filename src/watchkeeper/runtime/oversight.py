@@ -77,8 +77,10 @@ class Oversight:
         }
         self._position = 0
         session = home.session
-        session[Assessment].register(ObserversRan, keep_assessments)
-        session[Feedback].register(ObserversRan, keep_feedback)
+        if any(source.is_observer for source in self._sources):
+            session[Assessment].register(ObserversRan, keep_assessments)
+        if not all(source.is_observer for source in self._sources):
+            session[Feedback].register(ObserversRan, keep_feedback)
         for kept in KEPT:
             session[kept].keep()
         self._rebuild()
@@ -290,9 +292,9 @@ async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:
 
 def keep_assessments(view: SliceView[Assessment], event: ObserversRan) -> Extend[Assessment]:
     """Keep what observers said (seed: trajectory-observers, "State Management")."""
-    return Extend(tuple(ran.advice for ran in event.runs if isinstance(ran.advice, Assessment)))
+    return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Assessment)]))
 
 
 def keep_feedback(view: SliceView[Feedback], event: ObserversRan) -> Extend[Feedback]:
     """Keep what feedback providers said."""
-    return Extend(tuple(ran.advice for ran in event.runs if isinstance(ran.advice, Feedback)))
+    return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Feedback)]))
