@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from watchkeeper.containment.account import RETRIES, Account
+from watchkeeper.containment.account import NOTHING, RETRIES, Account
 from watchkeeper.containment.covering import lender_of
-from watchkeeper.containment.demand import Demand, held_after
+from watchkeeper.containment.demand import Demand
 from watchkeeper.core.stop import Stop
 
 
@@ -78,7 +78,8 @@ def decide(demand: Demand, now: float) -> Verdict:
 
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
     concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
-    hold, held = account.hold, held_after(demand)
+    hold = account.hold
+    held = NOTHING if landing else hold if demand.hold is None else demand.hold
     lender = lender_of(demand) if demand.inside is not None else None
     waits: Waits | None = None
     for count, ceiling, level in account.ceilings:

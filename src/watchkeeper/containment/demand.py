@@ -84,7 +84,8 @@ class Demand:
         self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0, 1, 1, retries)
         self.per_output = (estimate.output_nanos_per_token, 1, 0, 1, 0, 0, 0) if most else NOTHING
         self.most = most
-        self.least = min(estimate.min_output_tokens or account.limits.min_output_tokens, most)
+        least = estimate.min_output_tokens or account.limits.min_output_tokens
+        self.least = least if least < most else most
         self.landing = request.phase == "landing"
         self.hold = None if request.landing is None else landing_hold(account, request.landing)
         self.inside = inside
@@ -124,10 +125,3 @@ def landing_hold(account: Account, estimate: Estimate) -> tuple[int, ...]:
     tokens_in, tokens_out = estimate.input_tokens, estimate.max_output_tokens
     cost = estimate.nanos(tokens_out)
     return (cost, tokens_in + tokens_out, tokens_in, tokens_out, account.hold[STEPS], 0, 0)
-
-
-def held_after(demand: Demand) -> tuple[int, ...]:
-    """Return what the context will hold for its landing turn once the call is admitted."""
-    if demand.landing:
-        return NOTHING
-    return demand.account.hold if demand.hold is None else demand.hold

@@ -240,16 +240,18 @@ class MemoryLedger:
         demand.held = account.hold
         wants, per_output, paths = demand.wants, demand.per_output, account.paths
         reserved: list[tuple[int, int]] = []
-        for count in SPENDABLE:
-            amount = wants[count] + per_output[count] * output
-            if amount:
-                reserved.append((count, amount))
-                for level in paths[count]:
-                    level.reserved[count] += amount
-        demand.reserved = tuple(reserved)
+        if demand.most or wants[COST] or wants[TOTAL_TOKENS]:
+            for count in SPENDABLE:
+                amount = wants[count] + per_output[count] * output
+                if amount:
+                    reserved.append((count, amount))
+                    for level in paths[count]:
+                        level.reserved[count] += amount
+            demand.reserved = tuple(reserved)
         for level in account.chain:
+            settled = level.settled
             for count in demand.counts:
-                level.settled[count] += 1
+                settled[count] += 1
         if demand.may_fail:
             set_retry_aside(demand)
         if reserved or demand.may_fail:
