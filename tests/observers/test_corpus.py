@@ -12,9 +12,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.corpus.corpus import COUNTED, DETECTORS, FOLDER, Label, Trace, load, replay, score, table, written
+from tests.corpus.corpus import (
+    COUNTED,
+    DETECTORS,
+    FOLDER,
+    Label,
+    Trace,
+    ask,
+    event_of,
+    load,
+    replay,
+    score,
+    table,
+    written,
+)
 from tests.corpus.record import record
 from watchkeeper.observers.drift import DriftDetector
+from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.trajectory import Trajectory
+from watchkeeper.session.session import Session
+from watchkeeper.tools.invoked import ToolInvoked
 
 PRECISION, RECALL = 0.95, 0.9
 PAGE = Path(__file__).parents[2] / "docs" / "oversight.md"
@@ -114,6 +131,17 @@ def test_a_recorded_run_runs_the_same_today(trace: Trace) -> None:
     kind = trace.origin.removeprefix("recorded: ").removesuffix(" model")
     message = trace.task.rpartition("/")[2].rstrip(".")
     assert record(message, kind).calls == trace.calls
+
+
+@pytest.mark.parametrize("label", DETECTED)
+def test_a_run_that_goes_on_is_judged_as_if_it_had_never_paused(label: Label) -> None:
+    for trace in ALL:
+        session, trajectory = Session(), Trajectory()
+        for number, call in enumerate(trace.calls, 1):
+            session.dispatch(event_of(call, number))
+        trajectory.begin(session[ToolInvoked].all())
+        context = ObserverContext(session, trajectory=trajectory, task=trace.task)
+        assert DETECTORS[label].observe(session, context=context) == ask(DETECTORS[label], trace.calls, trace.task)
 
 
 def _moved(arguments: dict[str, object], letters: dict[int, int]) -> dict[str, object]:
