@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -20,6 +23,7 @@ from watchkeeper.prompt.observer import Escalation, FeedbackProviderConfig, Obse
 from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.trajectory import digest
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     AdviceDelivered,
@@ -28,13 +32,16 @@ from watchkeeper.runtime.events import (
     ObserversRan,
     SourceRan,
 )
+from watchkeeper.runtime.oversight import Oversight
 from watchkeeper.session.slices import SliceView
 from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 
 ALWAYS = ObserverTrigger(on_every_call=True)
 PATIENCE = 30.0
+AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -456,3 +463,50 @@ async def test_what_was_answered_before_it_was_delivered_is_not_told() -> None:
     session.dispatch(AdviceAcknowledged("Watcher", "dismiss", 5, 1))
     result = await play(watched(Watcher(lambda context: None)), looks(8), session=session)
     assert not events(result, NoticeAppended)
+
+
+async def test_a_later_run_of_the_session_has_limits_and_observers_of_its_own() -> None:
+    clock, release, begun = TestClock(), threading.Event(), threading.Event()
+
+    def hang(context: ObserverContext) -> Assessment:
+        if not begun.is_set():
+            begun.set()
+            release.wait(PATIENCE)
+        return Assessment("x", "y")
+
+    shares = ObserverTrigger(at_limit_share=(0.5, 0.8))
+    template = watched(
+        ObserverConfig(Watcher(hang, "Hangs"), ALWAYS, time_limit="5s"),
+        ObserverConfig(Watcher(lambda context: Assessment("x", "y"), "Shares"), shares),
+    )
+    limits = Limits(deadline=None, max_tool_calls=10)
+    running = asyncio.create_task(play(template, looks(8), limits, clock=clock))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    clock.advance(6)
+    first = await running
+    release.set()
+    session = first.session
+    before = session.snapshot()
+    assert outcomes(first) == [[("Hangs", "overran")], [("Shares", "advised")], [("Shares", "advised")]]
+
+    await play(template, looks(8), limits, clock=clock, session=session)
+    later = [(ran.call_index, [each.source for each in ran.runs]) for ran in session[ObserversRan].all()[3:]]
+    assert [index for index, sources in later if "Shares" in sources] == [13, 16]
+    assert [index for index, sources in later if "Hangs" in sources] == list(range(9, 17))
+    session.rollback(before)
+    assert len(session[ObserversRan].all()) == 3
+
+
+async def test_nothing_of_the_engine_is_alive_after_the_run() -> None:
+    result = await play(watched(Watcher(lambda context: Assessment("x", "y"))), looks(3))
+    assert result.output == Report(3)
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Oversight)]
+
+
+def test_arguments_that_have_no_json_are_digested_all_the_same() -> None:
+    params = {object: 1}
+    invoked = ToolInvoked(
+        "n/k", "a", "look", params, ToolResult.ok(1, "1"), None, AT, None, "1", "c", UUID(int=1), "ok"
+    )
+    assert digest(invoked, 1).kind == digest(invoked, 2).kind

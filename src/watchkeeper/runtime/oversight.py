@@ -83,6 +83,7 @@ class Oversight:
             session[Feedback].register(ObserversRan, keep_feedback)
         for kept in KEPT:
             session[kept].keep()
+        self._earlier = len(session[ObserversRan].all())
         self._rebuild()
 
     async def look(self, turn: int) -> Observed:
@@ -244,6 +245,8 @@ class Oversight:
             source.forget()
         kept: list[tuple[Any, Callable[[Any], None]]]
         kept = [(event, self._followed[kind]) for kind in OF_ONE_CALL for event in session[kind].all()]
+        of_earlier = {id(ran) for ran in session[ObserversRan].all()[: self._earlier]}
+        kept = [(event, self._take_in_earlier if id(event) in of_earlier else take) for event, take in kept]
         for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
             take(event)
         self._position = len(session.log)
@@ -253,6 +256,12 @@ class Oversight:
         for each in ran.runs:
             for source in self._named(each.source):
                 source.follow(each, ran.call_index, ran.created_at)
+
+    def _take_in_earlier(self, ran: ObserversRan) -> None:
+        """Take in what an earlier run of the session left: limits begin anew with a run, and nobody is off any more."""
+        self._take_in(ran)
+        for source in self._sources:
+            source.begin_run()
 
     def _answered(self, answer: AdviceAcknowledged) -> None:
         for source in self._named(answer.source):

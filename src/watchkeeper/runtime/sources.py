@@ -90,6 +90,11 @@ class Source:
         self.quiet_until = 0
         self.grave = 0
 
+    def begin_run(self) -> None:
+        """Forget what held for an earlier run only."""
+        self.off = False
+        self.share = 0.0
+
     def is_quiet(self, call_index: int) -> bool:
         """Return whether the agent asked it to be quiet; one that speaks of hard limits still looks."""
         return call_index <= self.quiet_until and not self.about_limits
