@@ -665,6 +665,34 @@ async def test_a_callers_own_events_stand_beside_the_gates(clock: TestClock) -> 
     assert ours.metadata["chain_id"] == gate.get_snapshot().chain_id
 
 
+def test_what_bounds_nothing_and_what_is_no_event_is_refused_by_value() -> None:
+    with pytest.raises(ConfigurationError, match="'max_steps': 1} bounds no context; write Limits"):
+        ExecutionContext({"max_steps": 1})  # type: ignore[arg-type]
+    with ExecutionContext(unlimited()) as ctx:
+        with pytest.raises(ConfigurationError, match="5 bounds no context"):
+            ctx.child(5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="'oops' is no SafetyEvent"):
+            ctx.record_event("oops")  # type: ignore[arg-type]
+        assert ctx.get_snapshot().events == ()
+
+
+def test_the_events_of_a_snapshot_are_shared_and_never_change() -> None:
+    with ExecutionContext(unlimited()) as ctx:
+        for name in ("one", "two"):
+            ctx.record_event(SafetyEvent(name, Decision.HALT, "mine", "hook"))
+        early = ctx.get_snapshot().events
+        ctx.record_event(SafetyEvent("three", Decision.HALT, "mine", "hook"))
+        late = ctx.get_snapshot().events
+    assert [event.event_type for event in early] == ["one", "two"]
+    assert (early[-1], early[:5]) == (late[1], tuple(late)[:2])
+    assert (len(late), late == list(late), late == early, late == object()) == (3, True, False, False)
+    assert "event_type='three'" in repr(late)
+    with pytest.raises(IndexError, match="there are 2 events, no event 2"):
+        _ = early[2]
+    with pytest.raises(IndexError):
+        _ = early[-3]
+
+
 def test_a_callers_event_happens_now_unless_it_says_when_and_its_time_is_held_in_utc() -> None:
     before = SYSTEM_CLOCK.now()
     event = SafetyEvent("custom", Decision.HALT, "mine", "hook", "request-1")

@@ -229,6 +229,16 @@ def test_the_ticket_goes_only_to_callables_that_need_an_argument() -> None:
         assert ctx.call_llm(threading.get_ident).value == threading.get_ident()
 
 
+def test_counts_that_are_written_as_text_are_held_as_numbers() -> None:
+    text: Any = {"max_steps": "1k", "max_retries_total": "2", "timeout_ms": "0"}
+    assert ExecutionConfig(max_cost_usd=1, **text) == ExecutionConfig(1, 1000, 2, 0)
+    assert ExecutionConfig(max_cost_usd=1, **text).as_limits().deadline is None
+    options: Any = {"timeout_ms": "2k", "retry_policy_override": "1"}
+    assert WrapOptions("ask", **options) == WrapOptions("ask", timeout_ms=2000, retry_policy_override=1)
+    with ExecutionContext(config()) as ctx:
+        assert ctx.wrap_llm_call(lambda: 1, WrapOptions("ask", **options)) is Decision.ALLOW
+
+
 def test_a_call_without_a_name_is_named_by_its_kind() -> None:
     with ExecutionContext(config(max_retries_total=0)) as ctx:
         outcome = ctx.call_llm(fail)

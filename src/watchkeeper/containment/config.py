@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from watchkeeper.containment.dollars import nanos
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import count, money
 
@@ -36,11 +36,12 @@ class ExecutionConfig:
     timeout_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse what makes no sense; hold counts that were written as text as numbers."""
+        put = object.__setattr__
         money(self.max_cost_usd, "max_cost_usd")
-        count(self.max_steps, "max_steps")
-        count(self.max_retries_total, "max_retries_total", zero=True)
-        milliseconds(self.timeout_ms, "timeout_ms")
+        put(self, "max_steps", count(self.max_steps, "max_steps"))
+        put(self, "max_retries_total", count(self.max_retries_total, "max_retries_total", zero=True))
+        put(self, "timeout_ms", milliseconds(self.timeout_ms, "timeout_ms"))
 
     def as_limits(self) -> Limits:
         """Return limits with these ceilings and none other, and a hard stop at each."""
@@ -105,15 +106,36 @@ class WrapOptions:
     degraded: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse what makes no sense; hold counts that were written as text as numbers."""
+        put = object.__setattr__
         nanos(self.cost_estimate_hint, "cost_estimate_hint")
         if self.timeout_ms is not None:
-            milliseconds(self.timeout_ms, "timeout_ms")
+            put(self, "timeout_ms", milliseconds(self.timeout_ms, "timeout_ms"))
         if self.retry_policy_override is not None:
-            count(self.retry_policy_override, "retry_policy_override", zero=True)
+            retries = count(self.retry_policy_override, "retry_policy_override", zero=True)
+            put(self, "retry_policy_override", retries)
 
 
-def milliseconds(value: int, field: str) -> None:
-    """Refuse what is not a whole number of milliseconds from 0 to ten years."""
-    if count(value, field, zero=True) > LONGEST_MS:
+def limits_of(config: ExecutionConfig | Limits) -> Limits:
+    """Return a context's configuration as limits.
+
+    Raises:
+        ConfigurationError: If it is something else.
+    """
+    if isinstance(config, ExecutionConfig):
+        return config.as_limits()
+    if not isinstance(config, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ConfigurationError(f"{config!r} bounds no context; write Limits(...) or ExecutionConfig(...)")
+    return config
+
+
+def milliseconds(value: int, field: str) -> int:
+    """Return a whole number of milliseconds from 0 to ten years.
+
+    Raises:
+        LimitsError: If it is anything else.
+    """
+    number = count(value, field, zero=True)
+    if number > LONGEST_MS:
         raise LimitsError(f"{field}={value!r} must be at most ten years, {LONGEST_MS}")
+    return number

@@ -23,7 +23,7 @@ from watchkeeper.containment.blocking import UnrunCoroutineError, refuse_corouti
 from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Work
 from watchkeeper.containment.carving import check_weights
 from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.containment.config import ChainMetadata, ExecutionConfig
+from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, limits_of
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.faces import SeedFaces
@@ -96,7 +96,7 @@ class ExecutionContext(SeedFaces):
             ids: Where ids come from.
             on_event: Told of every incident, on the thread that found it.
         """
-        limits = config.as_limits() if isinstance(config, ExecutionConfig) else config
+        limits = limits_of(config)
         metadata = metadata or ChainMetadata(str(ids.uuid()), str(ids.uuid()))
         numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
         guards = None
@@ -213,7 +213,7 @@ class ExecutionContext(SeedFaces):
         ours = self._passage.incidents
         child = object.__new__(ExecutionContext)
         incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener, ours)
-        child._set_up(limits, self._tree, incidents, self, name, carves=carve)
+        child._set_up(limits_of(limits), self._tree, incidents, self, name, carves=carve)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------

@@ -6,17 +6,60 @@ of a whole tree) is on the record of each context that it ends, and goes up no m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast, overload
 
 from watchkeeper.containment.config import ChainMetadata
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.wording import shown
 from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.logs import logger
 from watchkeeper.core.stop import Stop
 
 Listener = Callable[[SafetyEvent], object]
+
+
+class EventsView(Sequence[SafetyEvent]):
+    """The first so many events of a record that only grows at its end; it never changes and copies nothing."""
+
+    __slots__ = ("_events", "_length")
+
+    def __init__(self, events: list[SafetyEvent]) -> None:
+        """Look at a record as long as it is now."""
+        self._events = events
+        self._length = len(events)
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> SafetyEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[SafetyEvent, ...]: ...
+    def __getitem__(self, index: int | slice) -> SafetyEvent | tuple[SafetyEvent, ...]:
+        """Return one event, or several as a tuple."""
+        if isinstance(index, slice):
+            return tuple(self._events[place] for place in range(*index.indices(self._length)))
+        place = index + self._length if index < 0 else index
+        if not 0 <= place < self._length:
+            raise IndexError(f"there are {self._length} events, no event {index}")
+        return self._events[place]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other holds equal events in the same order."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        others = cast("Sequence[object]", other)
+        return len(self) == len(others) and all(one == two for one, two in zip(self, others, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # events need not be hashable
+
+    def __repr__(self) -> str:
+        """Show the events."""
+        return repr(list(self))
 
 
 class Incidents:
@@ -42,6 +85,10 @@ class Incidents:
         self._above = above
         self._clock = clock
 
+    def view(self) -> EventsView:
+        """Return the events as they are now; that takes the same short time for any number of them."""
+        return EventsView(self.events)
+
     @property
     def ended_above(self) -> bool:
         """Whether a context above was aborted or closed."""
@@ -54,7 +101,12 @@ class Incidents:
         Args:
             event: What happened.
             from_above: Whether it came from above, where it is on record already.
+
+        Raises:
+            ConfigurationError: If it is no SafetyEvent.
         """
+        if not isinstance(event, SafetyEvent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ConfigurationError(f"{event!r} is no SafetyEvent")
         level: Incidents | None = self
         while level is not None:
             level.events.append(event)

@@ -350,7 +350,7 @@ class Passage:
             abort_reason=self._last_refusal() if stop is None else stop.reason,
             elapsed_ms=(self.clock.monotonic() - account.opened_at) * 1000,
             nodes=self.store.view([flight.node for flight in list(self.flights.values())]),
-            events=tuple(self.incidents.events),
+            events=self.incidents.view(),
             nodes_dropped=self.store.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
