@@ -189,3 +189,17 @@ def test_requests_to_the_outside_are_checked_at_the_gate() -> None:
         assert ctx.check_egress("https://api.example.com@evil.com/v1", "POST") is HALT
         reason = ctx.get_snapshot().events[-1].reason
     assert reason == "Nothing on the list allows this request to an address that is not plainly written."
+
+
+def test_who_is_asked_about_a_wrapped_tool_call_is_shown_its_arguments() -> None:
+    shown: list[object] = []
+
+    def ask(call: ToolCallContext) -> bool:
+        shown.append(call.arguments)
+        return True
+
+    shield = ShieldPipeline(tool_dispatch=ToolPermissionHook(ask=["send_*"], ask_with=ask))
+    with ExecutionContext(unlimited(), shield) as ctx:
+        options = WrapOptions("send_mail", arguments={"to": "ann@example.com"})
+        assert ctx.wrap_tool_call(lambda: "sent", options) is Decision.ALLOW
+    assert shown == [{"to": "ann@example.com"}]

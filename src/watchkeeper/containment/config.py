@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from watchkeeper.containment.dollars import nanos
 from watchkeeper.core.errors import ConfigurationError, LimitsError
@@ -95,6 +95,7 @@ class WrapOptions:
         model: Model that is asked, for hooks; the chain's by default.
         provider: Whom the call goes to; key of the circuit breaker where there is one for each.
         degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
+        arguments: What a tool is called with, for hooks, and for people whom they ask; None for nothing.
     """
 
     operation_name: str = ""
@@ -104,6 +105,7 @@ class WrapOptions:
     model: str = ""
     provider: str = ""
     degraded: bool = False
+    arguments: Any = None
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense; hold counts that were written as text as numbers."""

@@ -39,6 +39,7 @@ def wrapped(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
         model=options.model,
         provider=options.provider,
         degraded=options.degraded,
+        arguments=options.arguments,
     )
 
 
