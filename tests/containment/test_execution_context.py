@@ -27,6 +27,7 @@ from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.incidents import KEPT_EVENTS
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock, Timer
@@ -691,6 +692,22 @@ def test_the_events_of_a_snapshot_are_shared_and_never_change() -> None:
         _ = early[2]
     with pytest.raises(IndexError):
         _ = early[-3]
+
+
+def test_the_newest_events_are_kept_and_every_stop_of_the_chain_and_the_rest_is_counted() -> None:
+    with ExecutionContext(unlimited(max_steps=1)) as ctx, ctx.child(unlimited()) as child:
+        assert [ctx.call_tool(lambda: 1).admitted for _ in range(2)] == [True, False]
+        for number in range(3 * KEPT_EVENTS):
+            child.record_event(SafetyEvent(str(number), Decision.HALT, "mine", "hook"))
+        child.abort("enough")
+        for snapshot in (ctx.get_snapshot(), child.get_snapshot()):
+            types = [event.event_type for event in snapshot.events]
+            rest = [name for name in types if name.isdecimal()]
+            assert KEPT_EVENTS <= len(rest) < 2 * KEPT_EVENTS
+            assert rest == [str(number) for number in range(3 * KEPT_EVENTS - len(rest), 3 * KEPT_EVENTS)]
+            assert snapshot.events_dropped == 3 * KEPT_EVENTS - len(rest)
+            assert types[-1] == "aborted"
+        assert ctx.get_snapshot().events[0].event_type == "step_limit_exceeded"
 
 
 def test_a_callers_event_happens_now_unless_it_says_when_and_its_time_is_held_in_utc() -> None:

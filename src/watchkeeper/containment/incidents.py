@@ -1,4 +1,7 @@
-"""The incidents of one context: its stops and what others report to it. None is ever dropped or merged.
+"""The incidents of one context: its stops and what others report to it. None is ever merged, and no stop is dropped.
+
+Of what stops one call, and of what others report, the newest are kept, so that a loop that runs against an open breaker
+all night fills no memory. What was dropped is counted.
 
 What happens in a child is on the record of every context above it too, exactly once; what comes from above (the abort
 of a whole tree) is on the record of each context that it ends, and goes up no more.
@@ -6,8 +9,9 @@ of a whole tree) is on the record of each context that it ends, and goes up no m
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import cast, overload
+from typing import Final, cast, overload
 
 from watchkeeper.containment.config import ChainMetadata
 from watchkeeper.containment.decision import Decision
@@ -19,6 +23,9 @@ from watchkeeper.core.logs import logger
 from watchkeeper.core.stop import Stop
 
 Listener = Callable[[SafetyEvent], object]
+
+KEPT_EVENTS: Final = 10_000
+"""How many of its newest events a record keeps at least, besides the stops of its chain."""
 
 
 class EventsView(Sequence[SafetyEvent]):
@@ -69,10 +76,11 @@ class Incidents:
         metadata: Who the chain belongs to.
         listener: Told of every event, once.
         events: They themselves, those of the contexts below included.
+        dropped: How many are no longer kept.
         ended: Whether the context was aborted or closed, and with it all below.
     """
 
-    __slots__ = ("_above", "_clock", "ended", "events", "listener", "metadata")
+    __slots__ = ("_above", "_clock", "_lasting", "_lock", "dropped", "ended", "events", "listener", "metadata")
 
     def __init__(
         self, metadata: ChainMetadata, clock: Clock, listener: Listener | None, above: Incidents | None = None
@@ -81,7 +89,10 @@ class Incidents:
         self.metadata = metadata
         self.listener = listener
         self.events: list[SafetyEvent] = []
+        self.dropped = 0
         self.ended = False
+        self._lasting: set[int] = set()
+        self._lock = threading.RLock()  # a context that is collected reports, also in here
         self._above = above
         self._clock = clock
 
@@ -95,11 +106,12 @@ class Incidents:
         above = self._above
         return above is not None and (above.ended or above.ended_above)
 
-    def record(self, event: SafetyEvent, *, from_above: bool = False) -> None:
+    def record(self, event: SafetyEvent, *, lasting: bool = False, from_above: bool = False) -> None:
         """Append an event here and above, and tell the listener, whose failure is reported and changes nothing.
 
         Args:
             event: What happened.
+            lasting: Whether it is kept for good.
             from_above: Whether it came from above, where it is on record already.
 
         Raises:
@@ -109,7 +121,7 @@ class Incidents:
             raise ConfigurationError(f"{event!r} is no SafetyEvent")
         level: Incidents | None = self
         while level is not None:
-            level.events.append(event)
+            level._append(event, lasting)
             level = None if from_above else level._above
         if from_above and self._above is not None and self.listener is self._above.listener:
             return
@@ -120,7 +132,28 @@ class Incidents:
         except Exception as error:
             logger().error("safety_event.unheard", event_type=event.event_type, error=shown(error))
 
-    def report(self, stop: Stop, *, from_above: bool = False) -> None:
+    def _append(self, event: SafetyEvent, lasting: bool) -> None:
+        """Append an event to this very record."""
+        with self._lock:
+            if lasting:
+                self._lasting.add(id(event))
+            self.events.append(event)
+            if len(self.events) - len(self._lasting) == 2 * KEPT_EVENTS:
+                self._thin_out()
+
+    def _thin_out(self) -> None:
+        """Forget the older half of what need not last; what is appended meanwhile stays too."""
+        kept: list[SafetyEvent] = []
+        dropped = 0
+        for event in self.events:
+            if dropped < KEPT_EVENTS and id(event) not in self._lasting:
+                dropped += 1
+            else:
+                kept.append(event)
+        self.events = kept
+        self.dropped += dropped
+
+    def report(self, stop: Stop, *, lasting: bool = False, from_above: bool = False) -> None:
         """Record a stop of the gate (seed: execution-context, section 6)."""
         metadata = self.metadata
         facts = {"chain_id": metadata.chain_id, "limit": stop.limit, "value": stop.value, "source": stop.source}
@@ -134,5 +167,6 @@ class Incidents:
                 request_id=metadata.request_id,
                 metadata={name: fact for name, fact in facts.items() if fact is not None},
             ),
+            lasting=lasting,
             from_above=from_above,
         )

@@ -297,7 +297,7 @@ class Passage:
 
     def stopped(self, stop: Stop) -> None:
         """Report a stop that was latched, and keep the state at this moment."""
-        self.incidents.report(stop)
+        self.incidents.report(stop, lasting=True)
         self._keep_snapshot()
 
     def _keep_snapshot(self) -> None:
@@ -323,7 +323,7 @@ class Passage:
         latched = self.ledger.latch(self.account, stop, False, self.clock.monotonic())
         for flight in list(self.flights.values()):
             flight.interrupt("aborted")
-        self.incidents.report(stop, from_above=self.incidents.ended_above)
+        self.incidents.report(stop, lasting=True, from_above=self.incidents.ended_above)
         if latched:
             self._keep_snapshot()
 
@@ -352,6 +352,7 @@ class Passage:
             nodes=self.store.view([flight.node for flight in list(self.flights.values())]),
             events=self.incidents.view(),
             nodes_dropped=self.store.dropped,
+            events_dropped=self.incidents.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
         )

@@ -24,6 +24,7 @@ from watchkeeper.containment.hooks import (
     RetryBoundaryHook,
     ToolDispatchHook,
 )
+from watchkeeper.containment.incidents import KEPT_EVENTS
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.containment.wording import shown
@@ -32,9 +33,6 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.logs import logger
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.stop import StopReason
-
-KEPT_EVENTS: Final = 10_000
-"""How many of its newest events a pipeline keeps; the log of a chain keeps all of its own."""
 
 HOOK_FAILED: Final = "hook_failed"
 

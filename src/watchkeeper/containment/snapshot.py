@@ -27,6 +27,7 @@ class ContextSnapshot:
         nodes: Its calls, oldest first; those under way have no end yet.
         events: Its incidents, oldest first.
         nodes_dropped: Nodes that are no longer kept.
+        events_dropped: Incidents that are no longer kept; a stop of the chain always is.
         usage: Everything it and its children used.
         stop: What ended it, or what ended its work, in full.
     """
@@ -42,5 +43,6 @@ class ContextSnapshot:
     nodes: Sequence[NodeRecord]
     events: Sequence[SafetyEvent]
     nodes_dropped: int
+    events_dropped: int
     usage: Usage
     stop: Stop | None
