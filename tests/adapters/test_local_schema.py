@@ -181,7 +181,7 @@ class Ticket:
 def test_a_dataclass_is_described_in_few_words() -> None:
     schema = json_schema(Ticket)
     words = describe_fields(schema, "- ").splitlines()
-    assert words[0] == '- queue (one of billing, shipping): Which team.'
+    assert words[0] == "- queue (one of billing, shipping): Which team."
     assert words[1] == "- lines (list of {item: string, count: integer})"
     assert words[3] == "- tree ({children: list of Tree}): A tree."
     assert words[4] == "- note (string | null, optional)"

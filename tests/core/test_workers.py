@@ -136,7 +136,11 @@ async def test_a_result_that_is_there_but_not_yet_delivered_when_the_wait_is_can
 
 async def test_a_job_that_is_done_at_once_does_not_go_through_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "BRIEF_SECONDS", PATIENCE)
-    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", lambda *_: pytest.fail("it was announced"))
+
+    def announce(*_: object) -> None:
+        pytest.fail("it was announced")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", announce)
     assert await run_in_worker(lambda: "at once") == "at once"
     with pytest.raises(ValueError, match="at once too"):
         await run_in_worker(raise_, ValueError("at once too"))

@@ -13,8 +13,18 @@ from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, ReadAnswer, RunTools
-from watchkeeper.kernel.signals import Checked, Parsed, Replied, Signal, Started, Stopped, ToolsDone, Unparsable
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.signals import (
+    Checked,
+    Observed,
+    Parsed,
+    Replied,
+    Signal,
+    Started,
+    Stopped,
+    ToolsDone,
+    Unparsable,
+)
 from watchkeeper.kernel.states import TABLE, State, allowed, mermaid
 from watchkeeper.kernel.turn_machine import CUT_NOTICE, EMPTY_NOTICE, LoopRules, TurnMachine
 
@@ -241,12 +251,13 @@ def replies(draw: st.DrawFn) -> Replied:
     return Replied(ModelReply(message, TokenUsage(1, 1), "tool_calls" if calls and finish == "stop" else finish))
 
 
-@given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), checks=st.booleans(), lands=st.booleans())
+@given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), flags=st.tuples(*[st.booleans()] * 3))
 def test_whatever_happens_the_loop_keeps_its_rules(
-    data: st.DataObject, max_turns: int | None, checks: bool, lands: bool
+    data: st.DataObject, max_turns: int | None, flags: tuple[bool, bool, bool]
 ) -> None:
     """It never exceeds its turns, only appends, answers every call once, and ends once with a reason or an output."""
-    loop = machine(max_turns=max_turns, checks=checks, lands=lands)
+    checks, lands, observes = flags
+    loop = machine(max_turns=max_turns, checks=checks, lands=lands, observes=observes)
     command = loop.handle(Started())
     before: list[Message] = list(loop.transcript)
     for _ in range(60):
@@ -266,6 +277,18 @@ def test_whatever_happens_the_loop_keeps_its_rules(
         assert asked == answered
 
 
+def test_what_observers_say_is_appended_after_the_results_and_their_stop_lands() -> None:
+    loop = machine(observes=True)
+    loop.handle(Started())
+    call = ToolCall("c0", "look", "{}")
+    loop.handle(Replied(ModelReply(AssistantMessage("", (call,)), TokenUsage(1, 1), "tool_calls")))
+    assert loop.handle(ToolsDone((ToolMessage("c0", "look", "ok"),))) == Observe()
+    stop = Stop("escalated", "observer", "not heeded")
+    assert loop.handle(Observed("heed this", stop)) == AskModel(landing=True)
+    assert [type(message) for message in loop.transcript][-3:] == [ToolMessage, UserMessage, UserMessage]
+    assert list(loop.transcript)[-2].text == "heed this"
+
+
 def answers(command: Command) -> st.SearchStrategy[Signal]:
     """Return what a driver may say after a command."""
     match command:
@@ -278,6 +301,9 @@ def answers(command: Command) -> st.SearchStrategy[Signal]:
                 return ToolsDone(results, stop)
 
             return st.one_of(st.just(ToolsDone(results)), STOPS.map(stopped))
+        case Observe():
+            stopping = STOPS.map(lambda stop: Observed("heed this", stop))
+            return st.one_of(st.sampled_from([Observed(), Observed("heed this")]), stopping)
         case ReadAnswer():
             return st.sampled_from([Parsed(1), Unparsable("no")])
         case CheckDone():
