@@ -302,7 +302,8 @@ def stopped(error: BaseException) -> BaseException:
 
 def streams(response: Any) -> bool:
     """Return whether a response is a stream of events, and no refusal."""
-    return response.status_code < 400 and response.headers.get("content-type", "").startswith(EVENT_STREAM)
+    kind: str = response.headers.get("content-type", "")
+    return bool(response.status_code < 400) and kind.startswith(EVENT_STREAM)
 
 
 def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:

@@ -9,7 +9,7 @@ Facts: the request types of the openai and anthropic packages.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -187,6 +187,7 @@ class WireCall:
 
 def weigh(content: Any) -> tuple[int, int]:
     """Return the bytes of the parts whose bytes say nothing of their tokens, and how many such parts there are."""
+    inner: Sequence[Any]
     if isinstance(content, dict):
         fields = cast("dict[str, Any]", content)
         source: Any = fields.get("source")
@@ -195,7 +196,7 @@ def weigh(content: Any) -> tuple[int, int]:
             return len(msgspec.json.encode(fields)), 1
         inner = list(fields.values())
     elif isinstance(content, list):
-        inner = cast("list[Any]", content)
+        inner = cast("Sequence[Any]", content)
     else:
         return 0, 0
     weights = [weigh(value) for value in inner if isinstance(value, list | dict)]
