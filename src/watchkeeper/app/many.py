@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from watchkeeper.app.interrupts import Interrupts
-from watchkeeper.app.options import RunKeywords, RunOptions
+from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.run import gate_of, home_of, in_force, plan_of, template_of
 from watchkeeper.app.surroundings import Surroundings, opened
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -57,7 +57,7 @@ def run_many(
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
     interrupts = Interrupts()
-    job = _Job(prompt, tuple(items), label, limits, each, RunOptions(**options).for_run(), interrupts)
+    job = _Job(prompt, tuple(items), label, limits, each, options_for_run(options), interrupts)
     return PORTAL.call(job.run(model, concurrency), "arun_many", interrupts.interrupt)
 
 
@@ -89,7 +89,7 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    job = _Job(prompt, tuple(items), label, limits, each, RunOptions(**options).for_run(), Interrupts())
+    job = _Job(prompt, tuple(items), label, limits, each, options_for_run(options), Interrupts())
     return await job.run(model, concurrency)
 
 

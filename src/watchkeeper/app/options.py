@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
@@ -99,6 +99,9 @@ class RunOptions:
     ids: IdSource = SYSTEM_IDS
     rng: random.Random = SYSTEM_IDS.random
 
-    def for_run(self) -> RunOptions:
-        """Return the same with resources of its own, so that what one run makes and closes is no other's."""
-        return replace(self, resources=(self.resources or Resources()).for_run())
+
+def options_for_run(given: RunKeywords) -> RunOptions:
+    """Return the options with resources of the run's own, so that what one run makes and closes is no other's."""
+    resources = given.get("resources")
+    own: RunKeywords = {**given, "resources": Resources() if resources is None else resources.for_run()}
+    return RunOptions(**own)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, Unpack
 
 from watchkeeper.app.interrupts import Interrupts
-from watchkeeper.app.options import RunKeywords, RunOptions
+from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.surroundings import Surroundings, opened
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import Budget
@@ -44,7 +44,7 @@ def run(
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
     interrupts = Interrupts()
-    work = _run(prompt, model, limits, session, RunOptions(**options).for_run(), interrupts)
+    work = _run(prompt, model, limits, session, options_for_run(options), interrupts)
     return PORTAL.call(work, "arun", interrupts.interrupt)
 
 
@@ -70,7 +70,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _run(prompt, model, limits, session, RunOptions(**options).for_run(), Interrupts())
+    return await _run(prompt, model, limits, session, options_for_run(options), Interrupts())
 
 
 async def _run(

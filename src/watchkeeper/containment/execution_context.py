@@ -346,7 +346,7 @@ class ExecutionContext(SeedFaces):
 
     def __del__(self) -> None:
         """Close a context that nobody closed, so that what it holds comes back."""
-        if hasattr(self, "_unlink"):
+        if hasattr(self, "_unlink") and not self._passage.closed:
             self.close()
 
     def __enter__(self) -> ExecutionContext:

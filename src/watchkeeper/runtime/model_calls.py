@@ -230,7 +230,7 @@ class ModelCalls:
                 usage=usage,
                 cost_nanos=charge_reply(usage, price).cost_nanos,
                 model=reply.model or model.name,
-                node_id=outcome.node_id or "",
+                node_id=self._node_id or "",
                 duration_ms=(clock.monotonic() - began) * 1000,
                 landing=landing,
                 created_at=clock.now(),

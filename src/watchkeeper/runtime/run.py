@@ -10,6 +10,7 @@ from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message, SystemMessage, UserMessage
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.usage import Usage
 from watchkeeper.kernel.commands import End
 from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.driver import drive
@@ -43,7 +44,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         raise
     duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
-    _close(plan, home, recorder, end, duration)
+    usage = _close(plan, home, recorder, end, duration)
     return RunResult(
         run_id=home.run_context.run_id,
         prompt_name=plan.prompt.name,
@@ -52,7 +53,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         stop=end.stop,
         partial=cast("OutputT | str | None", end.partial),
         text=end.text,
-        usage=gate.usage,
+        usage=usage,
         turns=ending.turns,
         completion=cast("Any", end.verdict),
         completion_note=end.explanation,
@@ -127,9 +128,10 @@ def _close(
     recorder: Recorder,
     end: End,
     duration: timedelta,
-) -> None:
-    """Record the end: the prompt's outcome, then the run's, with the time that was left."""
+) -> Usage:
+    """Record the end: the prompt's outcome, then the run's, with the time that was left; return what was used."""
     gate, now = home.gate, home.clock.now()
+    usage = gate.usage
     remaining = gate.deadline.remaining(home.clock).total_seconds() if gate.deadline else None
     if end.stop is None:
         recorder.record(
@@ -138,7 +140,7 @@ def _close(
                 adapter=plan.model.provider,
                 output=end.output,
                 text=end.text,
-                usage=gate.usage.tokens,
+                usage=usage.tokens,
                 session_id=home.session.session_id,
                 created_at=now,
                 remaining_seconds=remaining,
@@ -152,13 +154,14 @@ def _close(
             partial=end.partial,
             text=end.text,
             verdict=end.verdict,
-            usage=gate.usage,
+            usage=usage,
             duration_ms=duration.total_seconds() * 1000,
             remaining_seconds=remaining,
             ended_at=now,
         )
     )
     _log_line(plan, home, end, duration, remaining)
+    return usage
 
 
 def _log_line(plan: RunPlan[Any], home: RunHome, end: End, duration: timedelta, remaining: float | None) -> None:

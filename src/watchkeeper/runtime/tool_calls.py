@@ -273,7 +273,7 @@ def may_retry(attempt: Attempt, tool: Tool) -> bool:
 def classify(tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None) -> tuple[ToolOutcome, ToolResult[Any]]:
     """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
     if stop is not None:
-        ran = outcome.node_id is not None
+        ran = outcome.admitted
         if stop.reason == "timeout":
             return "deadline", ToolResult.error(DEADLINE_MESSAGE)
         if ran:
