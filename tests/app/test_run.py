@@ -20,6 +20,9 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import SystemMessage
+from watchkeeper.observers.resources import ResourceObserver
+from watchkeeper.prompt.advice import Assessment
+from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextDelta
@@ -271,6 +274,15 @@ def test_an_agent_is_a_template_and_a_run() -> None:
 async def test_an_agent_can_be_awaited_and_keeps_its_limits() -> None:
     result = await agent(ScriptedModel([Say(Answer(4))]), limits=Limits(max_turns=3)).arun("Double 2.", store=None)
     assert result.limits.max_turns == 3
+
+
+def test_an_agent_may_be_observed() -> None:
+    config = ObserverConfig(ResourceObserver(), ObserverTrigger(every_n_calls=1))
+    model = ScriptedModel([Call("double", {"number": 2}), Say(Answer(4))])
+    result = agent(model, observers=[config]).run("Double 2.", store=None)
+    said = result.session[Assessment].latest()
+    assert said is not None
+    assert said.summary.startswith("You have ")
 
 
 def test_an_agent_runs_over_many_tasks() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, Unpack
 
@@ -12,6 +12,7 @@ from watchkeeper.app.run import arun, run
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.observer import ObserverConfig
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -40,6 +41,7 @@ class Agent(Generic[OutputT]):
         limits: What each run may spend.
         name: Names it in logs.
         task_completion_checker: Who says whether the work is done, or None.
+        observers: Who assesses how a run is going, and when.
     """
 
     model: Model | str
@@ -49,6 +51,7 @@ class Agent(Generic[OutputT]):
     limits: Limits = Limits()
     name: str = "agent"
     task_completion_checker: TaskCompletionChecker | None = None
+    observers: Sequence[ObserverConfig] = ()
     template: PromptTemplate[OutputT] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +66,7 @@ class Agent(Generic[OutputT]):
             sections=sections,
             output_type=self.output_type,
             task_completion_checker=self.task_completion_checker,
+            observers=self.observers,
         )
         object.__setattr__(self, "template", template)
 
