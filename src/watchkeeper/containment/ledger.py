@@ -136,7 +136,7 @@ class MemoryLedger:
 
     def _open(self, account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Stop | None:
         """Set aside what is carved and, where the steps leave room for work beside it, one step for landing."""
-        lacking = carve(account, wishes, left)
+        lacking = carve(account, wishes, left) if wishes else None
         if lacking is not None:
             stop = exhausted(lacking, account, landing=False)
             put_stop(account, stop, work_only=False)
