@@ -260,14 +260,17 @@ class ExecutionContext(SeedFaces):
             error = raised
         finally:
             step_out(mark)
-        if flight.left is None:
-            return finish(passage, flight, value, error, meter)
-        foreign = flight.disarm()
-        outcome, late = leave_behind(passage, flight, meter)
-        flight.left.add_done_callback(late.finished)
-        if foreign or not isinstance(error, LeftBehindError):
-            raise error if error is not None and not foreign else CancelledError
-        return outcome
+        try:
+            if flight.left is None:
+                return finish(passage, flight, value, error, meter)
+            foreign = flight.disarm()
+            outcome, late = leave_behind(passage, flight, meter)
+            flight.left.add_done_callback(late.finished)
+            if foreign or not isinstance(error, LeftBehindError):
+                raise error if error is not None and not foreign else CancelledError
+            return outcome
+        finally:
+            error = None  # its traceback holds this frame, and would hold itself
 
     def call(self, request: CallRequest, fn: Callable[[Ticket], T], meter: Meter[T] | None = None) -> Outcome[T]:
         """Pass a plain call through the gate; it runs here, or on a worker thread if its time is bounded.
@@ -294,17 +297,20 @@ class ExecutionContext(SeedFaces):
             error = raised
         finally:
             step_out(mark)
-        if flight.thread is None:
-            outcome: Outcome[T] = finish(passage, flight, value, error, meter)
-            if isinstance(error, UnrunCoroutineError):
+        try:
+            if flight.thread is None:
+                outcome: Outcome[T] = finish(passage, flight, value, error, meter)
+                if isinstance(error, UnrunCoroutineError):
+                    raise error
+                return outcome
+            flight.disarm()
+            outcome, late = leave_behind(passage, flight, meter)
+            flight.thread.when_late(late.arrive)
+            if error is not None and not isinstance(error, LeftBehindError):
                 raise error
             return outcome
-        flight.disarm()
-        outcome, late = leave_behind(passage, flight, meter)
-        flight.thread.when_late(late.arrive)
-        if error is not None and not isinstance(error, LeftBehindError):
-            raise error
-        return outcome
+        finally:
+            error = None  # its traceback holds this frame, and would hold itself
 
     def check_egress(self, url: str, method: str = "GET") -> Decision:
         """Ask the pipeline's egress hooks about a request that is about to leave; ALLOW without any.
