@@ -30,7 +30,7 @@ from watchkeeper.containment.faces import SeedFaces
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.guards import Entry, Guards
-from watchkeeper.containment.incidents import Incidents
+from watchkeeper.containment.incidents import Incidents, Listener
 from watchkeeper.containment.leaving import finish, leave_behind
 from watchkeeper.containment.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
@@ -82,7 +82,7 @@ class ExecutionContext(SeedFaces):
         ledger: Ledger | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
-        on_event: Callable[[SafetyEvent], object] | None = None,
+        on_event: Listener | None = None,
     ) -> None:
         """Open a context; its deadline starts to run now.
 
@@ -151,12 +151,7 @@ class ExecutionContext(SeedFaces):
             self._passage.stopped(stop)
 
     def child(
-        self,
-        limits: Limits,
-        name: str = "",
-        *,
-        carve: bool = True,
-        on_event: Callable[[SafetyEvent], object] | None = None,
+        self, limits: Limits, name: str = "", *, carve: bool = True, on_event: Listener | None = None
     ) -> ExecutionContext:
         """Open a context below this one.
 
@@ -205,9 +200,7 @@ class ExecutionContext(SeedFaces):
             sibling._opened(stop)
         return siblings
 
-    def _below(
-        self, limits: Limits, name: str, carve: bool, on_event: Callable[[SafetyEvent], object] | None
-    ) -> ExecutionContext:
+    def _below(self, limits: Limits, name: str, carve: bool, on_event: Listener | None) -> ExecutionContext:
         """Set up a context below this one, for the ledger to open."""
         self._passage.check_open()
         ours = self._passage.incidents
