@@ -161,23 +161,20 @@ def read_message(path: Annotated[str, about("as you were given it", 120)], *, co
 
 @tool
 def look_up(
-    email: Annotated[str, about("the address in the From line", 80)],
     order: Annotated[str, about("the LM- number that the message names, else empty", 12)],
     *,
     context: ToolContext,
 ) -> ToolResult[Sender]:
-    """Look up the customer and the order. Do this second."""
+    """Look up who wrote it and the order. Do this second."""
     reading, files = reading_of(context), folder_of(context)
-    address, number = email.strip().lower(), order.strip().upper()
-    if address != reading.sender:
-        return ToolResult.error(f"{email!r} is not the address in the From line, which is {reading.sender!r}.")
+    number = order.strip().upper()
     named = {found.upper() for found in ORDER_NUMBER.findall(reading.text)}
     orders = {item["id"]: item for item in json.loads(files.read_text("directory/orders.json"))}
     if number not in named and named & orders.keys():
         return ToolResult.error(f"The message names {' and '.join(sorted(named & orders.keys()))}: give one of them.")
     known = orders.get(number) if number in named else None
     customers = json.loads(files.read_text("directory/customers.json"))
-    customer = next((item["id"] for item in customers if item["email"] == address), known and known["customer"])
+    customer = next((item["id"] for item in customers if item["email"] == reading.sender), known and known["customer"])
     sender = Sender(customer, number if known else None)
     context.session[Sender].append(sender)
     bought = f"{number}, {known['item']}" if known else "none"
@@ -386,13 +383,13 @@ def SCRIPT(request: ModelRequest) -> Call | Say:  # noqa: N802  # the name that 
         task = next(message.text for message in request.transcript if isinstance(message, UserMessage))
         found = re.search(r"File the message (.+)\.", task)
         return Call("read_message", {"path": found[1] if found else ""})
-    head, _, body = results["read_message"].partition("\n\n")
+    _, _, body = results["read_message"].partition("\n\n")
     kind = next((name for name, words in WORDS if re.search(words, body, re.IGNORECASE)), "advert")
     if not body:
         return _filing(kind, "", "none")
     if "look_up" not in results:
         number = ORDER_NUMBER.search(results["read_message"])
-        return Call("look_up", {"email": re.sub(r"(?s).*<(.+?)>.*", r"\1", head), "order": number[0] if number else ""})
+        return Call("look_up", {"order": number[0] if number else ""})
     asking = [part for part in sentences_of(body) if re.search(r"\?|please", part, re.IGNORECASE)]
     clue = re.search(r"^hurry may be (\w+)", results["look_up"], re.MULTILINE)
     return _filing(kind, max(asking or sentences_of(body), key=len), clue[1] if clue else "none")

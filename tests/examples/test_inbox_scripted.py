@@ -66,7 +66,7 @@ def follow(agent: ModuleType, folder: MemoryFilesystem) -> Callable[..., RunResu
 
 
 READ = Call("read_message", {"path": "letter.txt"})
-LOOK = Call("look_up", {"email": "ewan.dacre@example.com", "order": "LM-34160"})
+LOOK = Call("look_up", {"order": "LM-34160"})
 REPAIR = "They want us to repair a machine"
 
 
@@ -164,18 +164,12 @@ def test_a_hurry_that_the_message_does_not_speak_of_becomes_the_one_it_does(
         assert record.urgency == urgency
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"email": "someone.else@example.com", "order": ""}, "is not the address in the From line"),
-        ({"email": "ewan.dacre@example.com", "order": "LM-52731"}, "The message names LM-34160: give one of them."),
-        ({"email": "ewan.dacre@example.com", "order": ""}, "The message names LM-34160: give one of them."),
-    ],
-)
-def test_look_up_takes_nothing_that_the_message_does_not_say(
-    follow: Callable[..., RunResult[Any]], arguments: dict[str, str], complaint: str
+@pytest.mark.parametrize("order", ["LM-52731", ""])
+def test_look_up_takes_no_order_but_the_one_that_the_message_names(
+    follow: Callable[..., RunResult[Any]], order: str
 ) -> None:
-    assert complaint in said(follow(READ, Call("look_up", arguments)), "look_up")
+    found = said(follow(READ, Call("look_up", {"order": order})), "look_up")
+    assert found == "The message names LM-34160: give one of them."
 
 
 def test_an_invented_number_is_never_filled_in(

@@ -63,6 +63,8 @@ def start_server(options: dict[str, Any], key: str) -> Any:
     params.no_extra_bufts = True
     # A dropped request is noticed between two batches: 2048 tokens, the default, are half a minute of a prompt.
     params.n_batch = params.n_ubatch = 128
+    # A dry run of loading, to fit the model to a card's memory: half a second, and here is no card.
+    params.fit_params = False
     # Conversations that were pushed out by others are kept for their return, by default in as much as 8 GB.
     params.cache_ram_mib = 512
     params.hostnames = ["127.0.0.1"]
