@@ -7,6 +7,7 @@ from typing import Any
 
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.stop import Stop
+from watchkeeper.prompt.completion import CompletionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,17 @@ class AskModel:
     """
 
     landing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Make the conversation shorter: a summary of it is to begin a new segment.
+
+    Attributes:
+        stop: What ends the work if that is not possible.
+    """
+
+    stop: Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +67,16 @@ class End:
         stop: What ended the run early, else None.
         partial: What a stopped run had: a typed value if it fits, else text, else None.
         text: The last text the model gave.
-        verdict: ``complete``, ``unverified`` or ``unchecked``, for a completed run.
-        explanation: What the checker said.
+        verdict: The completion checker's last word; ``unchecked`` if it gave none.
+        explanation: What it said.
     """
 
     output: Any = None
     stop: Stop | None = None
     partial: Any = None
     text: str = ""
-    verdict: str = "unchecked"
+    verdict: CompletionState = "unchecked"
     explanation: str = ""
 
 
-Command = AskModel | RunTools | Observe | ReadAnswer | CheckDone | End
+Command = AskModel | Compact | RunTools | Observe | ReadAnswer | CheckDone | End

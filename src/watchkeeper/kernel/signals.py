@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from watchkeeper.core.messages import ToolMessage
+from watchkeeper.core.messages import Message, ToolMessage
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
+from watchkeeper.prompt.completion import CompletionStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,17 @@ class Replied:
     """The model answered."""
 
     reply: ModelReply
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The conversation is summarised, and goes on in a new segment.
+
+    Attributes:
+        messages: What the new segment begins with.
+    """
+
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,7 @@ class Unparsable:
 class Checked:
     """The completion checker gave its verdict."""
 
-    status: Literal["complete", "incomplete", "unverified"]
+    status: CompletionStatus
     explanation: str
 
 
@@ -77,4 +89,4 @@ class Stopped:
     stop: Stop
 
 
-Signal = Started | Replied | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped
+Signal = Started | Replied | Compacted | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped

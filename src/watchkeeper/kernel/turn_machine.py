@@ -1,8 +1,8 @@
 """The turn loop as a pure state machine.
 
 It is told what happened (signals) and answers what to do next (commands). It appends to the transcript, and only at
-its tail; it knows no I/O, no clock, no provider, no money. Limits reach it as `Stopped` signals; the only limit it
-counts itself is turns. Every step is looked up in the table of `states`.
+its tail, or begins a new segment of it; it knows no I/O, no clock, no provider, no money. Limits reach it as `Stopped`
+signals; the only limit it counts itself is turns. Every step is looked up in the table of `states`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
 from watchkeeper.kernel.signals import (
     Checked,
+    Compacted,
     Observed,
     Parsed,
     Replied,
@@ -57,6 +58,7 @@ class LoopRules:
         max_turns: Model turns, the landing turn included; None for no ceiling.
         lands: Whether a last turn may be taken when a limit stops the work.
         lands_when_full: Whether that holds for a full context, too.
+        compacts: Whether a full context is to be summarised, so that the work can go on.
         observes: Whether observers look after every turn of tool calls.
         checks: Whether a completion checker is to be asked.
         repairs: How often an answer that does not fit (or was cut, or is empty) may be asked for again.
@@ -66,6 +68,7 @@ class LoopRules:
     max_turns: int | None = None
     lands: bool = True
     lands_when_full: bool = True
+    compacts: bool = False
     observes: bool = False
     checks: bool = False
     repairs: int = 1
@@ -76,12 +79,23 @@ class TurnMachine:
     """One run's loop: `handle` a signal, get the next command.
 
     Attributes:
-        transcript: What was said; only this class appends to it while the run goes on.
+        transcript: What was said; only this class appends to it, or begins a new segment, while the run goes on.
         state: Where the loop is.
         turns: Replies so far, the landing's included.
     """
 
-    __slots__ = ("_incomplete", "_output", "_repairs", "_rules", "_stop", "_text", "state", "transcript", "turns")
+    __slots__ = (
+        "_compacted_at",
+        "_incomplete",
+        "_output",
+        "_repairs",
+        "_rules",
+        "_stop",
+        "_text",
+        "state",
+        "transcript",
+        "turns",
+    )
 
     def __init__(self, rules: LoopRules, transcript: Transcript) -> None:
         """Begin before the first turn; the prompt's messages are in the transcript already."""
@@ -91,6 +105,7 @@ class TurnMachine:
         self.turns = 0
         self._repairs = 0
         self._incomplete = 0
+        self._compacted_at = -1
         self._stop: Stop | None = None
         self._text = ""
         self._output: Any = None
@@ -115,6 +130,8 @@ class TurnMachine:
                 return self._ask()
             case Replied():
                 return self._replied(signal)
+            case Compacted():
+                return self._compacted(signal)
             case ToolsDone():
                 return self._tools_done(signal)
             case Observed():
@@ -191,8 +208,15 @@ class TurnMachine:
         self.transcript.append(UserMessage.of(f"The work is not complete yet: {signal.explanation}\n\nGo on."))
         return self._ask()
 
+    def _compacted(self, signal: Compacted) -> Command:
+        self._compacted_at = self.turns
+        self.transcript.begin_segment(signal.messages)
+        return self._ask()
+
     def _stopped(self, signal: Stopped) -> Command:
-        if self.state is State.ASKING:
+        if self.state is State.ASKING and self._may_compact(signal.stop):
+            return self._go(State.COMPACTING, Compact(signal.stop))
+        if self.state in (State.ASKING, State.COMPACTING):
             return self._land(signal.stop)
         return self._end_stopped(self._stop or signal.stop)
 
@@ -212,6 +236,10 @@ class TurnMachine:
         self._repairs += 1
         self.transcript.append(UserMessage.of(notice))
         return self._ask()
+
+    def _may_compact(self, stop: Stop) -> bool:
+        """Whether a summary may help; where none brought a turn since the last one, another would not either."""
+        return self._rules.compacts and stop.reason == "context_full" and self.turns != self._compacted_at
 
     def _land(self, stop: Stop) -> Command:
         """Take the last turn if the stop permits it and there is something to hand over."""
