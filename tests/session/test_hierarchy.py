@@ -51,7 +51,7 @@ def test_thousands_of_children_that_are_gone_leave_nothing_behind() -> None:
             Session(parent=root)
     assert root.children == tuple(kept)
     inside: list[Any] = gc.get_referents(*gc.get_referents(root))
-    assert max(sys.getsizeof(thing) for thing in inside if thing.__class__ is list) < 1_000
+    assert max(sys.getsizeof(thing) for thing in inside if thing.__class__ is dict) < 1_000
 
 
 def test_children_of_many_threads_are_all_known() -> None:

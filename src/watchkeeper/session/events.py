@@ -47,10 +47,24 @@ class RolledBack:
     snapshot: Snapshot | None = None
 
 
+@event("state_inherited")
+@dataclass(frozen=True, slots=True)
+class StateInherited:
+    """A child session began with the state of another session; that session's log tells how it came to be.
+
+    Attributes:
+        session_id: Whose snapshot it was.
+        seq: The position of that session's log.
+    """
+
+    session_id: UUID
+    seq: int
+
+
 @event("session_reset")
 @dataclass(frozen=True, slots=True)
 class SessionReset:
     """Every slice became empty."""
 
 
-BUILT_IN: Final[frozenset[type]] = frozenset({SliceEdited, RolledBack, SessionReset})
+BUILT_IN: Final[frozenset[type]] = frozenset({SliceEdited, RolledBack, StateInherited, SessionReset})

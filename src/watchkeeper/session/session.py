@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -20,6 +20,7 @@ from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher
 from watchkeeper.session.events import RolledBack, SessionReset
 from watchkeeper.session.journal import Journal
 from watchkeeper.session.log import Envelope, EventLog
+from watchkeeper.session.reducers import refuse_in_reducer
 from watchkeeper.session.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -34,14 +35,18 @@ class Session:
         log: Everything that happened in it, live.
         dispatcher: Who is told about it.
         clock: Where the time of its events comes from.
+        host: What the run that writes to it has for those that start others below it, or None between runs.
     """
 
     __slots__ = (
         "__weakref__",
         "_children",
+        "_ids",
         "_journal",
+        "_own",
         "clock",
         "dispatcher",
+        "host",
         "log",
         "parent",
         "session_id",
@@ -66,9 +71,13 @@ class Session:
             ids: Where the identity comes from.
         """
         self.clock = clock
-        self.dispatcher: Dispatcher = InProcessDispatcher() if dispatcher is None else dispatcher
+        own = InProcessDispatcher()
+        self._own = own if dispatcher is None else None
+        self.dispatcher: Dispatcher = own if dispatcher is None else dispatcher
+        self._ids = ids
         self.session_id = ids.uuid() if session_id is None else session_id
         self.parent: Session | None = None if parent is None else parent.origin
+        self.host: object | None = None
         self._children = _Children()
         self._journal = Journal(clock, self.dispatcher)
         self.log = EventLog(self._journal.read_log)
@@ -82,7 +91,7 @@ class Session:
 
     @property
     def children(self) -> tuple[Session, ...]:
-        """The sessions that this one started and that somebody still holds, oldest first."""
+        """The sessions that this one started, that are not closed and that somebody still holds, oldest first."""
         return self._children.alive()
 
     def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
@@ -156,6 +165,54 @@ class Session:
         """
         return Branch(self)
 
+    def child(
+        self,
+        snapshot: Snapshot | None = None,
+        *,
+        session_id: UUID | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> Session:
+        """Return a session below this one; whatever is written to one of them never reaches the other.
+
+        It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
+        the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
+        closes it with `close` (seed: subagent-dispatch, "Execution Flow").
+
+        Args:
+            snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
+            session_id: Its identity; a fresh one by default.
+            clock: Where the time of its events comes from; this session's clock by default.
+            ids: Where its identity comes from; where this session's came from by default.
+
+        Raises:
+            SessionError: If this session was closed, or a reducer asks.
+        """
+        refuse_in_reducer("start a child")
+        parent = self.origin
+        parent._journal.refuse_if_ended()
+        child = Session(
+            session_id=session_id, clock=self.clock if clock is None else clock, ids=parent._ids if ids is None else ids
+        )
+        child._journal.inherit(self._journal, snapshot)
+        child.parent = parent
+        parent._children.add(child)
+        return child
+
+    def close(self) -> None:
+        """End the session: it can still be read, any write raises, and its parent no longer lists it.
+
+        Its subscribers are let go once they were told of everything; those of a dispatcher that was given to it stay
+        with that dispatcher. Its own children stay as they are. Closing it again changes nothing.
+
+        Raises:
+            SessionError: If a reducer closes it, or this is a branch.
+        """
+        why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
+        self._journal.close(why, self._own)
+        if self.parent is not None:
+            self.parent._children.remove(self)
+
     def __repr__(self) -> str:
         """Show the identity and the length of the log."""
         return f"{type(self).__name__}({self.session_id}, {len(self.log)} events)"
@@ -168,18 +225,23 @@ class _Children:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._references: list[weakref.ref[Session]] = []
+        self._references: dict[int, weakref.ref[Session]] = {}
         self._most = 8
 
     def add(self, session: Session) -> None:
         with self._lock:
-            self._references.append(weakref.ref(session))
+            self._references.pop(id(session), None)  # one that is dead, whose place in memory this one has
+            self._references[id(session)] = weakref.ref(session)
             if len(self._references) > self._most:
-                self._references = [reference for reference in self._references if reference() is not None]
+                self._references = {key: known for key, known in self._references.items() if known() is not None}
                 self._most = 2 * len(self._references) + 8
 
+    def remove(self, session: Session) -> None:
+        with self._lock:
+            self._references.pop(id(session), None)
+
     def alive(self) -> tuple[Session, ...]:
-        sessions = [reference() for reference in self._references[:]]
+        sessions = [reference() for reference in self._references.copy().values()]
         return tuple(session for session in sessions if session is not None)
 
 
@@ -212,6 +274,14 @@ class Branch(Session):
     def children(self) -> tuple[Session, ...]:
         """The children of its session."""
         return self._base.children
+
+    def close(self) -> NoReturn:
+        """Raise: a branch ends with `merge` or `discard`, and its session is closed by whoever started it.
+
+        Raises:
+            SessionError: Always.
+        """
+        raise SessionError("a branch ends with merge() or discard(); close the session that it is a branch of")
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until the subscribers of its session were told of everything recorded there."""
