@@ -99,8 +99,9 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
             ("⇄", "switched", "to c:d from a:b: no key"),
         ),
         (NoticeAppended("last turn", AT), ("→", "told the agent", "last turn")),
-        (CompletionChecked("incomplete", "no file", AT), ("?", "checked", "incomplete: no file")),
-        (CompletionChecked("complete", "", AT), ("?", "checked", "complete")),
+        (CompletionChecked("rejected", "no file", AT), ("✗", "rejected", "no file")),
+        (CompletionChecked("verified", "", AT), ("✓", "verified", "")),
+        (CompletionChecked("unverified", "it failed", AT), ("?", "unverified", "it failed")),
         (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", ts=AT), ("■", "timeout", "It is over.")),
         (
             ObserversRan(

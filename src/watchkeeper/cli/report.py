@@ -9,7 +9,7 @@ from rich.text import Text
 
 from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.progress import parts_of
-from watchkeeper.cli.wording import counted, line_of, plain
+from watchkeeper.cli.wording import DONE_MARKS, counted, line_of, plain
 from watchkeeper.core.codec import display, encode, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -72,8 +72,8 @@ def print_result(console: Console, result: RunResult[Any]) -> None:
     if result.answered_by not in ((), (result.model,)):
         console.print(styled((f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan")))
     if result.completion_note:
-        console.print(styled((f"Checked: {one_line(result.completion_note)}", "cyan")))
-    console.print(styled((one_line(result.sentence()), "green" if result.ok else "yellow")))
+        console.print(styled((f"{result.completion.capitalize()}: {one_line(result.completion_note)}", "cyan")))
+    console.print(styled((one_line(result.sentence()), "green" if passed(result) else "yellow")))
 
 
 def print_many(console: Console, result: ManyResult[Any]) -> None:
@@ -83,12 +83,18 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
     rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
         if item.ok:
-            mark, said = styled(("✓", "green")), one_line(display(item.output), cut)
+            mark, said = styled(DONE_MARKS[not passed(item)]), one_line(display(item.output), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
         rows.append((one_line(item.item or ""), mark, said))
     print_table(console, ("item", "", "result"), rows)
-    console.print(styled((one_line(result.sentence()), "yellow" if result.not_done else "green")))
+    good = all(passed(item) for item in result.results)
+    console.print(styled((one_line(result.sentence()), "green" if good else "yellow")))
+
+
+def passed(result: RunResult[Any]) -> bool:
+    """Return whether work is done, and no checker had to leave it unverified."""
+    return result.ok and result.completion != "unverified"
 
 
 def pretty(value: Any) -> str:

@@ -42,6 +42,9 @@ SEVERITIES: Final = ("info", "caution", "warning")
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 ARGUMENTS_CUT: Final = 60
 
+DONE_MARKS: Final = (("✓", "green"), ("?", "yellow"))
+"""Mark and colour of work that is done, and of such that nobody could verify."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -172,7 +175,9 @@ def _model_switched(body: Body) -> Line:
 
 
 def _completion_checked(body: Body) -> Line:
-    return Line("?", "cyan", "checked", f"{body['status']}: {body['explanation']}".rstrip(": "))
+    verdict = str(body["verdict"])
+    mark, style = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}.get(verdict, ("?", "yellow"))
+    return Line(mark, style, verdict, one_line(str(body["explanation"]), 2 * CUT))
 
 
 def _safety_event(body: Body) -> Line:
@@ -184,8 +189,8 @@ def _reducer_failed(body: Body) -> Line:
 
 
 def _item_ended(body: Body) -> Line:
-    good = body["stop"] is None
-    return Line("✓" if good else "✗", "green" if good else "red", str(body["item"]), str(body["sentence"]))
+    mark, style = ("✗", "red") if body["stop"] is not None else DONE_MARKS[body.get("verdict") == "unverified"]
+    return Line(mark, style, str(body["item"]), str(body["sentence"]))
 
 
 def _slice_edited(body: Body) -> Line:

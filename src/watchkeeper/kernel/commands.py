@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from watchkeeper.core.completion import CompletionState
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.stop import Stop
-from watchkeeper.prompt.completion import CompletionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from watchkeeper.core.completion import CompletionStatus
 from watchkeeper.core.messages import Message, ToolMessage
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
-from watchkeeper.prompt.completion import CompletionStatus
 
 
 @dataclass(frozen=True, slots=True)
