@@ -39,7 +39,7 @@ class RolledBack:
         session_id: Whose snapshot it was.
         seq: The position of that session's log.
         snapshot: The state itself, if this log does not tell it: it is another session's, a branch's, or was read from
-            JSON.
+            JSON. Without its children, whose own logs tell theirs.
     """
 
     session_id: UUID

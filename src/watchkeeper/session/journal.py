@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -264,7 +264,8 @@ class Journal:
         origin = snapshot.origin
         if origin is not None and origin.owner is self._owner:
             return self._with(state, RolledBack(snapshot.session_id, snapshot.seq), snapshot.slices, origin.writes)
-        event = RolledBack(snapshot.session_id, snapshot.seq, snapshot)
+        alone = replace(snapshot, children=()) if snapshot.children else snapshot
+        event = RolledBack(snapshot.session_id, snapshot.seq, alone)
         return self._with(state, event, snapshot.slices, self._written(state, event))
 
     def _written(self, state: State, event: Any) -> SliceView[Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
@@ -120,27 +122,49 @@ class Session:
 
         Raises:
             ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
-            SessionError: If the event cannot be stored, a reducer dispatches, or this branch has ended.
+            SessionError: If the event cannot be stored, a reducer dispatches, this session was closed, or this branch
+                has ended.
         """
-        return self._journal.record(event)
+        envelope = self._journal.record(event)
+        if isinstance(event, RolledBack) and event.snapshot is not None and self.origin is self:
+            self._restore(event.snapshot.children)
+        return envelope
 
-    def snapshot(self) -> Snapshot:
-        """Return the present state as a value; nothing is copied."""
-        return self._journal.snapshot(self.session_id)
+    def _restore(self, snapshots: tuple[Snapshot, ...]) -> None:
+        known = {snapshot.session_id: snapshot for snapshot in snapshots}
+        for child in self.children if known else ():
+            if child.session_id in known:
+                with suppress(SessionError):  # it was closed a moment ago
+                    child.rollback(known[child.session_id])
+
+    def snapshot(self, *, cascade: bool = False) -> Snapshot:
+        """Return the present state as a value; nothing is copied.
+
+        Args:
+            cascade: Take those of its children along, of theirs, and so on. Each is consistent by itself; what is
+                written meanwhile to one session may be in its snapshot and not in that of another.
+        """
+        taken = self._journal.snapshot(self.session_id)
+        if not cascade:
+            return taken
+        return replace(taken, children=tuple(child.snapshot(cascade=True) for child in self.children))
 
     def rollback(self, snapshot: Snapshot) -> None:
         """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
 
+        If the snapshot has children, those of them that are still children of this session are rolled back too, each
+        by itself; the others are passed over. A branch leaves the children alone: they are not part of it.
+
         Raises:
-            SessionError: If this branch has ended.
+            SessionError: If this session was closed or this branch has ended.
         """
-        self._journal.record(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
+        self.dispatch(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
 
     def reset(self) -> None:
         """Make every slice empty; reducers and the log stay.
 
         Raises:
-            SessionError: If this branch has ended.
+            SessionError: If this session was closed or this branch has ended.
         """
         self._journal.record(SessionReset())
 
