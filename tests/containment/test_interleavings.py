@@ -15,7 +15,7 @@ from tests.containment.gates import charged, costing, dollars, gate_with, unlimi
 from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.containment import ledger as ledger_module
 from watchkeeper.containment.account import RETRIES
-from watchkeeper.containment.admission import Admitted, Verdict, decide
+from watchkeeper.containment.admission import Admitted, Ruling, decide
 from watchkeeper.containment.budget_window import BudgetWindowHook
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitState
@@ -203,7 +203,7 @@ async def test_a_thousand_calls_that_wait_are_not_all_asked_again_for_each_that_
     """Waiting is quadratic only where figures really change: it must not make a wide fan-out hang its loop."""
     asked = 0
 
-    def counting(demand: Demand, now: float) -> Verdict:
+    def counting(demand: Demand, now: float) -> Ruling:
         nonlocal asked
         asked += 1
         return decide(demand, now)
