@@ -59,8 +59,14 @@ class Surroundings:
 
     def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
         """Forward a session's events to the listeners; return a function that ends it."""
+        return self._forward(session, run_id, self.events)
+
+    def watch_child(self, session: Session, run_id: UUID) -> Callable[[], None]:
+        """Forward a child's events, each with the id of its run; ``on_event``, which is told no id, gets none."""
+        return self._forward(session, run_id, None)
+
+    def _forward(self, session: Session, run_id: UUID, events: Listener[tuple[Any]] | None) -> Callable[[], None]:
         endings: list[Callable[[], None]] = []
-        events = self.events
         if events is not None:
             endings.append(session.dispatcher.subscribe_all(lambda envelope: events.put((envelope.event,))))
         for records in self.records:
@@ -86,7 +92,7 @@ async def opened(
         StoreError: If the store or the ledger cannot be written.
     """
     async with AsyncExitStack() as stack:
-        models = lineup(stack, model, limits, options, switched_to(template))
+        models = lineup(stack, model, limits, options, switched_to(template), template.models)
         events: Listener[tuple[Any]] | None = None
         records: list[Listener[tuple[UUID, Envelope]]] = []
         store = open_store(options.store)

@@ -18,7 +18,7 @@ from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.replay import transcript_of
-from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.result import RunResult, broken_off
 from watchkeeper.tools.process_reference import refuse_while_importing
 
 OutputT = TypeVar("OutputT")
@@ -38,9 +38,9 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
     _announce(plan, home, recorder)
     transcript = _opening(plan, home, recorder)
     try:
-        ending = await drive(plan, home, transcript)
+        ending = await drive(plan, home, transcript, execute)
     except BaseException as error:
-        _close(plan, home, recorder, broken_off(error), timedelta(seconds=clock.monotonic() - began))
+        _close(plan, home, recorder, End(stop=broken_off(error)), timedelta(seconds=clock.monotonic() - began))
         raise
     duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
@@ -65,12 +65,6 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         item=home.place.item if home.place else None,
         answered_by=ending.answered_by,
     )
-
-
-def broken_off(error: BaseException) -> End:
-    """Return the end of a run that has no result because this was raised in it."""
-    said = f"The run was broken off: {type(error).__name__}{': ' if str(error) else ''}{error}"
-    return End(stop=Stop("error" if isinstance(error, Exception) else "aborted", "caller", said))
 
 
 def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
