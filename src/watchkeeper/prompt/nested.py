@@ -37,6 +37,7 @@ NESTED_LIMITS: Final = Limits(
     max_turns=20,
     min_output_tokens=64,
     landing=None,
+    verdict=None,
 )
 """Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
 
