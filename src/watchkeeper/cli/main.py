@@ -132,7 +132,7 @@ def show_command(
         if not as_json:
             report.print_run(make_console(sys.stdout), stored, found)
             return
-        for run in (found, *stored.children(found.run_id)):
+        for run in report.with_children(stored, found):
             for event in stored.events(run.run_id):
                 typer.echo(json.dumps(report.event_as_data(run, event)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rich.text import Text
@@ -172,6 +173,13 @@ def _print_end(console: Console, run: StoredRun) -> None:
         console.print(styled((f"Done{done}: {took}.", "green")))
     else:
         console.print(styled((f"{one_line(str(run.stop['message']))}{done} It used {took}.", "yellow")))
+
+
+def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
+    """Yield a run and all below it, each before its own children, in the order they began."""
+    yield run
+    for child in store.children(run.run_id):
+        yield from with_children(store, child)
 
 
 def stored_as_data(run: StoredRun) -> dict[str, Any]:

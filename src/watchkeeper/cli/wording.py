@@ -193,6 +193,22 @@ def _item_ended(body: Body) -> Line:
     return Line(mark, style, str(body["item"]), str(body["sentence"]))
 
 
+CHILD_KINDS: Final = {"evaluation": "asked", "verdict": "asked for a verdict", "summary": "asked for a summary"}
+
+
+def _child_started(body: Body) -> Line:
+    what = CHILD_KINDS.get(str(body["kind"]), "dispatched")
+    run_id = str(body["run_context"]["run_id"]).partition("-")[0]
+    return Line(
+        "↳", "magenta", what, f"{body['prompt_name']} with {body['model']}, run {run_id}; limits: {body['limits']}"
+    )
+
+
+def _child_ended(body: Body) -> Line:
+    mark, style = ("✗", "yellow") if body["stop"] is not None else DONE_MARKS[body["completion"] == "unverified"]
+    return Line(mark, style, str(body["prompt_name"]), one_line(str(body["said"]), 2 * CUT))
+
+
 def _slice_edited(body: Body) -> Line:
     items = one_line(json.dumps(body["items"], ensure_ascii=False), CUT)
     return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
@@ -212,5 +228,7 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "safety_event": _safety_event,
     "reducer_failed": _reducer_failed,
     "item_ended": _item_ended,
+    "child_started": _child_started,
+    "child_ended": _child_ended,
     "slice_edited": _slice_edited,
 }

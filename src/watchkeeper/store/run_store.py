@@ -217,7 +217,7 @@ class RunStore:
         return self._select(_NEWEST, limit)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
-        """Return the item runs of a run over many, in the order they began."""
+        """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
         return self._select(_CHILDREN, run_id)
 
     def find(self, prefix: str) -> StoredRun:
