@@ -72,7 +72,8 @@ class RunOptions:
             callables run on a worker thread.
         on_record: The same with more: gets the id of the run and the envelope of every event, so that the runs of
             `run_many` can be told apart; no text deltas.
-        on_context_full: ``land`` takes a last turn when the model's context is full, ``stop`` ends at once.
+        on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
+            takes a last turn, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if the limits name an account, else this process's memory.
