@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -80,6 +83,54 @@ def test_the_slices_are_shared_and_not_copied() -> None:
     child = parent.child(snapshot)
     assert child[Step].all() is snapshot[Step]
     assert child.snapshot().slices is snapshot.slices
+
+
+class Untouched(Mapping[type, SliceView[Any]]):
+    """Slices that nobody may look into."""
+
+    def __getitem__(self, slice_type: type) -> SliceView[Any]:
+        raise AssertionError("somebody looked into a snapshot")
+
+    def __iter__(self) -> Iterator[type]:
+        raise AssertionError("somebody walked a snapshot")
+
+    def __len__(self) -> int:
+        raise AssertionError("somebody counted a snapshot")
+
+
+def test_nothing_looks_into_a_snapshot_on_the_way_to_a_child() -> None:
+    parent = Session()
+    child = parent.child(replace(parent.snapshot(), slices=Untouched()))
+    with pytest.raises(AssertionError, match="looked into"):
+        child[Plan].latest()
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """Return how many functions are called, of Python or of C, while ``work`` runs."""
+    called: list[str] = []
+    with no_collector():
+        sys.setprofile(lambda frame, kind, function: called.append(kind))
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+    return called.count("call") + called.count("c_call")
+
+
+def start_and_close(parent: Session) -> None:
+    """Let a child come and go."""
+    parent.child(parent.snapshot()).close()
+
+
+def test_a_child_costs_the_same_however_long_the_log_of_its_parent_is() -> None:
+    counted: set[int] = set()
+    for length in (10, 10_000):
+        parent = session_with_reducers()
+        for number in range(length):
+            parent.dispatch(Step(number))
+            parent.dispatch(Counted(number))
+        counted.add(steps_of(partial(start_and_close, parent)))
+    assert len(counted) == 1
 
 
 def test_what_a_child_inherits_is_an_event_that_can_be_stored() -> None:
