@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from watchkeeper.core.price import ModelPrice
     from watchkeeper.core.stop import Stop
     from watchkeeper.core.usage import TokenUsage, Usage
+    from watchkeeper.prompt.command_checker import CommandChecker
     from watchkeeper.prompt.completion import (
         FileOutputChecker,
         PredicateChecker,
         TaskCompletionResult,
     )
+    from watchkeeper.prompt.composite_checker import CompositeChecker
     from watchkeeper.prompt.prompt import Prompt
     from watchkeeper.prompt.sections import MarkdownSection
     from watchkeeper.prompt.template import PromptTemplate
@@ -52,6 +54,8 @@ _HOMES: Final = {
     "Agent": "watchkeeper.app.agent",
     "Budget": "watchkeeper.core.budget",
     "BudgetTracker": "watchkeeper.core.budget",
+    "CommandChecker": "watchkeeper.prompt.command_checker",
+    "CompositeChecker": "watchkeeper.prompt.composite_checker",
     "Deadline": "watchkeeper.core.deadline",
     "ExecutionConfig": "watchkeeper.containment.config",
     "ExecutionContext": "watchkeeper.containment.execution_context",
@@ -95,6 +99,8 @@ __all__ = [
     "Agent",
     "Budget",
     "BudgetTracker",
+    "CommandChecker",
+    "CompositeChecker",
     "Deadline",
     "ExecutionConfig",
     "ExecutionContext",

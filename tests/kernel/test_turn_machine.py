@@ -81,13 +81,24 @@ def test_the_work_is_checked_if_there_is_a_checker() -> None:
     loop = machine(checks=True)
     assert feed(loop, Started(), reply("42"), Parsed(42)) == CheckDone(42)
     end = feed(loop, Checked("complete", "all files are there"))
-    assert end == End(output=42, text="42", verdict="complete", explanation="all files are there")
+    assert end == End(output=42, text="42", verdict="verified", explanation="all files are there")
 
 
-def test_unverified_work_ends_as_unverified_never_as_complete() -> None:
+def test_unverified_work_ends_as_unverified_never_as_verified() -> None:
     end = feed(machine(checks=True), Started(), reply("42"), Parsed(42), Checked("unverified", "the checker failed"))
-    assert isinstance(end, End)
-    assert end.verdict == "unverified"
+    assert end == End(output=42, text="42", verdict="unverified", explanation="the checker failed")
+
+
+def test_under_a_closed_policy_unverified_work_is_a_stop_with_the_answer_as_partial_result() -> None:
+    loop = machine(checks=True, closed=True)
+    end = feed(loop, Started(), reply("42"), Parsed(42), Checked("unverified", "the checker failed"))
+    stop = Stop("unverified", "checker", "Nobody could verify the work: the checker failed")
+    assert end == End(stop=stop, partial=42, text="42", verdict="unverified", explanation="the checker failed")
+
+
+def test_a_closed_policy_lets_verified_work_end() -> None:
+    end = feed(machine(checks=True, closed=True), Started(), reply("42"), Parsed(42), Checked("complete", "fine"))
+    assert end == End(output=42, text="42", verdict="verified", explanation="fine")
 
 
 def test_incomplete_work_is_sent_back_with_the_reason() -> None:
@@ -103,6 +114,33 @@ def test_incomplete_once_too_often_ends_the_run_with_the_answer_as_partial_resul
     assert isinstance(end, End)
     assert end.stop is not None
     assert (end.stop.reason, end.partial) == ("incomplete", 42)
+    assert end.stop.message == "The work was found incomplete 2 times, last: no"
+    assert (end.verdict, end.explanation) == ("rejected", "no")
+
+
+def test_without_rounds_the_first_incomplete_ends_the_run_and_its_sentence_is_short() -> None:
+    long = "one line\n" * 100
+    loop = machine(checks=True, completion_rounds=0)
+    end = feed(loop, Started(), reply("42"), Parsed(42), Checked("incomplete", long))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert end.stop.message.startswith("The work was found incomplete: one line one line")
+    assert len(end.stop.message) < 400
+    assert "\n" not in end.stop.message
+    assert end.explanation == long
+
+
+def test_a_limit_after_a_rejection_leaves_the_checkers_last_word_on_the_record() -> None:
+    loop = machine(checks=True)
+    feed(loop, Started(), reply("42"), Parsed(42), Checked("incomplete", "b.txt is missing"), Stopped(LIMIT))
+    end = feed(loop, reply("so far"), Parsed("so far"))
+    explained = "b.txt is missing"
+    assert end == End(stop=LIMIT, partial="so far", text="so far", verdict="rejected", explanation=explained)
+
+
+def test_a_limit_before_any_check_leaves_the_work_unchecked() -> None:
+    end = feed(machine(checks=True, lands=False), Started(), reply("x", CALL), done("x"), Stopped(LIMIT))
+    assert end == End(stop=LIMIT, partial="x", text="x", verdict="unchecked")
 
 
 def test_an_answer_that_does_not_fit_gets_one_repair_round() -> None:
@@ -264,7 +302,8 @@ def test_a_limit_before_the_first_reply_has_nothing_to_land() -> None:
 
 def test_a_limit_that_comes_while_the_answer_is_checked_keeps_the_answer_as_partial() -> None:
     end = feed(machine(checks=True), Started(), reply("42"), Parsed(42), Stopped(LIMIT))
-    assert end == End(stop=LIMIT, partial=42, text="42")
+    why = f"the run ended before the answer was checked: {LIMIT.message}"
+    assert end == End(stop=LIMIT, partial=42, text="42", verdict="unverified", explanation=why)
 
 
 def test_the_last_turn_of_a_turn_limit_is_the_landing() -> None:
@@ -340,6 +379,10 @@ def test_whatever_happens_the_loop_keeps_its_rules(
         assert max_turns is None or loop.turns <= max_turns
     if isinstance(command, End):
         assert (command.stop is None) or command.output is None
+        assert command.verdict != "rejected" or command.stop is not None
+        assert command.verdict != "verified" or command.stop is None
+        assert (command.verdict == "unchecked") == (not command.explanation)
+        assert command.stop is not None or (command.verdict == "unchecked") == (not checks)
     assert len(set(segments)) == len(segments)
     asked = [call.call_id for message in before if isinstance(message, AssistantMessage) for call in message.tool_calls]
     answered = [message.call_id for message in before if isinstance(message, ToolMessage)]

@@ -286,8 +286,9 @@ async def test_a_result_that_the_log_cannot_keep_fails_that_call_alone() -> None
 async def test_complete_work_is_checked_and_says_so() -> None:
     checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
     result = await play(agent(checker=checker), [Say(Report(3))])
-    assert result.completion == "complete"
-    assert result.sentence().startswith("Done and checked:")
+    assert (result.completion, result.completion_note) == ("verified", "the total must be 3")
+    assert result.sentence().startswith("Done and verified: 1 turn")
+    assert events(result, RunEnded)[0].verdict == "verified"
 
 
 async def test_incomplete_work_is_sent_back_until_it_is_complete() -> None:
@@ -295,7 +296,7 @@ async def test_incomplete_work_is_sent_back_until_it_is_complete() -> None:
     model = ScriptedModel([Say(Report(2)), Say(Report(3))])
     result = await play(agent(checker=checker), model)
     assert result.output == Report(3)
-    assert [checked.status for checked in events(result, CompletionChecked)] == ["incomplete", "complete"]
+    assert [checked.verdict for checked in events(result, CompletionChecked)] == ["rejected", "verified"]
     assert "the total must be 3" in said(model)
 
 
@@ -316,7 +317,7 @@ async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
 
     files = MemoryFilesystem({"a.txt": "a"})
     result = await play(agent(checker=Checker()), [Say(Report(1))], filesystem=files)
-    assert (result.completion, result.completion_note) == ("complete", "looks fine")
+    assert (result.completion, result.completion_note) == ("verified", "looks fine")
     assert seen[0].tentative_output == Report(1)
     assert seen[0].stop_reason == "stop"
     assert seen[0].filesystem is not None
@@ -324,7 +325,7 @@ async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
         seen[0].filesystem.write_text("a.txt", "b")
 
 
-async def test_a_checker_that_fails_leaves_the_work_unverified_never_complete() -> None:
+async def test_a_checker_that_fails_leaves_the_work_unverified_never_verified() -> None:
     class Broken:
         def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
             raise ValueError("oops")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.progress import parts_of
-from watchkeeper.cli.wording import DONE_MARKS, counted, line_of, plain
+from watchkeeper.cli.wording import counted, done_mark, line_of, plain
 from watchkeeper.core.codec import display, encode, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -84,7 +84,7 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
     rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
         if item.ok:
-            mark, said = styled(DONE_MARKS[not passed(item)]), one_line(display(item.output), cut)
+            mark, said = styled(done_mark(item.completion)), one_line(display(item.output), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
         rows.append((one_line(item.item or ""), mark, said))

@@ -42,8 +42,8 @@ SEVERITIES: Final = ("info", "caution", "warning")
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 ARGUMENTS_CUT: Final = 60
 
-DONE_MARKS: Final = (("✓", "green"), ("?", "yellow"))
-"""Mark and colour of work that is done, and of such that nobody could verify."""
+VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
+NOT_VERIFIED: Final = ("?", "yellow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,11 @@ def plain(data: Any) -> Any:
 def counted(number: int, noun: str) -> str:
     """Write a number of things."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def done_mark(verdict: str) -> tuple[str, str]:
+    """Return mark and colour of work that is done; of such that nobody could verify, others than of a pass."""
+    return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
 
 
 def _prompt_rendered(body: Body) -> Line:
@@ -176,7 +181,7 @@ def _model_switched(body: Body) -> Line:
 
 def _completion_checked(body: Body) -> Line:
     verdict = str(body["verdict"])
-    mark, style = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}.get(verdict, ("?", "yellow"))
+    mark, style = VERDICT_MARKS.get(verdict, NOT_VERIFIED)
     return Line(mark, style, verdict, one_line(str(body["explanation"]), 2 * CUT))
 
 
@@ -189,7 +194,7 @@ def _reducer_failed(body: Body) -> Line:
 
 
 def _item_ended(body: Body) -> Line:
-    mark, style = ("✗", "red") if body["stop"] is not None else DONE_MARKS[body.get("verdict") == "unverified"]
+    mark, style = ("✗", "red") if body["stop"] is not None else done_mark(str(body.get("verdict")))
     return Line(mark, style, str(body["item"]), str(body["sentence"]))
 
 
@@ -205,7 +210,7 @@ def _child_started(body: Body) -> Line:
 
 
 def _child_ended(body: Body) -> Line:
-    mark, style = ("✗", "yellow") if body["stop"] is not None else DONE_MARKS[body["completion"] == "unverified"]
+    mark, style = ("✗", "yellow") if body["stop"] is not None else done_mark(str(body["completion"]))
     return Line(mark, style, str(body["prompt_name"]), one_line(str(body["said"]), 2 * CUT))
 
 
