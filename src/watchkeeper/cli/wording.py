@@ -214,6 +214,12 @@ def _child_ended(body: Body) -> Line:
     return Line(mark, style, str(body["prompt_name"]), one_line(str(body["said"]), 2 * CUT))
 
 
+def _context_compacted(body: Body) -> Line:
+    left_out, kept = counted(int(body["left_out"]), "message"), int(body["kept"])
+    sizes = f"{body['tokens_before']:,} to about {body['tokens_after']:,} tokens"
+    return Line("≡", "cyan", "compacted", f"{sizes}: a summary stands for {left_out}, the newest {kept:,} stay")
+
+
 def _slice_edited(body: Body) -> Line:
     items = one_line(json.dumps(body["items"], ensure_ascii=False), CUT)
     return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
@@ -235,5 +241,6 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "item_ended": _item_ended,
     "child_started": _child_started,
     "child_ended": _child_ended,
+    "context_compacted": _context_compacted,
     "slice_edited": _slice_edited,
 }
