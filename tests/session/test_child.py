@@ -389,6 +389,24 @@ def test_a_branch_is_not_closed() -> None:
     session.dispatch(Step(1))
 
 
+def test_an_interrupt_of_a_subscriber_does_not_keep_a_session_open() -> None:
+    parent = Session()
+    child = parent.child()
+
+    def interrupt(step: Step) -> None:
+        if step.number == 1:
+            child.dispatch(Step(2))
+            child.close()
+        raise KeyboardInterrupt(step.number)
+
+    child.dispatcher.subscribe(Step, interrupt)
+    with pytest.raises(KeyboardInterrupt, match="1"):
+        child.dispatch(Step(1))
+    assert (len(child.log), parent.children) == (2, ())
+    with pytest.raises(SessionError, match="came too late"):
+        child.dispatcher.subscribe_all(print)
+
+
 class Holder:
     """A subscriber that holds its session: a cycle for as long as it is subscribed."""
 

@@ -69,3 +69,14 @@ def test_events_of_a_child_reach_only_its_own_log() -> None:
     root.dispatcher.subscribe_all(heard.append)
     child.reset()
     assert (len(child.log), len(root.log), heard) == (1, 0, [])
+
+
+def test_a_walk_passes_over_what_is_closed() -> None:
+    root = Session()
+    left, right = root.child(), root.child()
+    under = left.child()
+    right.close()
+    assert list(iter_sessions_bottom_up(root)) == [under, left, root]
+    left.close()
+    assert list(iter_sessions_bottom_up(root)) == [root]
+    assert list(iter_sessions_bottom_up(left)) == [under, left]

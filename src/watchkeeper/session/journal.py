@@ -190,7 +190,6 @@ class Journal:
 
     def close(self, why: str, own: InProcessDispatcher | None) -> None:
         """Refuse every write from now on, saying why, and close ``own`` as soon as everything is told; once."""
-        refuse_in_reducer("close a session")
         with self._lock:
             if self._ended is None:
                 self._ended = why

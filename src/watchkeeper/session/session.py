@@ -1,8 +1,9 @@
 """A session: one log, the slices that are a fold of it, and a place among other sessions.
 
 Every change is an event: recorded once, in one critical section with what it does to the slices, told to subscribers
-afterwards in the order of the log. Reading, snapshots and branches cost the same however long the log is. A session is
-safe under threads; its values are not copied, so they must not be changed.
+afterwards in the order of the log. Reading, snapshots, branches and children cost the same however long the log is. A
+session is safe under threads; its values are not copied, so they must not be changed. Parent and child share what the
+child began with and never what is written afterwards; a closed session is only read.
 """
 
 from __future__ import annotations
@@ -232,10 +233,11 @@ class Session:
         Raises:
             SessionError: If a reducer closes it, or this is a branch.
         """
-        why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
-        self._journal.close(why, self._own)
+        refuse_in_reducer("close a session")
         if self.parent is not None:
             self.parent._children.remove(self)
+        why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
+        self._journal.close(why, self._own)
 
     def __repr__(self) -> str:
         """Show the identity and the length of the log."""
