@@ -130,7 +130,11 @@ def state_of(run: StoredRun) -> Text:
         return Text("not ended", "cyan")
     if run.items is not None and run.done is not None and run.done < run.items:
         return Text(f"{run.done} of {run.items} done", "yellow")
-    return Text("done", "green") if run.stop is None else Text(str(run.stop["reason"]), "yellow")
+    if run.stop is not None:
+        return Text(str(run.stop["reason"]), "yellow")
+    if run.verdict == "unverified":
+        return Text("done, not verified", "yellow")
+    return Text("done and verified" if run.verdict == "verified" else "done", "green")
 
 
 def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
@@ -138,9 +142,10 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     what = one_line(run.prompt if run.item is None else f"{run.prompt}, item {run.item}")
     console.print(styled((what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan")))
     console.print(styled((f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim")))
-    answer: Any = None
+    answer, said = "", ""
     for event in store.events(run.run_id):
-        answer = _answer(event) or answer
+        answer = _text_of(event, "run_ended", "text") or answer
+        said = _text_of(event, "completion_checked", "explanation") or said
         line = line_of(event.tag, event.body)
         if line is not None:
             console.print(styled((f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line)))
@@ -151,15 +156,16 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     if answer:
         console.print()
         console.print(Text(printable(answer)))
-    _print_end(console, run)
+    _print_end(console, run, said)
 
 
-def _answer(event: StoredEvent) -> str:
-    """Return what the model said last, if this is the end of a run."""
-    return str(plain(event.body).get("text") or "") if event.tag == "run_ended" else ""
+def _text_of(event: StoredEvent, tag: str, field: str) -> str:
+    """Return a text of an event, if it is one of this kind."""
+    return str(plain(event.body).get(field) or "") if event.tag == tag else ""
 
 
-def _print_end(console: Console, run: StoredRun) -> None:
+def _print_end(console: Console, run: StoredRun, said: str) -> None:
+    """Print how a stored run ended, given what its completion checker said last."""
     if run.ended_at is None:
         console.print(styled(("Not ended: it is still running, or its process died.", "cyan")))
         return
@@ -169,10 +175,13 @@ def _print_end(console: Console, run: StoredRun) -> None:
     if run.duration_ms is not None:
         took += f", {format_duration(run.duration_ms / 1000)}"
     done = "" if run.items is None else f" ({run.done} of {run.items} items)"
-    if run.stop is None:
-        console.print(styled((f"Done{done}: {took}.", "green")))
-    else:
+    if run.stop is not None:
         console.print(styled((f"{one_line(str(run.stop['message']))}{done} It used {took}.", "yellow")))
+    elif run.verdict == "unverified":
+        console.print(styled((f"Done, but not verified: {one_line(said) or 'no reason given'} ({took}).", "yellow")))
+    else:
+        verified = " and verified" if run.verdict == "verified" else ""
+        console.print(styled((f"Done{done}{verified}: {took}.", "green")))
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
