@@ -111,6 +111,24 @@ def test_a_limit_holds_whether_it_is_an_option_a_variable_or_in_the_file(
     assert said in as_json(cli, *FOLDER)["limits"]
 
 
+FULL_SCRIPT = """
+from watchkeeper.core.errors import ProviderError
+
+SCRIPT = [Call("look", {"path": "a"}), ProviderError("too long", fault="context_full", status=400), last_words]
+"""
+
+
+def test_what_a_full_context_means_can_be_chosen(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write(AGENT + FULL_SCRIPT)
+    landed = as_json(cli, "--on-context-full", "land", *FOLDER, code=1)
+    assert (landed["stop"]["reason"], landed["partial"]["count"]) == ("context_full", 2)
+    monkeypatch.setenv("WATCHKEEPER_ON_CONTEXT_FULL", "stop")
+    assert as_json(cli, *FOLDER, code=1)["partial"] is None
+    compacted = as_json(cli, "--on-context-full", "compact", *FOLDER, code=1)
+    assert "it could not be summarised" in compacted["stop"]["message"]
+    assert "'shrink' must be compact or land or stop" in cli.refused("--on-context-full", "shrink", *FOLDER)
+
+
 def test_an_agents_own_limits_are_the_base(cli: CommandLine) -> None:
     said = cli("run", "triage.py:agent", "-p", "task=rest", "--max-turns", "4", "--json")
     assert json.loads(said.out)["limits"] == "deadline 1h, total tokens 2,000,000, steps 9, turns 4, retries 20"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, get_args
 from uuid import UUID
 
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -27,6 +27,7 @@ from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
 OnContextFull = Literal["compact", "land", "stop"]
+CONTEXT_CHOICES: Final[tuple[str, ...]] = get_args(OnContextFull)
 
 MAX_RESULT_BYTES = 32_768
 """A tool result longer than this is cut, with a note, before the model sees it."""
