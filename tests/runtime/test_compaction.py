@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.errors import ProviderError, StoreError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -33,6 +33,7 @@ from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.child import Children, ChildTask
 from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
 from watchkeeper.runtime.compaction import newest_that_fit, opening_of
 from watchkeeper.runtime.compaction_events import ContextCompacted, segment_of
@@ -246,6 +247,38 @@ async def test_where_no_summary_can_be_made_the_run_lands_and_says_why(failure: 
     assert isinstance(result.partial, Report)
     assert not events(result, ContextCompacted)
     assert transcript_of(result.session.log).segment == 1
+
+
+@pytest.mark.parametrize(("error", "reason"), [(ValueError("a bug"), "context_full"), (StoreError("gone"), "error")])
+async def test_what_goes_wrong_while_a_child_is_started_ends_the_run_as_a_stop(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(children: Children, task: ChildTask[Any]) -> Any:
+        raise error
+
+    monkeypatch.setattr(Children, "start", start)
+    result = await play(reader_agent(), Reader(20).model(), on_context_full="compact")
+    assert result.stop is not None
+    assert result.stop.reason == reason
+    assert str(error) in result.stop.message
+
+
+async def test_where_the_money_does_not_pay_for_a_whole_reading_it_reads_less() -> None:
+    price = ModelPrice.per_million(1, 4)
+    reader = Reader(pages=9)
+    limits = Limits(max_cost_usd=Decimal("0.09"), max_total_tokens=None)
+    model = reader.model(free=False)
+    result = await play(reader_agent(), model, limits, on_context_full="compact", prices={"scripted": price})
+    assert reader.material
+    assert "left out here" in reader.material[0]
+    assert len(reader.material[0].encode()) < 6_500
+    assert result.ok, result.sentence()
+
+
+async def test_without_a_deadline_a_summary_has_none() -> None:
+    result = await play(reader_agent(), Reader(pages=9).model(), Limits(deadline=None), on_context_full="compact")
+    assert result.ok
+    assert "deadline" not in events(result, ChildStarted)[0].limits
 
 
 async def test_a_summary_that_is_too_long_is_not_used() -> None:

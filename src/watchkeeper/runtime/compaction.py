@@ -43,6 +43,8 @@ SHARE: Final = 0.1
 TIME_SHARE: Final = 0.2
 """Share of the time that is left which it may take."""
 
+LEAST_TIME: Final = timedelta(seconds=1)
+
 LARGEST_SEGMENT: Final = 0.75
 """Share of the room for a conversation that a new segment may take: more would be full again too soon."""
 
@@ -171,9 +173,6 @@ class Compaction:
         newest = old[max(self._opening, default=-1) + 1 :]
         kept = newest_that_fit(newest, min(left, int(KEPT_SHARE * scale.room)), scale.tokens)
         messages = segment_of(old, self._opening, text, kept)
-        after = scale.fixed + scale.tokens(messages)
-        if after >= scale.before:
-            raise NoSummaryError("the summary is no shorter than the conversation")
         self._recorder.record(
             ContextCompacted(
                 segment=self._transcript.segment + 1,
@@ -182,7 +181,7 @@ class Compaction:
                 kept=kept,
                 left_out=len(said) - kept,
                 tokens_before=scale.before,
-                tokens_after=after,
+                tokens_after=scale.fixed + scale.tokens(messages),
                 run_id=run_id,
                 turn=turns + 1,
                 created_at=self._home.clock.now(),
@@ -201,8 +200,9 @@ class Compaction:
         room = int((scale.window * MARGIN - cap) / scale.density) - fixed
         if share.tokens is not None:
             room = min(room, share.tokens - cap - fixed)
-        while room >= LEAST_READ and share.nanos is not None and worst_cost(price, fixed + room, cap) > share.nanos:
-            room = int(room * 0.9)
+        if share.nanos is not None and price is not None:
+            while room >= LEAST_READ and worst_cost(price, fixed + room, cap) > share.nanos:
+                room = int(room * 0.9)
         if room < LEAST_READ:
             raise NoSummaryError("a tenth of what is left does not pay for a summary, or the model holds too little")
         task = shortened("\n\n".join(message.text for message in opening), int(room * TASK_SHARE))
@@ -242,12 +242,10 @@ class Compaction:
         tokens, money = status.remaining_tokens, status.remaining_cost_usd
         deadline = gate.work_deadline
         left = None if deadline is None else deadline.remaining(self._home.clock)
-        if left is not None and left <= timedelta(0):
-            raise NoSummaryError("no time is left")
         return Share(
             tokens=None if tokens is None else int(SHARE * tokens),
             nanos=None if money is None else int(SHARE * int(money * NANOS_PER_USD)),
-            time=None if left is None else left * TIME_SHARE,
+            time=None if left is None else max(left * TIME_SHARE, LEAST_TIME),
         )
 
     def _limits_left(self, turns: int) -> list[str]:
@@ -281,10 +279,8 @@ def newest_that_fit(messages: Sequence[Message], room: int, tokens: Callable[[Se
     return kept
 
 
-def worst_cost(price: ModelPrice | None, input_tokens: int, output_tokens: int) -> int:
+def worst_cost(price: ModelPrice, input_tokens: int, output_tokens: int) -> int:
     """Return the most that one call can cost, in nano-dollars."""
-    if price is None:
-        return 0
     return price.worst_input(input_tokens) + output_tokens * price.worst_output_token(input_tokens)
 
 
