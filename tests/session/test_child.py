@@ -372,6 +372,17 @@ def test_the_parent_lists_only_children_that_are_open() -> None:
     children[1].dispatch(Step(1))
 
 
+def test_children_are_listed_in_the_order_of_their_start_also_where_one_takes_the_place_of_a_dead_one() -> None:
+    parent = Session()
+    for _ in range(20):
+        dead, elder = parent.child(), parent.child()
+        del dead
+        younger = parent.child()
+        assert parent.children == (elder, younger)
+        elder.close()
+        younger.close()
+
+
 def test_closing_twice_is_harmless() -> None:
     parent = Session()
     child = parent.child()

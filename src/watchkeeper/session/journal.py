@@ -188,13 +188,11 @@ class Journal:
                 raise SessionError("this branch was merged; what it wrote is part of its session and stays")
             self._ended = DISCARDED
 
-    def close(self, why: str, own: InProcessDispatcher | None) -> None:
-        """Refuse every write from now on, saying why, and close ``own`` as soon as everything is told; once."""
+    def close(self, why: str, own: InProcessDispatcher) -> None:
+        """Refuse every write from now on, saying why, and close ``own`` as soon as everything is told."""
         with self._lock:
-            if self._ended is None:
-                self._ended = why
-                if own is not None:
-                    self._queue.append(own)
+            self._ended = why
+            self._queue.append(own)
         self.publish()
 
     def publish(self) -> None:

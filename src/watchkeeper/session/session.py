@@ -74,9 +74,8 @@ class Session:
             ids: Where the identity comes from.
         """
         self.clock = clock
-        own = InProcessDispatcher()
-        self._own = own if dispatcher is None else None
-        self.dispatcher: Dispatcher = own if dispatcher is None else dispatcher
+        self._own = InProcessDispatcher()
+        self.dispatcher: Dispatcher = self._own if dispatcher is None else dispatcher
         self._ids = ids
         self.session_id = ids.uuid() if session_id is None else session_id
         self.parent: Session | None = None if parent is None else parent.origin
