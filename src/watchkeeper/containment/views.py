@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from watchkeeper.containment.account import Account
+from watchkeeper.containment.account import CEILINGS, Account
+from watchkeeper.containment.carving import left_of
 from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.passage import Passage
 from watchkeeper.containment.snapshot import ContextSnapshot
@@ -41,6 +42,17 @@ class Views:
     def usage(self) -> Usage:
         """What this context and those below it have used."""
         return usage_of(self._account)
+
+    def left(self) -> dict[str, int]:
+        """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
+
+        What calls under way may still use, and what is set aside for others, is not left.
+        """
+        return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
+
+    def stands_below(self, other: Views) -> bool:
+        """Return whether it is a context, or stands below it: what passes here counts there."""
+        return other._account in self._account.chain
 
     @property
     def elapsed_seconds(self) -> float:

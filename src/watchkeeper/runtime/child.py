@@ -8,15 +8,17 @@ did not use returns, and the parent's log has one pair of events that leads to t
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar, cast
 
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.errors import ConfigurationError, NestingDepthError
+from watchkeeper.core.budget import BudgetTracker
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message
@@ -28,9 +30,12 @@ from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.child_events import ChildEnded, ChildKind, ChildStarted
+from watchkeeper.runtime.depth import depths_below, standing_in
 from watchkeeper.runtime.plan import Place, PricedModel, RunHome, RunPlan
+from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.result import RunResult, broken_off, without_output
+from watchkeeper.runtime.shared_budget import draw, is_drawn_from
 from watchkeeper.session.session import Session
 from watchkeeper.session.snapshot import Snapshot
 from watchkeeper.tools.filesystem import Filesystem
@@ -38,11 +43,11 @@ from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import Tool
 
 OutputT = TypeVar("OutputT")
+T = TypeVar("T")
 
 Execute = Callable[[RunPlan[Any], RunHome], Awaitable[RunResult[Any]]]
 
 FREE_OF_CHARGE: Final = Charge()
-JUDGING: Final = ("evaluation", "verdict", "summary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class ChildTask(Generic[OutputT]):
         max_depth: How many children of this kind may stand inside each other.
         call_id: The tool call that asked for it, or None.
         parse_output: Whether its final text is read as the prompt's output type.
+        tracker: A budget to which what it uses is added, unless that is counted there anyway.
         execute: Runs the plan; the loop by default.
     """
 
@@ -81,6 +87,7 @@ class ChildTask(Generic[OutputT]):
     max_depth: int = 1
     call_id: str | None = None
     parse_output: bool = True
+    tracker: BudgetTracker | None = None
     execute: Execute | None = None
 
 
@@ -125,12 +132,22 @@ class Family:
 class Children:
     """Starts the child runs of one run."""
 
-    __slots__ = ("_execute", "family")
+    __slots__ = ("_execute", "_loop", "family")
 
     def __init__(self, family: Family, execute: Execute) -> None:
-        """Start children below the run of ``family``, with the loop that runs it."""
+        """Start children below the run of ``family``, with the function that runs it, on the loop that runs it."""
         self.family = family
         self._execute = execute
+        self._loop = asyncio.get_running_loop()
+
+    def wait_for(self, work: Coroutine[Any, Any, T], twin: str) -> T:
+        """Run a coroutine on the run's own loop and wait for it, on any thread but that loop's.
+
+        Raises:
+            WatchkeeperError: On the loop's own thread, which must not wait for itself; it names ``twin``.
+            BaseException: Whatever the work raises.
+        """
+        return wait_on(self._loop, work, twin)
 
     async def start(self, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
         """Run a child to its end.
@@ -156,14 +173,7 @@ class Children:
         Raises:
             NestingDepthError: Naming the depth and what to change.
         """
-        above = self.family.home.depths.get(family_of(kind), 0)
-        if above >= most:
-            what = "subagents" if kind == "subagent" else "nested evaluations"
-            option = "max_depth" if kind == "subagent" else "max_nesting_depth"
-            raise NestingDepthError(
-                f"{what} may stand at most {most} deep here, and {above} stand{'s' if above == 1 else ''} above this"
-                f" one; nothing was started (raise {option} to allow more)"
-            )
+        depths_below(kind, most, self.family.home)
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
         """Return the gate above the child: the parent's, or for a last word what was kept back for it."""
@@ -185,10 +195,14 @@ class Children:
         async def work(ticket: Ticket) -> None:
             nonlocal usage
             with above.child(task.limits, name, carve=task.carve, on_event=session.dispatch) as gate:
+                below = self._home_of(task, session, gate, context)
                 try:
-                    held.append(await self._run(task, rendered, model, self._home_of(task, session, gate, context)))
+                    with standing_in(below):
+                        held.append(await self._run(task, rendered, model, below))
                 finally:
                     usage = gate.usage
+                    if task.tracker is not None and not is_drawn_from(task.tracker, above):
+                        draw(task.tracker, usage)
 
         try:
             outcome = await above.acall(CallRequest(kind="child", operation_name=name), work, no_charge)
@@ -241,7 +255,7 @@ class Children:
 
     def _home_of(self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext) -> RunHome:
         parent = self.family.home
-        family = family_of(task.kind)
+        depths, deepest = depths_below(task.kind, task.max_depth, parent)
         return replace(
             parent,
             session=session,
@@ -250,7 +264,8 @@ class Children:
             resources=task.resources,
             filesystem=task.filesystem,
             place=Place(parent.run_context.run_id, None),
-            depths={**parent.depths, family: parent.depths.get(family, 0) + 1},
+            depths=depths,
+            deepest=deepest,
         )
 
     def _plan(
@@ -348,11 +363,6 @@ class Children:
 def children_of(session: Session) -> Children | None:
     """Return what starts children below the run that writes to a session, or to a branch of it; None if none does."""
     return cast("Children | None", session.origin.host)
-
-
-def family_of(kind: ChildKind) -> str:
-    """Return which children count together for the depth limit: judges nest in judges, subagents in subagents."""
-    return "evaluation" if kind in JUDGING else kind
 
 
 def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt[OutputT]:

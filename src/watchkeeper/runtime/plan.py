@@ -129,6 +129,7 @@ class RunHome:
         filesystem: What its tools may read and write, or None.
         place: Which run stands above it, or None.
         depths: How many children of each kind stand above it and are it, by family (`runtime.child`).
+        deepest: How many of each may, by family, as those above it allow.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
     """
 
@@ -142,4 +143,5 @@ class RunHome:
     filesystem: Filesystem | None = None
     place: Place | None = None
     depths: Mapping[str, int] = field(default_factory=dict[str, int])
+    deepest: Mapping[str, int] = field(default_factory=dict[str, int])
     watch: Callable[[Session, UUID], Callable[[], None]] | None = None
