@@ -6,7 +6,7 @@ to a nested run. Behaviour stands in `judging`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -21,6 +21,8 @@ from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
+from watchkeeper.tools.resources import ResourceBinding
+from watchkeeper.tools.tool import Tool
 
 Purpose = Literal["evaluation", "verdict"]
 
@@ -89,10 +91,11 @@ class NestedExecutionContext:
 
     Attributes:
         parent_session: The parent's session; the nested run may read it and has one of its own.
-        parent_run_context: The parent's identifiers; those of the run in the session by default.
+        parent_run_context: The parent's identifiers where no run writes to the session; a run has its own.
         deadline: When the nested run must be over; at the latest ``config.max_nested_duration`` from its start.
         budget: What it may spend, set aside from what the parent has left; None shares what the parent has.
-        resource_overrides: What its tools may ask for, by type; a filesystem must be a read-only view.
+        resource_overrides: What its tools may ask for, by type: instances, or a `ResourceBinding` that makes one for
+            it; a filesystem must be a read-only view.
         config: What nested runs may do.
         purpose: ``verdict`` may use what was kept back for the last word on a run.
     """
@@ -140,10 +143,31 @@ def check_override(kind: object, value: object) -> None:
             "resource_overrides hands a session to the nested run, which could write to it; say what it is to know"
             " with the prompt's variables"
         )
-    if isinstance(value, Filesystem) and not isinstance(value, ReadOnlyFilesystem):
+    made = value.protocol if isinstance(value, ResourceBinding) else None
+    writes = isinstance(value, Filesystem) and not isinstance(value, ReadOnlyFilesystem)
+    if writes or (isinstance(made, type) and issubclass(made, Filesystem)):
         name = getattr(kind, "__name__", repr(kind))
         raise ConfigurationError(
             f"resource_overrides[{name}] is a filesystem that can be written to; give filesystem.read_only_view()"
+        )
+
+
+def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig) -> None:
+    """Refuse a nested prompt with tools where nested prompts have none (seed: "Minimal Footprint").
+
+    Args:
+        name: The prompt's.
+        tools: What it offers.
+        config: What nested runs may do.
+
+    Raises:
+        ConfigurationError: Naming them.
+    """
+    if tools and not config.allow_nested_tools:
+        named = ", ".join(tool.name for tool in tools)
+        raise ConfigurationError(
+            f"the nested prompt {name!r} has tools ({named}); say what it is to know with its variables, or allow them:"
+            " nested_execution_config=NestedExecutionConfig(allow_nested_tools=True)"
         )
 
 

@@ -8,6 +8,7 @@ recorded on the session's log. Nothing here decides what comes next: that is the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,6 +61,10 @@ class Ending:
     turns: int
     error: BaseException | None
     answered_by: tuple[str, ...]
+
+
+Drive = Callable[[RunPlan[Any], RunHome, Transcript, Execute], Awaitable[Ending]]
+"""Takes a run from its first messages to its end."""
 
 
 async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, execute: Execute) -> Ending:
@@ -209,7 +214,7 @@ class _Driver:
             filesystem=self.home.filesystem.read_only_view() if self.home.filesystem else None,
             deadline=gate.work_deadline,
             run_context=self.home.run_context,
-            adapter=RunAdapter(self.children),
+            adapter=RunAdapter(self.children, "verdict"),
             task="\n\n".join(message.text for message in self.plan.prompt.messages),
             nested=self.children.family.nested,
         )

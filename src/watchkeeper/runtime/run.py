@@ -13,7 +13,7 @@ from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import Usage
 from watchkeeper.kernel.commands import End
 from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.runtime.driver import drive
+from watchkeeper.runtime.driver import Drive, drive
 from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
@@ -24,8 +24,13 @@ from watchkeeper.tools.process_reference import refuse_while_importing
 OutputT = TypeVar("OutputT")
 
 
-async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
+async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -> RunResult[OutputT]:
     """Run to the end and return the result; the gate is closed by whoever opened it.
+
+    Args:
+        plan: What to do.
+        home: Where.
+        drive: Does it, between the events of its start and its end; the loop.
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.

@@ -1,13 +1,14 @@
 """The run's own model as a `ProviderAdapter`, for those who judge or advise a run from within.
 
-What is evaluated with it is a child run: it passes the run's gate, counts in the run's figures and stands in its trace.
-An adapter of the caller's own that is used inside a run would escape all three.
+What is evaluated with it is a child run: it passes the run's gate, counts in the run's figures and stands in its trace,
+under the rules for nested evaluations of the run's template. An adapter of the caller's own that is used inside a run
+without a `judging.NestedEvaluator` would escape all of them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.deadline import Deadline, checked_deadline
@@ -15,10 +16,11 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import tighten
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.prompt.adapter import PromptResponse
-from watchkeeper.prompt.nested import nested_limits
+from watchkeeper.prompt.nested import nested_limits, refuse_tools
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.runtime.child import Children, ChildTask
-from watchkeeper.runtime.portal import PORTAL
+from watchkeeper.runtime.plan import PricedModel
+from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.stop_errors import stop_error
 from watchkeeper.session.dispatcher import Dispatcher
 from watchkeeper.session.session import Session
@@ -29,16 +31,22 @@ OutputT = TypeVar("OutputT")
 class RunAdapter:
     """Evaluates prompts below a run, with the model that the run uses at that moment."""
 
-    __slots__ = ("children",)
+    __slots__ = ("children", "kind")
 
-    def __init__(self, children: Children) -> None:
-        """Evaluate below the run of ``children``."""
+    def __init__(self, children: Children, kind: Literal["evaluation", "verdict"] = "evaluation") -> None:
+        """Evaluate below the run of ``children``; a ``verdict`` may use what was kept back for the last word on it."""
         self.children = children
+        self.kind: Literal["evaluation", "verdict"] = kind
 
     @property
     def name(self) -> str:
         """The provider's name, as events carry it."""
-        return self.children.family.model().model.provider
+        return self.priced.model.provider
+
+    @property
+    def priced(self) -> PricedModel:
+        """The model that the run uses now."""
+        return self.children.family.model()
 
     def evaluate(
         self,
@@ -52,7 +60,11 @@ class RunAdapter:
         run_context: RunContext | None = None,
         parse_output: bool = True,
     ) -> PromptResponse[OutputT]:
-        """Evaluate a prompt and wait for the response; see `evaluate_async`."""
+        """Evaluate a prompt on the run's loop and wait for the response; see `evaluate_async`.
+
+        Raises:
+            WatchkeeperError: On the thread of the run's loop, which must not wait for itself: await `evaluate_async`.
+        """
         work = self.evaluate_async(
             prompt,
             *params,
@@ -64,7 +76,7 @@ class RunAdapter:
             run_context=run_context,
             parse_output=parse_output,
         )
-        return PORTAL.call(work, "evaluate_async")
+        return self.children.wait_for(work, "evaluate_async")
 
     async def evaluate_async(
         self,
@@ -87,35 +99,39 @@ class RunAdapter:
             bus: Must be left out: its events go to its own session.
             deadline: When it must be over; at the latest after the template's ``max_nested_duration``.
             budget: What it may spend, set aside from what the run has left; None shares what the run has.
-            budget_tracker: A budget whose rest bounds it too; what it uses is added to it.
+            budget_tracker: A budget whose rest bounds it too; what it uses is added to it, once.
             run_context: Must be left out: it follows from the run's.
             parse_output: Whether to read the final text as the prompt's output type.
 
         Raises:
-            ConfigurationError: If something is given that a child has of its own.
+            ConfigurationError: If something is given that a child has of its own, if the prompt has tools that nested
+                prompts may not have here, or if too many evaluations stand inside each other.
             PromptEvaluationError: As `Adapter.evaluate` raises it.
         """
         for name, given in (("session", session), ("bus", bus), ("run_context", run_context)):
             if given is not None:
                 raise ConfigurationError(f"an evaluation inside a run has a {name} of its own; leave {name}= out")
         family = self.children.family
+        refuse_tools(prompt.name, prompt.template.tools, family.nested)
         clock = family.home.clock
         limits = nested_limits(checked_deadline(deadline, clock), family.nested.longest, budget, clock)
-        if budget_tracker is not None:
+        if budget_tracker is not None and not is_drawn_from(budget_tracker, family.home.gate):
             limits = tighten(limits, budget_tracker.remaining().as_limits(), clock)
+        files = family.home.filesystem
         run = await self.children.start(
             ChildTask(
                 prompt.bind(*params) if params else prompt,
-                "evaluation",
+                self.kind,
                 limits,
                 carve=budget is not None,
+                filesystem=None if files is None else files.read_only_view(),
+                resources=family.home.resources.afresh(),
                 max_depth=family.nested.max_nesting_depth,
                 parse_output=parse_output,
+                tracker=budget_tracker,
             )
         )
         result = run.result
-        if budget_tracker is not None:
-            budget_tracker.add(result.usage)
         if result.stop is not None:
             raise stop_error(result, limits.start(clock)) from result.error
         return PromptResponse(

@@ -110,6 +110,25 @@ class Resources:
         child._parent = self
         return child
 
+    def afresh(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
+        """Return resources for a run that shares nothing with this one but how resources of one tool call are made.
+
+        Args:
+            overrides: What that run has besides, by type: instances, or a `ResourceBinding` that makes one.
+        """
+        own = dict(overrides or {})
+        bindings = [binding for binding in own.values() if isinstance(binding, ResourceBinding)]
+        owner: Resources | None = self
+        known = {*own, *(binding.protocol for binding in bindings)}
+        while owner is not None:
+            fresh = [
+                each for key, each in owner._bindings.items() if each.scope is Scope.TOOL_CALL and key not in known
+            ]
+            bindings += fresh
+            known |= {binding.protocol for binding in fresh} | set(owner._instances)
+            owner = owner._parent
+        return Resources(bindings, {key: value for key, value in own.items() if not isinstance(value, ResourceBinding)})
+
     def tool_call(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
         """Return the resources of one tool call; whoever asks for them closes them when the call is over."""
         view = self.child(overrides)
