@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, play
@@ -415,3 +415,58 @@ async def test_an_image_in_the_task_stands_in_every_segment() -> None:
     result = await play(template, model, on_context_full="compact")
     assert result.ok, result.sentence()
     assert last_sent(model)[0] == UserMessage((TextPart("# Task\n\nRead it."), image))
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=25),
+    window=st.integers(3_000, 12_000),
+    notes=st.integers(0, 3_000),
+    task=st.integers(0, 4_000),
+    tokens=st.one_of(st.none(), st.integers(20_000, 400_000)),
+)
+@settings(max_examples=60)
+async def test_whatever_the_sizes_every_request_is_whole_and_the_log_tells_the_same(
+    sizes: list[int], window: int, notes: int, task: int, tokens: int | None
+) -> None:
+    """The provider refuses what it cannot hold; calls and results stay together, and the run always ends."""
+    taken = itertools.count()
+
+    @tool
+    def load(size: int) -> str:
+        """Load."""
+        return "x" * size
+
+    def answer(request: ModelRequest) -> Any:
+        used = tokens_of(request)
+        assert answered(request.transcript)
+        if used > window:
+            return ProviderError("too long", fault="context_full", provider="scripted", status=400)
+        usage = TokenUsage(used, 20)
+        if is_summary(request):
+            return Say(ContextSummary((), ("n" * notes,), (), ("go on",)), usage=usage)
+        assert texts(list(request.transcript))[0].endswith("x" * task)
+        place = next(taken)
+        if request.tool_choice == "none" or place >= len(sizes):
+            return Say(Report(place), usage=usage)
+        return Calls((Call("load", {"size": sizes[place]}), Call("load", {"size": 1})), usage=usage)
+
+    template = PromptTemplate[Report](
+        ns="tests",
+        key="loader",
+        sections=[MarkdownSection(title="Task", key="task", template="x" * task or "x", tools=(load,))],
+    )
+    model = ScriptedModel(answer, context_window=window)
+    limits = Limits(max_total_tokens=tokens, max_turns=None)
+    result = await play(template, model, limits, on_context_full="compact")
+    assert result.ok or (result.stop and result.stop.reason in {"context_full", "token_limit_exceeded"})
+    for event in events(result, ContextCompacted):
+        assert event.tokens_after < event.tokens_before
+    replayed = list(transcript_of(result.session.log))
+    assert answered(Transcript(replayed))
+    if result.ok:
+        assert replayed == list(model.requests[-1].transcript)
+    summaries = sum(is_summary(request) for request in model.requests)
+    assert summaries <= 2 * (len(model.requests) - summaries)
