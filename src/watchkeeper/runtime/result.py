@@ -211,5 +211,9 @@ class ManyResult(Generic[OutputT]):
             f"{self.usage.tool_calls} tool calls, {self.usage.tokens.total:,} tokens, "
             f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
         )
-        count = f"{len(self.done)} of {len(self.results)} items done"
+        count = f"{len(self.done)} of {len(self.results)} items done{self._unverified()}"
         return f"{count}: {took}." if self.stop is None else f"{self.stop.message.rstrip('.')}; {count} ({took})."
+
+    def _unverified(self) -> str:
+        count = sum(result.completion == "unverified" for result in self.done)
+        return f", {count} of them not verified" if count else ""
