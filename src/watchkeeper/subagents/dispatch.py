@@ -80,7 +80,7 @@ class Calling:
         context: What the tool was given.
         children: What starts child runs below the run.
         workspace: The files of the call.
-        limits: What each child gets where no limits are given.
+        limits: What each child gets that has none of its own.
     """
 
     context: ToolContext
@@ -164,17 +164,16 @@ class Dispatch:
         children = children_of(context.session)
         if children is None:
             raise DispatchSubagentError("A subagent can only be dispatched within a run; nothing was started.")
-        rounds = ceil(count / self.rules.max_parallel)
-        limits = allotted(
-            children.family.home.gate, context.remaining_seconds, share=self.rules.share, children=count, rounds=rounds
-        )
+        limits = self.rules.every.limits
+        if limits is None:
+            rounds, gate = ceil(count / self.rules.max_parallel), children.family.home.gate
+            limits = allotted(gate, context.remaining_seconds, self.rules.share, count, rounds)
         return Calling(context, children, Workspace(context.filesystem), limits)
 
     def _child(
         self, task: DispatchSubagent, prompt: Prompt[Any], snapshot: Snapshot, files: ChildFiles, calling: Calling
     ) -> ChildTask[Any]:
         settings, family = self.rules.of(prompt), calling.children.family
-        calling.children.check_depth("subagent", self.rules.max_depth)
         bound, messages = told(prompt, task, snapshot)
         return ChildTask(
             prompt=bound,
@@ -193,8 +192,8 @@ class Dispatch:
 
     def _tools(self, prompt: Prompt[Any], children: Children) -> tuple[Tool, ...]:
         """Return what a child is offered of its parent's tools: all, but dispatch only where it may dispatch itself."""
-        above = children.family.home.depths.get("subagent", 0)
-        may_dispatch = above + 1 < self.rules.max_depth
+        home, most = children.family.home, self.rules.max_depth
+        may_dispatch = home.depths.get("subagent", 0) + 1 < min(most, home.deepest.get("subagent", most))
         own = {tool.name for tool in prompt.template.tools if dispatches(tool)}
         return tuple(
             tool for tool in children.family.tools if not dispatches(tool) or (may_dispatch and tool.name not in own)

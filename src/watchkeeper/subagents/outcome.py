@@ -86,7 +86,10 @@ def tools_used(result: RunResult[Any]) -> tuple[str, ...]:
 
 def recorded_artifacts(result: RunResult[Any], snapshot: Snapshot) -> tuple[str, ...]:
     """Return the paths that tools or reducers recorded as artifacts in a child's session, each once."""
-    found = Counter(result.session[Artifact].all())
+    items = result.session[Artifact].all()
+    if not items:
+        return ()
+    found = Counter(items)
     found.subtract(snapshot[Artifact])
     return tuple(artifact.path for artifact, count in found.items() if count > 0)
 
