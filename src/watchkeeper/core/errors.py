@@ -236,13 +236,15 @@ class NestedEvaluationError(WatchkeeperError):
         message: What happened, and what to do.
         kind: ``throttled``, ``output``, ``evaluation`` for all else that ended the run early, or ``error`` for what was
             raised outside of it.
+        phase: Where it happened, if it was an evaluation that failed.
     """
 
-    def __init__(self, message: str, *, kind: str = "error") -> None:
-        """Keep the kind beside the message."""
+    def __init__(self, message: str, *, kind: str = "error", phase: Phase | None = None) -> None:
+        """Keep kind and phase beside the message."""
         super().__init__(message)
         self.message = message
         self.kind = kind
+        self.phase = phase
 
 
 class ToolProcessError(WatchkeeperError):
