@@ -31,15 +31,17 @@ from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import Children, ChildTask
+from watchkeeper.runtime.child import Children, ChildRun, ChildTask, children_of
 from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
 from watchkeeper.runtime.compaction import newest_that_fit, opening_of
 from watchkeeper.runtime.compaction_events import ContextCompacted, segment_of
 from watchkeeper.runtime.events import ModelReplied, NoticeAppended
 from watchkeeper.runtime.replay import transcript_of
 from watchkeeper.runtime.summary import ContextSummary
+from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.tool import tool
 
@@ -360,6 +362,32 @@ async def test_a_session_that_is_continued_goes_on_with_its_newest_segment() -> 
     assert list(model.requests[0].transcript)[: len(segments)] != []
     assert texts(last_sent(model))[:2] == ["You read with care.", "# Task\n\nRead every page."]
     assert list(transcript_of(second.session.log)) == last_sent(model)
+
+
+async def test_a_subagent_compacts_like_the_run_that_sent_it_out() -> None:
+    reader = Reader(pages=20)
+    held: list[ChildRun[Report]] = []
+
+    @tool
+    async def delegate(*, context: ToolContext) -> str:
+        """Have the pages read."""
+        children = children_of(context.session)
+        assert children is not None
+        task = ChildTask(prompt=Prompt(reader_agent()), kind="subagent", limits=Limits(deadline=None))
+        held.append(await children.start(task))
+        return "read"
+
+    def answer(request: ModelRequest) -> Any:
+        if is_summary(request) or any(spec.name == "read" for spec in request.tools):
+            return reader(request)
+        return Say(Report(1)) if held else Call("delegate")
+
+    model = ScriptedModel(answer, context_window=WINDOW)
+    result = await play(agent(delegate), model, on_context_full="compact")
+    assert result.ok, result.sentence()
+    assert held[0].result.output == Report(20), held[0].result.sentence()
+    assert events(held[0].result, ContextCompacted)
+    assert not events(result, ContextCompacted)
 
 
 async def test_without_the_wish_a_full_context_lands_as_before() -> None:

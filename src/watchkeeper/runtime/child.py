@@ -31,7 +31,7 @@ from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.child_events import ChildEnded, ChildKind, ChildStarted
 from watchkeeper.runtime.depth import depths_below, standing_in
-from watchkeeper.runtime.plan import Place, PricedModel, RunHome, RunPlan
+from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.result import RunResult, broken_off, without_output
@@ -117,6 +117,7 @@ class Family:
         models: Models that the parent's template names for its children, as it names them.
         nested: What nested evaluations may do.
         verdict_gate: What was kept back for the verdict, or None.
+        on_context_full: What happens when a subagent's context is full.
     """
 
     home: RunHome
@@ -127,6 +128,7 @@ class Family:
     models: Mapping[Any, PricedModel] = field(default_factory=dict[Any, PricedModel])
     nested: NestedExecutionConfig = NESTED
     verdict_gate: ExecutionContext | None = None
+    on_context_full: OnContextFull = "land"
 
 
 class Children:
@@ -284,6 +286,7 @@ class Children:
             price=model.price,
             settings=model.settings,
             checker=template.task_completion_checker,
+            on_context_full=self.family.on_context_full if task.kind == "subagent" else "land",
             parse_output=task.parse_output,
             completion_rounds=template.completion_rounds,
             fallback=self.family.fallback if inherits else (),

@@ -114,6 +114,7 @@ class _Driver:
             models=plan.child_models,
             nested=plan.nested or NESTED,
             verdict_gate=verdict_gate,
+            on_context_full=plan.on_context_full,
         )
         self.children = Children(family, execute)
         self.oversight = (
