@@ -99,7 +99,7 @@ def test_items_that_interleave_are_told_apart() -> None:
         (two, begun("long name.txt")),
         (two, NoticeAppended("two", AT)),
         (one, NoticeAppended("one", AT)),
-        (one, RunEnded(one, None, None, None, "", "", Usage(), 1.0, None, AT)),
+        (one, RunEnded(one, None, None, None, "", "unchecked", Usage(), 1.0, None, AT)),
         (whole, ItemEnded(0, "a.txt", one, "Done.", None, AT)),
         (whole, ItemEnded(1, "c.txt", None, "Not started.", None, AT)),
     )
