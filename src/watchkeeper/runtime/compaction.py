@@ -40,7 +40,7 @@ from watchkeeper.session.log import Envelope
 SHARE: Final = 0.1
 """Share of the money and tokens that are left which a summary may cost at most."""
 
-TIME_SHARE: Final = 0.2
+TIME_SHARE: Final = 0.3
 """Share of the time that is left which it may take."""
 
 LEAST_TIME: Final = timedelta(seconds=1)
@@ -218,9 +218,10 @@ class Compaction:
             landing=None,
         )
         child = await self._children.start(ChildTask(prompt=prompt, kind="summary", limits=limits))
-        if child.result.output is None:
-            raise NoSummaryError(child.result.sentence())
-        return child.result.output, child.run_context.run_id
+        result = child.result
+        if result.output is None:
+            raise NoSummaryError(result.stop.message if result.stop else "it has no output")
+        return result.output, child.run_context.run_id
 
     def _scale(self, stop: Stop, old: Sequence[Message]) -> Scale:
         """Measure the conversation by what the provider counted, so far as it did."""
