@@ -13,6 +13,7 @@ import pytest
 from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+from watchkeeper.core.errors import PromptEvaluationError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.stop import Stop
@@ -25,6 +26,8 @@ from watchkeeper.prompt.completion import (
     TaskCompletionResult,
 )
 from watchkeeper.prompt.composite_checker import CompositeChecker
+from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.runtime.adapter import Adapter
 from watchkeeper.runtime.events import CompletionChecked, RunEnded
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.tools.context import ToolContext
@@ -140,6 +143,30 @@ async def test_closed_lets_a_verified_answer_through_and_sends_a_rejected_one_ba
     result = await play(agent(checker=checker), [Say(Report(1)), Say(Report(2))])
     assert judged(result) == ("verified", ["rejected", "verified"], "verified")
     assert result.output == Report(2)
+
+
+@pytest.mark.parametrize(
+    ("checker", "completion", "note"),
+    [
+        (FINE, "verified", "all is well"),
+        (refusing("open"), "unverified", "nobody knows"),
+        (None, "unchecked", ""),
+    ],
+    ids=["fine", "cannot-tell", "none"],
+)
+async def test_what_evaluate_returns_says_it_too(
+    checker: TaskCompletionChecker | None, completion: str, note: str
+) -> None:
+    response = await Adapter(ScriptedModel([Say(Report(1))])).evaluate_async(Prompt(agent(checker=checker)))
+    assert (response.output, response.completion, response.completion_note) == (Report(1), completion, note)
+
+
+async def test_evaluate_raises_where_nobody_could_verify_and_the_checker_is_closed() -> None:
+    adapter = Adapter(ScriptedModel([Say(Report(1))]))
+    with pytest.raises(PromptEvaluationError, match="Nobody could verify the work: nobody knows") as caught:
+        await adapter.evaluate_async(Prompt(agent(checker=refusing("closed"))))
+    assert caught.value.stop is not None
+    assert caught.value.stop.reason == "unverified"
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

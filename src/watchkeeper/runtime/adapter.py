@@ -155,6 +155,8 @@ class Adapter:
             text=result.text,
             usage=result.usage.tokens,
             cost=result.cost,
+            completion=result.completion,
+            completion_note=result.completion_note,
         )
 
     def _gate(

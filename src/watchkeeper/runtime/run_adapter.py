@@ -140,4 +140,6 @@ class RunAdapter:
             text=result.text,
             usage=result.usage.tokens,
             cost=result.cost,
+            completion=result.completion,
+            completion_note=result.completion_note,
         )
