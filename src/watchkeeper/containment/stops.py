@@ -73,9 +73,10 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
-    """Say what of a count is kept for a landing turn and for a verdict, as far as the caller may not use it."""
+    """Say what of a count is kept for a landing turn and for a verdict that are not the caller's own."""
     hold = 0 if landing else account.hold[count]
-    kept = 0 if account in caller.past else account.kept[count]
+    judges = any(level.speaks and level.chain[1] is account for level in caller.chain)
+    kept = 0 if judges else account.kept[count]
     parts = [f"{amount(count, hold)} kept for its last turn"] if hold else []
     parts += [f"{amount(count, kept)} kept for its verdict"] if kept else []
     return "".join(f"; {part}" for part in parts)
@@ -108,9 +109,8 @@ def expired(account: Account, *, landing: bool) -> Stop:
     said = f"{subject(account, account)} reached its deadline of {total}"
     kept = account.kept_seconds if landing else account.deadline_at - account.work_until
     if kept > 0:
-        whom = " and ".join(
-            (["its last turn"] if account.lands and not landing else []) + account.keeps * ["its verdict"]
-        )
+        parts = (account.lands and not landing, "its last turn"), (account.keeps, "its verdict")
+        whom = " and ".join(name for holds, name in parts if holds)
         said += f"; the last {format_duration(kept)} are kept for {whom}"
     return Stop("timeout", "gate", f"{said}.", "deadline", total)
 
