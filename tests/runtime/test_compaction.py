@@ -27,7 +27,7 @@ from watchkeeper.core.messages import (
     UserMessage,
     text_bytes,
 )
-from watchkeeper.core.model import ModelRequest
+from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
@@ -362,6 +362,23 @@ async def test_a_session_that_is_continued_goes_on_with_its_newest_segment() -> 
     assert list(model.requests[0].transcript)[: len(segments)] != []
     assert texts(last_sent(model))[:2] == ["You read with care.", "# Task\n\nRead every page."]
     assert list(transcript_of(second.session.log)) == last_sent(model)
+
+
+async def test_what_a_summary_reads_fits_the_window_however_much_signed_data_the_conversation_has() -> None:
+    reader = Reader(pages=25)
+
+    def answer(request: ModelRequest) -> Any:
+        said = reader(request)
+        if is_summary(request) or isinstance(said, Say):
+            return said
+        signed = {"encoding": "other", "blob": "b" * 6_000}
+        call = ToolCall(f"call-{reader.read}", "read", f'{{"page":{reader.read}}}')
+        return ModelReply(AssistantMessage("", (call,), provider_data=signed), said.usage, "tool_calls")
+
+    model = ScriptedModel(answer, context_window=WINDOW)
+    result = await play(reader_agent(), model, Limits(max_total_tokens=None), on_context_full="compact")
+    assert result.output == Report(25), result.sentence()
+    assert events(result, ContextCompacted)
 
 
 async def test_a_subagent_compacts_like_the_run_that_sent_it_out() -> None:

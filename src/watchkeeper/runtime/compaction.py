@@ -197,7 +197,8 @@ class Compaction:
         share, price = self._share(), self._models.line.in_use.price
         cap = min(max(scale.window // 8, LEAST_OUTPUT), MOST_OUTPUT)
         fixed = empty_prompt_bytes()
-        room = int((scale.window * MARGIN - cap) / scale.density) - fixed
+        density = max(scale.density, 1 / BYTES_PER_TOKEN)  # signed data is thin, and is not in what is read
+        room = int((scale.window * MARGIN - cap) / density) - fixed
         if share.tokens is not None:
             room = min(room, share.tokens - cap - fixed)
         if share.nanos is not None and price is not None:
