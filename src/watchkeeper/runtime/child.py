@@ -178,19 +178,21 @@ class Children:
         depths_below(kind, most, self.family.home)
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
-        """Return the gate above the child: the parent's, or for a last word what was kept back for it."""
+        """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
         gate, kept = self.family.home.gate, self.family.verdict_gate
-        over = gate.work_stop is not None
-        return kept if task.kind == "verdict" and over and kept is not None else gate
+        if task.kind != "verdict" or kept is None:
+            return gate
+        left, more = gate.left(), kept.left()
+        return kept if gate.work_stop is not None or any(more.get(name, 0) > left[name] for name in left) else gate
 
     async def _start_below(self, above: ExecutionContext, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
         """Pass the gate and run the child; a refusal there is a result, too."""
         home = self.family.home
-        session = home.session.child(task.snapshot)
-        context = derive_child_run_context(home.run_context, session.session_id, home.ids)
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
+        session = home.session.child(task.snapshot)
+        context = derive_child_run_context(home.run_context, session.session_id, home.ids)
         held: list[RunResult[OutputT]] = []
         usage = Usage()
 
