@@ -27,10 +27,10 @@ ROLE: Final = (
 ORDER: Final = """
     Write down what the agent needs to finish its task without doing anything twice:
 
-    - done: what it did, with the results that count; name files, ids and places exactly.
+    - done: what it has really done so far, not what it was asked to do; name files, ids and places exactly.
     - findings: facts it learned and still needs, with their exact figures, names and texts.
     - decisions: what it decided and why, and what it was told to do differently.
-    - open_items: what is left to do, the next step first.
+    - open_items: what the task asks for and is not done yet, the next step first.
 
     One short sentence for each entry. Leave out what no longer matters. Carry over what earlier notes in the
     conversation say, as far as it still holds.
@@ -118,7 +118,7 @@ def summary_message(summary: ContextSummary, limits: Sequence[str]) -> str:
             blocks.append("\n".join([f"## {heading}", "", *(f"- {item}" for item in items)]))
     if limits:
         blocks.append("\n".join(["## What is left", "", *(f"- {limit}" for limit in limits)]))
-    blocks.append("Go on with the task from here.")
+    blocks.append("Go on with what is still open, and do nothing twice that is done.")
     return "\n\n".join(blocks)
 
 
