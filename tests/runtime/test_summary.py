@@ -26,7 +26,9 @@ def test_the_message_has_what_there_is_under_headings_and_nothing_else() -> None
     said = summary_message(NOTES, ["turns: 3"])
     assert "## Done\n\n- read a.txt\n\n## Decisions\n\n- skip b.txt\n\n## Still open\n\n- read c.txt\n- answer" in said
     assert "## Findings" not in said
-    assert said.endswith("## What is left\n\n- turns: 3\n\nGo on with what is still open, and do nothing twice that is done.")
+    assert said.endswith(
+        "## What is left\n\n- turns: 3\n\nGo on with what is still open, and do nothing twice that is done."
+    )
     assert "What is left" not in summary_message(NOTES, [])
 
 
