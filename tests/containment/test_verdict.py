@@ -548,6 +548,7 @@ class Work(RuleBasedStateMachine):
         self.run = self.root.child(unlimited(deadline="1h", **options), carve=False) if shared else self.root
         self.verdict = keep(self.run)
         self.gates = [self.run, self.root.child(unlimited(), carve=False)] if shared else [self.run]
+        self.over: list[ExecutionContext] = []
         self.under_way: list[Demand] = []
 
     @property
@@ -603,6 +604,7 @@ class Work(RuleBasedStateMachine):
         if gate is not self.run:
             gate.abort("enough") if pick % 2 else gate.close()
             self.gates.remove(gate)
+            self.over.append(gate)
 
     @rule(above=st.booleans())
     def stop(self, above: bool) -> None:
@@ -653,7 +655,7 @@ class Work(RuleBasedStateMachine):
         assert not any(account_of(self.run).kept)
         for demand in self.under_way:
             self.ledger.settle(demand, Charge(), False, self.clock.monotonic())
-        for gate in (*self.gates[::-1], self.root):
+        for gate in (*self.over, *self.gates[::-1], self.root):
             gate.close()
         assert account_of(self.root).reserved == [0] * 7
 
