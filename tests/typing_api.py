@@ -14,8 +14,6 @@ from typing import Any, Literal, assert_type
 from watchkeeper import (
     Adapter,
     Agent,
-    CommandChecker,
-    CompositeChecker,
     Deadline,
     ExecutionContext,
     FileOutputChecker,
@@ -44,7 +42,9 @@ from watchkeeper import (
     tool,
 )
 from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
+from watchkeeper.prompt.command_checker import CommandChecker
 from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext
+from watchkeeper.prompt.composite_checker import CompositeChecker
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.rendered import RenderedPrompt

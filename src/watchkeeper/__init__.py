@@ -25,13 +25,11 @@ if TYPE_CHECKING:
     from watchkeeper.core.price import ModelPrice
     from watchkeeper.core.stop import Stop
     from watchkeeper.core.usage import TokenUsage, Usage
-    from watchkeeper.prompt.command_checker import CommandChecker
     from watchkeeper.prompt.completion import (
         FileOutputChecker,
         PredicateChecker,
         TaskCompletionResult,
     )
-    from watchkeeper.prompt.composite_checker import CompositeChecker
     from watchkeeper.prompt.prompt import Prompt
     from watchkeeper.prompt.sections import MarkdownSection
     from watchkeeper.prompt.template import PromptTemplate
@@ -54,8 +52,6 @@ _HOMES: Final = {
     "Agent": "watchkeeper.app.agent",
     "Budget": "watchkeeper.core.budget",
     "BudgetTracker": "watchkeeper.core.budget",
-    "CommandChecker": "watchkeeper.prompt.command_checker",
-    "CompositeChecker": "watchkeeper.prompt.composite_checker",
     "Deadline": "watchkeeper.core.deadline",
     "ExecutionConfig": "watchkeeper.containment.config",
     "ExecutionContext": "watchkeeper.containment.execution_context",
@@ -99,8 +95,6 @@ __all__ = [
     "Agent",
     "Budget",
     "BudgetTracker",
-    "CommandChecker",
-    "CompositeChecker",
     "Deadline",
     "ExecutionConfig",
     "ExecutionContext",

@@ -26,7 +26,7 @@ from watchkeeper.runtime.plan import PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.run import execute
 from watchkeeper.runtime.shared_budget import gate_of
-from watchkeeper.runtime.stop_errors import stop_error
+from watchkeeper.runtime.stop_errors import response_of
 from watchkeeper.session.dispatcher import Dispatcher
 from watchkeeper.session.session import Session
 
@@ -147,17 +147,7 @@ class Adapter:
                 forward()
             if budget_tracker is not None:
                 budget_tracker.add(gate.usage)
-        if result.stop is not None:
-            raise stop_error(result, gate.deadline) from result.error
-        return PromptResponse(
-            prompt_name=result.prompt_name,
-            output=result.output,
-            text=result.text,
-            usage=result.usage.tokens,
-            cost=result.cost,
-            completion=result.completion,
-            completion_note=result.completion_note,
-        )
+        return response_of(result, gate.deadline)
 
     def _gate(
         self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None

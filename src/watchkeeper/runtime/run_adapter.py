@@ -21,7 +21,7 @@ from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.runtime.child import Children, ChildTask
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.shared_budget import is_drawn_from
-from watchkeeper.runtime.stop_errors import stop_error
+from watchkeeper.runtime.stop_errors import response_of
 from watchkeeper.session.dispatcher import Dispatcher
 from watchkeeper.session.session import Session
 
@@ -131,15 +131,4 @@ class RunAdapter:
                 tracker=budget_tracker,
             )
         )
-        result = run.result
-        if result.stop is not None:
-            raise stop_error(result, limits.start(clock)) from result.error
-        return PromptResponse(
-            prompt_name=result.prompt_name,
-            output=result.output,
-            text=result.text,
-            usage=result.usage.tokens,
-            cost=result.cost,
-            completion=result.completion,
-            completion_note=result.completion_note,
-        )
+        return response_of(run.result, limits.start(clock))

@@ -1,4 +1,4 @@
-"""A stopped run as the seeds' exceptions, for those who evaluate and want an answer or an error."""
+"""A run that is over as the seeds' response or exception, for those who evaluate and want an answer or an error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from watchkeeper.core.errors import (
     OutputParseError,
     PromptEvaluationError,
 )
+from watchkeeper.prompt.adapter import PromptResponse
+from watchkeeper.prompt.output import OutputT
 from watchkeeper.runtime.result import RunResult
 
 BUDGET_STOPS: Final = frozenset(
@@ -23,6 +25,25 @@ BUDGET_STOPS: Final = frozenset(
         "turn_limit_exceeded",
     }
 )
+
+
+def response_of(result: RunResult[OutputT], deadline: Deadline | None) -> PromptResponse[OutputT]:
+    """Return the response of a run that was completed.
+
+    Raises:
+        PromptEvaluationError: If it was stopped.
+    """
+    if result.stop is not None:
+        raise stop_error(result, deadline) from result.error
+    return PromptResponse(
+        prompt_name=result.prompt_name,
+        output=result.output,
+        text=result.text,
+        usage=result.usage.tokens,
+        cost=result.cost,
+        completion=result.completion,
+        completion_note=result.completion_note,
+    )
 
 
 def stop_error(result: RunResult[Any], deadline: Deadline | None) -> PromptEvaluationError:
