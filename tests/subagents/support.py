@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from watchkeeper.adapters.scripted import Call, ScriptedModel
+from watchkeeper.adapters.scripted import Call, Script, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
@@ -23,6 +23,7 @@ from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.subagents.payloads import DispatchSubagent, DispatchSubagents
 from watchkeeper.subagents.section import PromptSubagentToolsSection
+from watchkeeper.subagents.settings import SubagentSettings
 from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.tool import Tool
 
@@ -48,9 +49,13 @@ class Finding:
 
 def task(instructions: str = "Find it.", **fields: Any) -> DispatchSubagent:
     """Return a task for `DIG`."""
-    return DispatchSubagent(
-        **{"mode": "ad_hoc", "prompt_ns": "research", "prompt_key": "dig", "instructions": instructions, **fields}
-    )
+    values: dict[str, Any] = {"mode": "ad_hoc", "prompt_ns": "research", "prompt_key": "dig", **fields}
+    return DispatchSubagent(instructions=instructions, **values)
+
+
+def limited(limits: Limits) -> dict[str, SubagentSettings]:
+    """Return settings that give each child these limits."""
+    return {"research/dig": SubagentSettings(limits=limits)}
 
 
 def dispatching(*tasks: DispatchSubagent) -> Call:
@@ -60,9 +65,9 @@ def dispatching(*tasks: DispatchSubagent) -> Call:
     return Call("dispatch_subagents", DispatchSubagents(tasks))
 
 
-def child_model(script: Any, **details: Any) -> ScriptedModel:
+def child_model(script: Script, name: str = "child", **details: Any) -> ScriptedModel:
     """Return a model for children, with a name of its own."""
-    return ScriptedModel(script, **{"name": "child", **details})
+    return ScriptedModel(script, name=name, **details)
 
 
 class Watched:
@@ -134,10 +139,11 @@ def parent_template(
 
 async def play(
     *steps: Any,
-    children: Any = ("found",),
+    children: Script | ScriptedModel = ("found",),
     prompts: Iterable[Prompt[Any] | PromptTemplate[Any]] = (DIG,),
     tools: Sequence[Tool] = (),
     limits: Limits = Limits(),
+    hydrate: Callable[[Session], object] | None = None,
     options: dict[str, Any] | None = None,
     **section: Any,
 ) -> Played:
@@ -149,12 +155,13 @@ async def play(
         prompts: What may be dispatched.
         tools: The parent's own.
         limits: The parent's.
+        hydrate: Prepares a child's session.
         options: Of the run.
         section: Of the section.
     """
     if "model" not in section:
         section["model"] = children if isinstance(children, ScriptedModel) else child_model(children)
-    made = PromptSubagentToolsSection(PromptRegistry(*prompts), **section)
+    made = PromptSubagentToolsSection(PromptRegistry(*prompts), hydrate=hydrate, **section)
     parent = ScriptedModel([*steps, "done"])
     given: dict[str, Any] = {"clock": TestClock(), "store": None, **(options or {})}
     result = await arun(parent_template(made, tools), model=parent, limits=limits, **given)

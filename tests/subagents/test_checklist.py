@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -57,7 +58,9 @@ async def test_snapshot_parity() -> None:
         # The parent's log goes on while the child is started; what the user put there does not.
         assert list(own[Note]) == list(taken[Note]) == [Note("one"), Note("two")]
         compared.append(own.slices.keys() <= taken.slices.keys())
-        assert all(list(view) == list(taken[type_])[: len(view)] for type_, view in own.slices.items())
+        slices: Mapping[Any, Sequence[Any]] = own.slices
+        before: Mapping[Any, Sequence[Any]] = taken.slices
+        assert all(list(view) == list(before[type_])[: len(view)] for type_, view in slices.items())
 
     played = await play(dispatching(task()), hydrate=compare, options={"session": session})
     assert played.result.ok

@@ -1,22 +1,24 @@
-"""However a child ends: it is closed, unsubscribed and gone, nobody holds what it had reserved, the parent is unharmed."""
+"""However a child ends: it is closed, unsubscribed and gone, what it had reserved is back, the parent is unharmed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.subagents.support import Note, Played, Watched, child_model, dispatching, play, results, task
+from tests.subagents.support import DIG, Note, Watched, child_model, dispatching, limited, play, results, task
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.errors import DispatchSubagentError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.run_context import root_run_context
+from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.runtime.child import children_of
 from watchkeeper.session.session import Session
-from watchkeeper.tools.context import ToolContext
+from watchkeeper.subagents.section import PromptSubagentToolsSection
+from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.tool import tool
 
 
@@ -61,46 +63,32 @@ def endlessly(request: ModelRequest) -> Call:
     return Call("wait_a_minute")
 
 
+def refused(request: ModelRequest) -> ProviderError:
+    """Refuse, with an error that nobody keeps."""
+    return ProviderError("bad key", fault="auth")
+
+
 ENDINGS: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "success": ({"children": ["found"]}, None, "found"),
-    "model error": ({"children": [lambda _: ProviderError("bad key", fault="auth")]}, "provider_error", "bad key"),
+    "model error": ({"children": refused}, "provider_error", "bad key"),
     "tool crash": ({"children": [Call("crash"), "found"], "tools": [crash]}, None, "found"),
     "deadline": (
-        {"children": endlessly, "tools": [wait_a_minute], "section_limits": Limits(deadline="5m", landing=None)},
+        {"children": endlessly, "tools": [wait_a_minute], "settings": limited(Limits(deadline="5m", landing=None))},
         "timeout",
         "5m",
     ),
     "abort": ({"children": [Call("abort_all"), "found"], "tools": [abort_all]}, "aborted", "enough"),
     "limit": (
-        {"children": endlessly, "tools": [wait_a_minute], "section_limits": Limits(max_tool_calls=3)},
+        {"children": endlessly, "tools": [wait_a_minute], "settings": limited(Limits(max_tool_calls=3))},
         "tool_call_limit_exceeded",
         "max_tool_calls",
     ),
     "turns": (
-        {"children": endlessly, "tools": [wait_a_minute], "section_limits": Limits(max_turns=2)},
+        {"children": endlessly, "tools": [wait_a_minute], "settings": limited(Limits(max_turns=2))},
         "turn_limit_exceeded",
         "2 turns",
     ),
 }
-
-
-async def played(options: dict[str, Any], session: Session, hydrate: Callable[[Session], object]) -> Played:
-    options = dict(options)
-    limits = options.pop("section_limits", None)
-    return await play(
-        dispatching(task()),
-        options={"session": session},
-        hydrate=hydrate,
-        **options,
-        limits=Limits(),
-        **({"settings": settings_with(limits)} if limits else {}),
-    )
-
-
-def settings_with(limits: Limits) -> dict[str, Any]:
-    from watchkeeper.subagents.settings import SubagentSettings
-
-    return {"research/dig": SubagentSettings(limits=limits)}
 
 
 @pytest.mark.parametrize("which", ENDINGS)
@@ -114,7 +102,7 @@ async def test_nothing_stays_of_a_child_and_the_parent_goes_on(which: str) -> No
         watched(child)
         child.dispatcher.subscribe(Note, heard.append)
 
-    done = await played(options, session, attend)
+    done = await play(dispatching(task()), hydrate=attend, options={"session": session}, **options)
     assert done.result.ok
     assert words in done.said
     assert len(done.said.encode()) < 2048
@@ -137,7 +125,7 @@ async def test_a_child_that_never_answers_is_ended_by_its_deadline() -> None:
         play(
             dispatching(task()),
             children=model,
-            settings=settings_with(Limits(deadline="5m", landing=None)),
+            settings=limited(Limits(deadline="5m", landing=None)),
             options={"clock": clock},
         )
     )
@@ -156,7 +144,8 @@ async def test_a_cancelled_run_takes_its_child_along() -> None:
         play(dispatching(task()), children=model, hydrate=watched, options={"session": session})
     )
     await model.asked.wait()
-    assert len(session.children) == 1
+    (child,) = session.children
+    del child
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
@@ -196,7 +185,7 @@ async def test_what_a_stopped_child_had_is_handed_over_in_short() -> None:
         dispatching(task()),
         children=lands,
         tools=[wait_a_minute],
-        settings=settings_with(Limits(max_tool_calls=3)),
+        settings=limited(Limits(max_tool_calls=3)),
     )
     assert "max_tool_calls" in done.said
     assert "So far: it is in the attic." in done.said
@@ -213,20 +202,13 @@ async def test_what_a_child_reserved_and_did_not_use_comes_back() -> None:
         dispatching(task("Two.")),
         children=["first", "second"],
         limits=limits,
-        settings=settings_with(Limits(max_total_tokens=15_000)),
+        settings=limited(Limits(max_total_tokens=15_000)),
     )
     assert results(done.parent) == ["first", "second"]
     assert done.result.usage.tokens.total == 5 * 120
 
 
 async def test_a_dispatch_outside_of_a_run_is_refused() -> None:
-    from tests.subagents.support import DIG
-    from watchkeeper.core.errors import DispatchSubagentError
-    from watchkeeper.core.run_context import root_run_context
-    from watchkeeper.prompt.registry import PromptRegistry
-    from watchkeeper.subagents.section import PromptSubagentToolsSection
-    from watchkeeper.tools.context import CallInfo, ToolScope
-
     session = Session()
     section = PromptSubagentToolsSection(PromptRegistry(DIG))
     context = ToolContext(CallInfo("c", "t"), ToolScope(session, root_run_context(session.session_id)))

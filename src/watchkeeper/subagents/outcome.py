@@ -36,7 +36,7 @@ def collected(
     Raises:
         DispatchSubagentError: If its structured output has no JSON form; then nothing of its files is handed over.
     """
-    output = None if isinstance(result.output, str) else _as_json(task, result.output)
+    output = None if isinstance(result.output, str) else as_json(task, result.output)
     recorded = recorded_artifacts(result, snapshot)
     handed = files.hand_over(dict.fromkeys((*task.expected_artifacts, *recorded)))
     notes = shortened(
@@ -94,7 +94,12 @@ def recorded_artifacts(result: RunResult[Any], snapshot: Snapshot) -> tuple[str,
     return tuple(artifact.path for artifact, count in found.items() if count > 0)
 
 
-def _as_json(task: DispatchSubagent, output: Any) -> Any:
+def as_json(task: DispatchSubagent, output: Any) -> Any:
+    """Return an output as JSON values.
+
+    Raises:
+        DispatchSubagentError: If it has no JSON form.
+    """
     try:
         return msgspec.json.decode(encode(output))
     except (CodecError, msgspec.DecodeError) as error:

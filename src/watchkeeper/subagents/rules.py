@@ -65,9 +65,10 @@ def prompt_of(task: DispatchSubagent, registry: PromptRegistry) -> Prompt[Any]:
         return registry.get(task.prompt_ns, task.prompt_key)
     name = f"{task.prompt_ns}/{task.prompt_key}"
     known = [f"{prompt.ns}/{prompt.key}" for prompt in registry.enabled]
-    near = difflib.get_close_matches(name, known, n=1)
+    disabled = (task.prompt_ns, task.prompt_key) in registry
+    near = [] if disabled else difflib.get_close_matches(name, known, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    what = "is disabled" if (task.prompt_ns, task.prompt_key) in registry else "does not exist"
+    what = "is disabled" if disabled else "does not exist"
     raise ToolValidationError(
         f"the subagent {_shown(name)} {what}.{meant} Enabled subagents: {', '.join(known) or 'none'}"
     )
