@@ -278,6 +278,20 @@ def test_what_a_worker_spends_beyond_its_hints_is_not_taken_from_the_verdict_as_
     assert late.call(whole(late), lambda _: None).admitted
 
 
+def test_the_verdict_of_a_run_may_not_have_what_is_kept_for_the_one_above(clock: TestClock) -> None:
+    root = gate_with(clock, max_cost_usd=1)
+    ours = keep(root)
+    worker = root.child(unlimited(), "worker")
+    theirs = keep(worker)
+    assert theirs.limits.max_cost_nanos == dollars(0.09)
+    worker.call(costing(0.8), lambda _: None, charged(0.85))
+    refused = theirs.call(whole(theirs), lambda _: None).stop
+    assert refused is not None
+    assert refused.message.startswith("The whole run reached its cost ceiling of $1.00 after $0.85 in 1 call")
+    assert refused.message.endswith("; $0.10 kept for its verdict.")
+    assert ours.call(whole(ours), lambda _: None).admitted
+
+
 def test_the_whole_ceiling_bars_the_verdict_too(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     verdict = keep(root)
@@ -437,14 +451,17 @@ def test_the_end_of_the_work_says_for_what_time_is_kept(clock: TestClock, landin
     assert verdict.call(MODEL, lambda _: None).admitted
 
 
-async def test_work_under_way_is_cancelled_in_time_for_the_verdict_and_the_verdict_at_the_deadline(
+async def test_what_is_under_way_is_cancelled_in_time_for_what_comes_after_it(
     clock: TestClock,
 ) -> None:
-    root = gate_with(clock, deadline="10m")
+    root = gate_with(clock, deadline="10m", landing=Landing())
     verdict = keep(root)
     work = await started(root.acall(MODEL, Held()))
-    clock.advance(570)
+    clock.advance(540)
     assert (await work).stop_reason == "timeout"
+    landing = await started(root.acall(LANDING, Held()))
+    clock.advance(30)
+    assert (await landing).stop_reason == "timeout"
     judging = await started(verdict.child(unlimited(deadline="1h")).acall(MODEL, Held()))
     clock.advance(29)
     await settle()
@@ -478,7 +495,9 @@ def test_in_a_file_it_is_kept_from_other_processes_too_and_passes_the_end_of_the
             assert spend_all(root, costing(0.1)).message.endswith("$0.10 kept for its verdict.")
             assert verdict.call(whole(verdict), lambda _: None).admitted
             assert root.usage.cost_nanos == dollars(1)
+            steps = root.usage.steps
         with ExecutionContext(unlimited(max_cost_usd=2), metadata=chain, ledger=two) as later:
+            assert later.usage.steps == steps == 10
             assert account_of(later).reserved == [0] * 7
 
 
