@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.runtime.support import agent, play
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
@@ -51,6 +52,11 @@ async def inside(
     checker = Inside(act, asks_model=asks_model)
     result = await play(agent(*tools, checker=checker), script, limits, **options)
     return result, checker
+
+
+def answers(_: ModelRequest) -> str:
+    """Answer as the agent does, whoever asks."""
+    return ANSWER
 
 
 def children(context: TaskCompletionContext) -> Children:

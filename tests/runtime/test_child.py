@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.judging.support import ANSWER, Inside, children, inside, question
+from tests.judging.support import ANSWER, Inside, answers, children, inside, question
 from tests.runtime.support import Call, Say, ScriptedModel, agent, events, play
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, ProviderError, SessionError, WatchkeeperError
@@ -84,7 +84,7 @@ async def test_the_parents_log_has_one_pair_of_events_that_leads_to_the_childs_l
     assert ended.usage == run.result.usage
     assert (ended.kind, ended.completion) == ("evaluation", "unchecked")
     assert ended.said == "Done: 1 turn, 0 tool calls, 120 tokens, $0.00, 0ms."
-    own = [envelope.event for envelope in run.result.session.log if isinstance(envelope.event, RunStarted)][0]
+    own = next(envelope.event for envelope in run.result.session.log if isinstance(envelope.event, RunStarted))
     assert own.parent_run_id == parent.run_id
     others = [type(envelope.event).__name__ for envelope in result.session.log if envelope.event is not started]
     assert others.count("RunStarted") == 1
@@ -229,7 +229,7 @@ def test_children_never_stand_deeper_than_they_may(most: int) -> None:
     depths: list[int] = []
 
     async def scenario() -> Inside:
-        return (await inside(nesting(depths, most), lambda request: ANSWER))[1]
+        return (await inside(nesting(depths, most), answers))[1]
 
     checker = asyncio.run(scenario())
     assert depths == list(range(most + 1))  # the one at the limit tried, and was refused
@@ -269,7 +269,7 @@ async def test_nobody_below_can_raise_what_somebody_above_allows() -> None:
         template = PromptTemplate[str](ns="t", key="k", sections=(section,), task_completion_checker=Inside(act))
         return await children(context).start(task(prompt=Prompt(template), max_depth=1 if len(depths) == 1 else 9))
 
-    await inside(act, lambda request: ANSWER)
+    await inside(act, answers)
     assert depths == [0, 1]
 
 
@@ -304,7 +304,7 @@ async def test_judges_and_subagents_count_apart_and_siblings_do_not_count() -> N
         first = await children(context).start(task(prompt=Prompt(template), kind="subagent"))
         return [first, await children(context).start(task())]
 
-    _, checker = await inside(act, lambda request: "Fine." if len(request.tools) else ANSWER)
+    _, checker = await inside(act, answers)
     assert [run.result.completion for run in checker.said[0]] == ["verified", "unchecked"]
 
 
@@ -386,11 +386,11 @@ async def test_cancelling_a_child_ends_it_and_is_raised_again() -> None:
     async def act(context: TaskCompletionContext) -> Any:
         child = asyncio.ensure_future(children(context).start(task()))
         await reached.wait()
-        assert len(context.session.children) == 1
+        (below,) = context.session.children
         child.cancel()
         with pytest.raises(asyncio.CancelledError):
             await child
-        assert context.session.children == ()
+        assert below not in context.session.children
         return "cancelled"
 
     result, checker = await inside(act, Hanging([ANSWER]))
@@ -451,7 +451,7 @@ async def test_nothing_is_inherited_but_what_the_task_hands_over() -> None:
         return "looked"
 
     files = MemoryFilesystem({"a.txt": b"a"})
-    options = {"resources": Resources.of({Client: Client()}), "filesystem": files}
+    options: dict[str, Any] = {"resources": Resources.of({Client: Client()}), "filesystem": files}
     await inside(starting(prompt=question(tools=(look,))), [ANSWER, Call("look"), "Fine."], **options)
     assert asked[0] is False
 
@@ -465,8 +465,7 @@ def test_resources_made_afresh_are_those_of_one_tool_call_and_the_overrides() ->
     assert fresh.tool_call().get(str) == "fresh"
     assert fresh.get(dict) == {}
     assert fresh.get(list) == [1]
-    instance = Resources.of({str: "own"})
-    assert instance.afresh({}).tool_call()._provided() == set()
+    assert str not in Resources.of({str: "own"}).afresh()
     assert parent.afresh({str: "mine"}).get(str) == "mine"
 
 
@@ -476,11 +475,10 @@ def test_resources_made_afresh_are_those_of_one_tool_call_and_the_overrides() ->
 async def test_a_verdict_is_paid_from_what_was_kept_back_when_the_works_ceiling_is_reached() -> None:
     limits = Limits(max_total_tokens=20_000, landing=None)
     spent = Say(ANSWER, usage=TokenUsage(15_700, 200))
-    judged = lambda **more: inside(starting(**more), [spent, "Fine."], limits, asks_model=True)  # noqa: E731
-    result, checker = await judged(kind="verdict")
+    result, checker = await inside(starting(kind="verdict"), [spent, "Fine."], limits, asks_model=True)
     assert checker.said[0].result.output == "Fine."
     assert result.completion == "verified"
-    result, checker = await judged(kind="evaluation")
+    result, checker = await inside(starting(kind="evaluation"), [spent, "Fine."], limits, asks_model=True)
     assert checker.said[0].result.stop.reason == "token_limit_exceeded"
 
 

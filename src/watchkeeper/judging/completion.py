@@ -20,7 +20,7 @@ from watchkeeper.core.errors import (
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging.evaluator import NestedEvaluator
-from watchkeeper.judging.showing import TASK_CHARS, cut, shown_answer, shown_calls, shown_files, unfounded
+from watchkeeper.judging.showing import TASK_CHARS, cut, has_words, shown_answer, shown_calls, shown_files, unfounded
 from watchkeeper.judging.templates import COMPLETION
 from watchkeeper.judging.trajectory import JUDGE_BUDGET, filled
 from watchkeeper.prompt.adapter import ProviderAdapter
@@ -129,8 +129,8 @@ class LLMCompletionVerifier:
 def judged(verdict: Verdict, values: Mapping[str, Any]) -> TaskCompletionResult:
     """Return a verdict as a checker's, if it stands on what was shown.
 
-    That something is done must be cited from the work: the task says only what was asked for. A verdict that calls work
-    complete and names what is missing contradicts itself.
+    Every citation must stand in what the judge was shown, and one that calls the work complete must cite the work: the
+    task says only what was asked for. A verdict that calls work complete and names what is missing contradicts itself.
 
     Args:
         verdict: What the judge said.
@@ -143,13 +143,13 @@ def judged(verdict: Verdict, values: Mapping[str, Any]) -> TaskCompletionResult:
     if verdict.complete and lacking:
         return _unfounded(f"it calls the work complete, and says that this is missing: {missing}")
     if evidence is not None:
-        work = [values["tentative_output"], values["recent_actions"], values["files"]]
-        shown = work if verdict.complete else [*work, values["task_description"]]
-        wrong = unfounded(evidence, *shown)
+        work = (values["tentative_output"], values["recent_actions"], values["files"])
+        quotes = [quote for quote in evidence if has_words(quote)]
+        wrong = unfounded(quotes, *work, values["task_description"])
         if wrong:
             return _unfounded(f"it cites what it was not shown: {wrong[0]!r}")
-        if verdict.complete and not evidence:
-            return _unfounded("it calls the work complete and cites nothing")
+        if verdict.complete and len(unfounded(quotes, *work)) == len(quotes):
+            return _unfounded("it calls the work complete and cites nothing of it")
     if verdict.complete:
         return TaskCompletionResult.ok(said)
     return TaskCompletionResult.incomplete(f"{said} Missing: {missing}" if lacking else said or "something is missing")

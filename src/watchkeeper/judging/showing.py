@@ -74,6 +74,11 @@ def _content(files: Filesystem | None, path: str) -> str:
         return f"({error})"
 
 
+def has_words(text: str) -> bool:
+    """Return whether there is a word or a number in a text."""
+    return _WORD.search(text) is not None
+
+
 def unfounded(quotes: Iterable[str], *shown: str) -> tuple[str, ...]:
     """Return the quotes that stand in nothing of what was shown; one without a word in it is none either.
 

@@ -50,6 +50,10 @@ def standalone(
     else:
         gate = gate_of(tracker, clock, ids).child(NESTED_LIMITS, carve=False, on_event=session.dispatch)
     context = run_context or root_run_context(session.session_id, ids)
-    with gate:
-        home = RunHome(session, gate, context, clock, ids)
-        yield Children(Family(home, lambda: model, nested=nested), execute)
+    try:
+        with gate:
+            home = RunHome(session, gate, context, clock, ids)
+            yield Children(Family(home, lambda: model, nested=nested), execute)
+    finally:
+        if tracker is not None:
+            tracker.add(gate.usage)
