@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -220,6 +221,12 @@ class TestState:
         )
         assert results(model) == ["1"]
         assert session[Count].latest() is None
+
+    async def test_it_is_not_derived_on_the_loops_thread(self) -> None:
+        threads: list[int] = []
+        await play(dispatching(task()), hydrate=lambda child: threads.append(threading.get_ident()))
+        assert threads
+        assert threading.get_ident() not in threads
 
     async def test_sessions_below_are_taken_along_if_asked(self) -> None:
         session, model = Session(), child_model(["found"])

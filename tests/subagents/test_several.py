@@ -10,6 +10,7 @@ import pytest
 
 from tests.subagents.support import DIG, Note, Watched, child_model, dispatching, limited, play, results, task
 from watchkeeper.adapters.scripted import Call, Calls, Say, Script, ScriptedModel
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
@@ -279,6 +280,38 @@ async def test_a_cancelled_call_waits_until_every_child_is_over() -> None:
     assert await watched.alive() == 0
     kinds = [type(envelope.event).__name__ for envelope in session.log]
     assert kinds.count("ChildStarted") == kinds.count("ChildEnded") == 4
+
+
+async def test_a_parent_whose_time_is_over_takes_all_of_them_along() -> None:
+    session, watched, clock = Session(), Watched(), TestClock()
+    started = asyncio.Event()
+
+    class Stuck(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            if len(watched.sessions) == 4:
+                started.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    work = asyncio.ensure_future(
+        play(
+            dispatching(*numbered(6)),
+            children=Stuck([], name="child"),
+            hydrate=watched,
+            limits=Limits(deadline="10m", landing=None, verdict=None),
+            settings=limited(Limits(deadline="1h")),
+            options={"session": session, "clock": clock},
+        )
+    )
+    await started.wait()
+    clock.advance(601)
+    played = await work
+    assert played.result.stop is not None
+    assert played.result.stop.reason == "timeout"
+    assert played.calls[-1].result.message == "deadline exceeded"
+    assert session.children == ()
+    assert await watched.alive() == 0
+    assert len(played.started) == len(played.ended)
 
 
 async def test_a_model_that_calls_twice_in_one_turn_gets_both_results() -> None:

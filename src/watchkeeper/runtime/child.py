@@ -25,6 +25,7 @@ from watchkeeper.core.messages import Message
 from watchkeeper.core.run_context import RunContext, derive_child_run_context
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import Usage
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.rendered import RenderedPrompt
@@ -61,7 +62,7 @@ class ChildTask(Generic[OutputT]):
         carve: Whether they are set aside for it; if not, it shares all that its parent has left.
         model: Who answers; the model that the parent uses now by default.
         snapshot: The state its session starts with; an empty one by default.
-        hydrate: Called with its session before it runs, to derive more state from the snapshot.
+        hydrate: Called with its session before it runs, on a worker thread, to derive more state from the snapshot.
         filesystem: What its tools may read and write, or None.
         resources: What its tools may ask for; closed with the child.
         tools: Tools it is offered beside those of its prompt.
@@ -238,7 +239,7 @@ class Children:
     ) -> RunResult[OutputT]:
         """Run the child between the two events on its parent's log."""
         if task.hydrate is not None:
-            task.hydrate(home.session)
+            await run_in_worker(task.hydrate, home.session)
         recorder = Recorder(self.family.home.session, home.clock)
         self._announce(task, rendered.name, model, home, recorder)
         unwatch = home.watch(home.session, home.run_context.run_id) if home.watch is not None else None

@@ -34,8 +34,8 @@ class SubagentSettings:
     Attributes:
         model: Who answers: a model, or the name of one.
         limits: Their ceilings, each.
-        hydrate: Called with a child's session, in which the parent's state is, before the child runs; it derives more
-            state from what is there (seed: subagent-dispatch, "Session and Snapshot Semantics").
+        hydrate: Called with a child's session, in which the parent's state is, before the child runs, on a worker
+            thread; it derives more state from what is there (seed: subagent-dispatch, "Session and Snapshot Semantics").
         description: What the subagent is good for; shown to the parent's model.
     """
 
