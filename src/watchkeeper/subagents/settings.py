@@ -35,7 +35,7 @@ class SubagentSettings:
         model: Who answers: a model, or the name of one.
         limits: Their ceilings, each.
         hydrate: Called with a child's session, in which the parent's state is, before the child runs, on a worker
-            thread; it derives more state from what is there (seed: subagent-dispatch, "Session and Snapshot Semantics").
+            thread; it derives more state from what is there (seed: subagent-dispatch).
         description: What the subagent is good for; shown to the parent's model.
     """
 
