@@ -87,7 +87,7 @@ async def _run(
         context = root_run_context(session.session_id, options.ids)
         gate = gate_of(limits, session, around, options)
         plan = plan_of(prompt, around, gate.deadline, options)
-        home = home_of(session, gate, context, options)
+        home = home_of(session, gate, context, options, around)
         unwatch = around.watch(session, context.run_id)
         try:
             with gate, interrupts.over(gate):
@@ -150,6 +150,9 @@ def plan_of(
         cheaper=models.cheaper,
         sources=bound.template.sources,
         escalations=models.escalations,
+        completion_rounds=bound.template.completion_rounds,
+        nested=bound.template.nested_execution_config,
+        child_models=models.children,
     )
 
 
@@ -159,7 +162,12 @@ def template_of(prompt: Prompt[Any] | PromptTemplate[Any]) -> PromptTemplate[Any
 
 
 def home_of(
-    session: Session, gate: ExecutionContext, context: RunContext, options: RunOptions, place: Place | None = None
+    session: Session,
+    gate: ExecutionContext,
+    context: RunContext,
+    options: RunOptions,
+    around: Surroundings,
+    place: Place | None = None,
 ) -> RunHome:
     """Say where a run lives."""
     return RunHome(
@@ -172,4 +180,5 @@ def home_of(
         resources=options.resources or Resources(),
         filesystem=options.filesystem,
         place=place,
+        watch=around.watch_child,
     )
