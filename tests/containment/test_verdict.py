@@ -30,6 +30,7 @@ from tests.containment.test_races import race
 from watchkeeper.containment.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
 from watchkeeper.containment.admission import Admitted, Waits, decide
 from watchkeeper.containment.call import CallRequest
+from watchkeeper.containment.carving import kept_of
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import Charge, Estimate
@@ -141,6 +142,7 @@ def test_nothing_is_kept_unless_a_run_asks_for_it(clock: TestClock) -> None:
     spend_all(root, costing(0.25))
     assert root.usage.cost_nanos == dollars(1)
     assert gate_with(clock, max_cost_usd=1, verdict=None).keep_verdict() is None
+    assert kept_of(Account(unlimited(max_cost_usd=1, verdict=None)), {}) == {}
 
 
 def test_a_verdict_is_kept_first_of_all_and_one_at_a_time(clock: TestClock) -> None:
