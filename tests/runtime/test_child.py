@@ -7,7 +7,8 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -485,6 +486,7 @@ async def test_a_verdict_is_paid_from_what_was_kept_back_when_the_works_ceiling_
 async def test_a_verdict_that_loses_the_race_against_the_end_of_the_work_still_has_its_slice() -> None:
     clock = TestClock()
     raced: list[str] = []
+    short = replace(BARE, deadline=timedelta(seconds=4))
 
     async def act(context: TaskCompletionContext) -> Any:
         def hydrate(session: Session) -> None:
@@ -492,7 +494,7 @@ async def test_a_verdict_that_loses_the_race_against_the_end_of_the_work_still_h
                 raced.append("the work's time ends between the decision and the call")
                 clock.advance(96)
 
-        return await children(context).start(task(kind="verdict", hydrate=hydrate))
+        return await children(context).start(task(limits=short, kind="verdict", hydrate=hydrate))
 
     limits = Limits(deadline="100s", landing=None)
     result, checker = await inside(act, [ANSWER, "Fine."], limits, asks_model=True, clock=clock)

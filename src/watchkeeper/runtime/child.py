@@ -180,11 +180,14 @@ class Children:
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
         """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
-        gate, kept = self.family.home.gate, self.family.verdict_gate
+        home, kept = self.family.home, self.family.verdict_gate
         if task.kind != "verdict" or kept is None:
-            return gate
-        left, more = gate.left(), kept.left()
-        return kept if gate.work_stop is not None or any(more.get(name, 0) > left[name] for name in left) else gate
+            return home.gate
+        left, more, ends = home.gate.left(), kept.left(), home.gate.work_deadline
+        wanted = task.limits.start(home.clock)
+        longer = ends is not None and (wanted is None or wanted.at > ends.at)
+        over = home.gate.work_stop is not None
+        return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else home.gate
 
     async def _start_below(self, above: ExecutionContext, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
         """Pass the gate and run the child; a refusal there is a result, too."""
