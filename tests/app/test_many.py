@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from watchkeeper.core.errors import LimitsError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.price import ModelPrice
+from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.child import children_of
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunStarted
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext
@@ -303,3 +305,39 @@ def test_events_of_all_items_reach_the_listener_and_the_store(tmp_path: Path) ->
     children = store.children(stored.run_id)
     assert {child.run_id for child in children} == {str(result.run_id) for result in many.results}
     store.close()
+
+
+class Judge:
+    """A checker that asks a model, and notes what was kept back for its word."""
+
+    asks_model = True
+
+    def __init__(self) -> None:
+        """Note nothing yet."""
+        self.kept: list[Decimal] = []
+
+    async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+        """Look at the run's gate."""
+        children = children_of(context.session)
+        assert children is not None
+        assert children.family.verdict_gate is not None
+        self.kept.append(Decimal(str(children.family.verdict_gate.limits.max_cost_usd)))
+        return TaskCompletionResult.ok()
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(1, "0.1"), (4, "0.025")])
+def test_items_side_by_side_keep_no_more_for_their_verdicts_than_one_would(concurrency: int, most: str) -> None:
+    judge = Judge()
+    judged = replace(TEMPLATE, task_completion_checker=judge)
+    result = run_many(
+        judged,
+        ITEMS[:4],
+        model=ScriptedModel([Say(Done("x"))] * 4),
+        limits=Limits(max_cost_usd=1),
+        concurrency=concurrency,
+        prices=PRICES,
+        store=None,
+    )
+    assert len(result.done) == 4
+    assert len(judge.kept) == 4
+    assert all(Decimal(0) < kept <= Decimal(most) for kept in judge.kept)

@@ -19,7 +19,7 @@ from watchkeeper.app.run import gate_of, home_of, in_force, plan_of, template_of
 from watchkeeper.app.surroundings import Surroundings, opened
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import RunStoppedError
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import count
 from watchkeeper.core.run_context import RunContext, derive_child_run_context, root_run_context
@@ -156,6 +156,8 @@ class _Crew(Generic[OutputT]):
             self.each = replace(self.each, max_turns=job.limits.max_turns)
 
     async def work(self, concurrency: int) -> ManyResult[OutputT]:
+        side_by_side = max(min(concurrency, len(self.results)), 1)
+        self.each = replace(self.each, verdict=shared_out(self.job.limits.verdict, side_by_side))
         began = self.clock.monotonic()
         template, models = self.prompt.template, self.around.models
         self.session.dispatch(
@@ -271,6 +273,11 @@ class _Crew(Generic[OutputT]):
                 result.completion,
             )
         )
+
+
+def shared_out(verdict: Verdict | None, count: int) -> Verdict | None:
+    """Return what each of several items keeps back of the common ceilings, so that together they keep no more."""
+    return verdict if verdict is None or count == 1 else replace(verdict, share=verdict.share / count)
 
 
 def one_line(label: object) -> str:
