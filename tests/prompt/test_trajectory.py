@@ -100,6 +100,23 @@ def test_only_the_newest_are_kept() -> None:
     assert not trajectory.recent(-1)
 
 
+def test_it_knows_how_long_ago_the_newest_call_was_made_before() -> None:
+    trajectory = Trajectory()
+    seen: list[int] = []
+    for name in "abaab":
+        trajectory.add(invoked(name))
+        seen.append(trajectory.repeats_after)
+    assert seen == [0, 0, 2, 1, 3]
+    for number in range(3 * KEPT_CALLS):
+        trajectory.add(invoked("c", {"n": number}))
+    trajectory.add(invoked("b"))
+    assert trajectory.repeats_after == 0
+    trajectory.begin([invoked("b")])
+    assert (trajectory.repeats_after, trajectory.with_paths) == (0, 0)
+    trajectory.begin([invoked("b", {"path": "x"}), invoked("b", {"path": "x"})])
+    assert (trajectory.repeats_after, trajectory.with_paths) == (1, 2)
+
+
 def test_it_can_begin_anew_with_what_a_slice_holds() -> None:
     calls = [invoked(number=number) for number in range(10)]
     trajectory = Trajectory()

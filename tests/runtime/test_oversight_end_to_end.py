@@ -31,16 +31,14 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
-    AdviceDelivered,
     EscalationTaken,
-    NoticeAppended,
     ObserversRan,
 )
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.tool import tool
 
 ALWAYS = ObserverTrigger(on_every_call=True)
-OVERSIGHT = (AdviceAcknowledged, AdviceDelivered, EscalationTaken, ObserversRan)
+OVERSIGHT = (AdviceAcknowledged, EscalationTaken, ObserversRan)
 
 
 @tool
@@ -225,7 +223,7 @@ async def test_the_conversation_of_a_later_run_has_the_advice_in_it() -> None:
         return Say(Report(2))
 
     await play(searcher(every(1)), ScriptedModel(answer), session=first.session)
-    (notice,) = events(first, NoticeAppended)
+    (notice,) = events(first, ObserversRan)
     assert seen.count(notice.text) == 1
 
 

@@ -76,7 +76,7 @@ class DriftDetector:
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether there are calls enough to judge."""
-        return context.trajectory.count >= self.window
+        return context.trajectory.with_paths >= self.window
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Compare where the newest calls went with where the task is."""

@@ -90,8 +90,10 @@ class _Driver:
                 signal = Stopped(Stop("error", "gate", str(error)))
 
     def _step(self, signal: Signal) -> Command:
-        """Take one step of the machine, and record what it said to the model."""
+        """Take one step of the machine, and record what it said to the model; advice is on the log by then."""
         before = len(self.transcript)
+        if isinstance(signal, Observed) and signal.text:
+            before += 1
         command = self.machine.handle(signal)
         if len(self.transcript) > before:
             for message in self.transcript.since(before):

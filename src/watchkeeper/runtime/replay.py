@@ -8,7 +8,7 @@ from watchkeeper.core.messages import ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.events import PromptRendered
-from watchkeeper.runtime.events import ModelReplied, NoticeAppended
+from watchkeeper.runtime.events import ModelReplied, NoticeAppended, ObserversRan
 from watchkeeper.session.log import Envelope
 from watchkeeper.tools.invoked import ToolInvoked
 
@@ -42,7 +42,7 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 if kept is not None:
                     transcript.append(kept)
                     results.update((call.call_id, unanswered(call)) for call in kept.tool_calls)
-            case NoticeAppended(text=text):
+            case NoticeAppended(text=text) | ObserversRan(text=text) if text:
                 flush()
                 transcript.append(UserMessage.of(text))
             case _:
