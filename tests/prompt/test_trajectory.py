@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory, digest, error_kind, paths_in
+from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, Trajectory, digest, error_kind, paths_in
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
@@ -115,6 +115,17 @@ def test_it_knows_how_long_ago_the_newest_call_was_made_before() -> None:
     assert (trajectory.repeats_after, trajectory.with_paths) == (0, 0)
     trajectory.begin([invoked("b", {"path": "x"}), invoked("b", {"path": "x"})])
     assert (trajectory.repeats_after, trajectory.with_paths) == (1, 2)
+
+
+def test_it_knows_the_paths_of_the_first_calls_wherever_it_begins() -> None:
+    calls = [invoked(params={"path": f"a/{number}"}) for number in range(KEPT_CALLS + 50)]
+    expected = [(f"a/{number}",) for number in range(FIRST_CALLS)]
+    for length in (0, 5, FIRST_CALLS, KEPT_CALLS + 3, KEPT_CALLS + 50):
+        whole, grown = Trajectory(), Trajectory()
+        whole.begin(calls[:length])
+        for call in calls[:length]:
+            grown.add(call)
+        assert whole.first_paths == grown.first_paths == expected[:length]
 
 
 def test_it_can_begin_anew_with_what_a_slice_holds() -> None:

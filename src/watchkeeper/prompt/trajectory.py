@@ -18,6 +18,7 @@ import msgspec
 from watchkeeper.tools.invoked import ToolInvoked, error_message, is_success
 
 KEPT_CALLS: Final = 200
+FIRST_CALLS: Final = 20
 ERROR_CHARS: Final = 160
 NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\d+")
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/\\]\S+")
@@ -118,9 +119,10 @@ class Trajectory:
         repeats_after: How many calls ago the newest call was made before, with the same arguments; 0 if it was not,
             as far as the kept calls tell.
         with_paths: How many of the calls taken in have paths among their arguments.
+        first_paths: The paths of each of the session's first calls, `FIRST_CALLS` at most.
     """
 
-    __slots__ = ("_calls", "_made_at", "count", "errors_in_a_row", "repeats_after", "with_paths")
+    __slots__ = ("_calls", "_made_at", "count", "errors_in_a_row", "first_paths", "repeats_after", "with_paths")
 
     def __init__(self) -> None:
         """Start before the first call."""
@@ -130,6 +132,7 @@ class Trajectory:
         self.errors_in_a_row = 0
         self.repeats_after = 0
         self.with_paths = 0
+        self.first_paths: list[tuple[str, ...]] = []
 
     def begin(self, calls: Sequence[ToolInvoked]) -> int:
         """Start over with a session's slice; return how many calls were taken in, at most `KEPT_CALLS`."""
@@ -137,6 +140,7 @@ class Trajectory:
         self._made_at.clear()
         self.errors_in_a_row = self.repeats_after = self.with_paths = 0
         self.count = max(len(calls) - KEPT_CALLS, 0)
+        self.first_paths = [tuple(paths_in(call.params)) for call in calls[: min(self.count, FIRST_CALLS)]]
         taken = calls[self.count :]
         for invoked in taken:
             self.add(invoked)
@@ -155,6 +159,8 @@ class Trajectory:
         self.repeats_after = 0 if before is None else self.count - before
         self.errors_in_a_row = 0 if call.success else self.errors_in_a_row + 1
         self.with_paths += bool(call.paths)
+        if self.count <= FIRST_CALLS:
+            self.first_paths.append(call.paths)
 
     def recent(self, count: int) -> Sequence[CallDigest]:
         """Return the newest calls, at most `KEPT_CALLS`, the oldest of them first."""

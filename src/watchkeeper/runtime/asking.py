@@ -31,6 +31,8 @@ from watchkeeper.runtime.sources import Source
 ERROR_CHARS: Final = 500
 """Longer errors are cut."""
 
+IS_ASYNC: Final = attrgetter("is_async")
+
 
 class Round(NamedTuple):
     """One look of the sources that are due.
@@ -56,7 +58,7 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
     It returns early if the run is over meanwhile.
     """
     runs: list[SourceRan] = []
-    for is_async, group in groupby(due, attrgetter("is_async")):
+    for is_async, group in groupby(due, IS_ASYNC):
         sources = list(group)
         if is_async:
             for source in sources:
