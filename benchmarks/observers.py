@@ -2,8 +2,8 @@
 
 The same scripted run is made without observers, with five that look at every call and have nothing to say (what nearly
 every call of a long run sees), and with five of which one speaks after every call: it is recorded, told to the agent
-and read by the next turn. The difference, at call 10, 1,000 and 10,000, is the figure: between medians of turns, so that a
-pause of the collector is in neither, and the least of several rounds, because others use the machine, too.
+and read by the next turn. The difference, at call 10, 1,000 and 10,000, is the figure: between medians of turns, so
+that a pause of the collector is in neither, and the least of several rounds, because others use the machine, too.
 The target is 60 µs plus one hand-off to a thread, which is measured in the same process, and flat within 20 %. It is
 held against quiet calls; what speaking adds has a bound of its own, so that it cannot grow unseen. Run with
 ``python -m benchmarks.observers``; exits 1 if a bound is missed.

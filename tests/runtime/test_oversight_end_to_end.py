@@ -32,8 +32,10 @@ from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     EscalationTaken,
+    NoticeAppended,
     ObserversRan,
 )
+from watchkeeper.runtime.replay import transcript_of
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.tool import tool
 
@@ -225,6 +227,9 @@ async def test_the_conversation_of_a_later_run_has_the_advice_in_it() -> None:
     await play(searcher(every(1)), ScriptedModel(answer), session=first.session)
     (notice,) = events(first, ObserversRan)
     assert seen.count(notice.text) == 1
+    assert notice.told == ("Resources",)
+    assert not events(first, NoticeAppended)  # the block is on the log once
+    assert [message.text for message in transcript_of(first.session.log)].count(notice.text) == 1
 
 
 async def test_a_run_without_observers_has_nothing_of_oversight_on_its_log() -> None:
