@@ -138,13 +138,13 @@ def report(name: str, figures: dict[int, float], most: float, thread: float) -> 
 def main() -> int:
     """Print the tables; return 1 if a bound is missed."""
     templates = [template_with(observers) for observers in ((), QUIET, SPEAKS)]
-    least = [dict.fromkeys(MARKS, float("inf")) for _ in templates]
+    least: list[dict[int, float]] = [{} for _ in templates]
     thread = float("inf")
     for _ in range(ROUNDS):
         rounds = [measured(templates, MARKS[:1]) for _ in range(SHORT_RUNS)]
-        rounds.append(measured(templates, MARKS[1:]))
-        for best, figures in ((best, figures) for found in rounds for best, figures in zip(least, found, strict=True)):
-            best.update({mark: min(best[mark], figure) for mark, figure in figures.items()})
+        for found in (*rounds, measured(templates, MARKS[1:])):
+            for best, figures in zip(least, found, strict=True):
+                best.update({mark: min(best.get(mark, figure), figure) for mark, figure in figures.items()})
         thread = min(thread, asyncio.run(hand_off()))
     bare, quiet, speaks = least
     print("CPU per tool call with five observers on every call, µs above the same run without")
