@@ -78,12 +78,9 @@ class DriftDetector:
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Compare where the newest calls went with where the task is."""
-        placed = [call for call in context.trajectory.recent(4 * self.window) if call.paths]
-        if len(placed) < self.window:
-            return None
         given = tuple(self.paths)
         home = home_of(given, context.task, () if given else self._early(context.trajectory.first_paths))
-        strayed = self._strayed(placed, home) if home.folders else ()
+        strayed = self._strayed(context.trajectory.recent(4 * self.window), home) if home.folders else ()
         if not strayed:
             return None
         severity: Severity = "warning" if len(strayed) == self.window else "caution"
@@ -100,12 +97,12 @@ class DriftDetector:
             severity,
         )
 
-    def _strayed(self, placed: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
+    def _strayed(self, recent: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
         """Return those of the newest calls with paths that lie outside; nothing if they are too few."""
         strayed: list[CallDigest] = []
         inside, most_inside = 0, int(self.window * (1 - self.outside) + 1e-9)
-        for call in reversed(placed):
-            where = is_inside(call.paths, home)
+        for call in reversed(recent):
+            where = is_inside(call.paths, home) if call.paths else None
             if where is None:
                 continue
             if where:

@@ -95,7 +95,7 @@ class Oversight:
         share = max(budget.shares.values(), default=0.0)
         now = home.clock.now()
         appeared, runs = await self._appeared(share) if self._awaited else ((), [])
-        due = [source for source in self._sources if source in appeared or self._is_due(source, share, now)]
+        due = [source for source in self._sources if self._is_due(source, share, now) or source in appeared]
         if due:
             runs += await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
             self._follow_log()  # they may have written to the session
