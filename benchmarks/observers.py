@@ -1,9 +1,12 @@
 """What oversight costs: CPU time per tool call of the engine with five observers that look at every call.
 
-The same scripted run is made with and without observers; the difference, at call 10, 1,000 and 10,000, is the figure:
-between medians of turns, so that a pause of the collector is in neither.
-The target is 60 µs plus one hand-off to a thread, which is measured in the same process, and flat within 20 %. Run with
-``python -m benchmarks.observers``; exits 1 if a target is missed.
+The same scripted run is made without observers, with five that look at every call and have nothing to say (what nearly
+every call of a long run sees), and with five of which one speaks after every call: it is recorded, told to the agent
+and read by the next turn. The difference, at call 10, 1,000 and 10,000, is the figure: between medians of turns, so
+that a pause of the collector is in neither, and the least of several rounds, because others use the machine, too.
+The target is 60 µs plus one hand-off to a thread, which is measured in the same process, and flat within 20 %. It is
+held against quiet calls; what speaking adds has a bound of its own, so that it cannot grow unseen. Run with
+``python -m benchmarks.observers``; exits 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ import gc
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.step import Fake, add
+from benchmarks.step import Fake
 from watchkeeper.app.run import arun
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall
@@ -31,11 +35,12 @@ from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.tools.tool import tool
 
 MARKS = (10, 1_000, 10_000)
 WINDOW = 200
-TARGET, FLAT = 60.0, 1.2
-ROUNDS = 5
+TARGET, SPEAKING, FLAT = 60.0, 60.0, 1.2
+ROUNDS, SHORT_RUNS = 5, 20
 LIMITS = Limits(
     deadline="10h",
     max_cost_usd=1000,
@@ -44,7 +49,15 @@ LIMITS = Limits(
     max_tool_calls=10**6,
     max_turns=10**6,
 )
-OBSERVERS = (ResourceObserver(), PaceEstimator(), StallDetector(), ErrorCascadeDetector(), DriftDetector())
+WATCHING = (PaceEstimator(), StallDetector(), ErrorCascadeDetector(), DriftDetector())
+QUIET = (*WATCHING, PaceEstimator(least_used=0.5, name="Late pace"))
+SPEAKS = (ResourceObserver(), *WATCHING)
+
+
+@tool
+async def read(path: str) -> str:
+    """Read a file."""
+    return path
 
 
 class Busy(Fake):
@@ -52,7 +65,7 @@ class Busy(Fake):
 
     def __init__(self, turns: int) -> None:
         """Make so many calls."""
-        super().__init__(turns, "add")
+        super().__init__(turns, "read")
         self.turns = turns
         self.began: list[float] = []
 
@@ -62,7 +75,7 @@ class Busy(Fake):
         self.left -= 1
         if self.left < 0:
             return ModelReply(AssistantMessage("done"), TokenUsage(100, 20))
-        call = ToolCall(f"c{self.left}", self.tool_name, f'{{"a":{self.left},"b":2}}')
+        call = ToolCall(f"c{self.left}", self.tool_name, f'{{"path":"src/part{self.left % 37}/{self.left}.py"}}')
         return ModelReply(AssistantMessage("", (call,)), TokenUsage(100, 20), "tool_calls")
 
 
@@ -72,7 +85,7 @@ def template_with(observers: tuple[Any, ...]) -> PromptTemplate[str]:
     return PromptTemplate(
         ns="bench",
         key="observed",
-        sections=[MarkdownSection(title="Task", key="task", template="Add.", tools=(add,))],
+        sections=[MarkdownSection(title="Task", key="task", template="Read all that is in src/.", tools=(read,))],
         observers=[ObserverConfig(observer, trigger) for observer in observers],
     )
 
@@ -102,27 +115,42 @@ async def hand_off() -> float:
     return (time.process_time() - began) / 2000 * 1e6
 
 
+def measured(templates: Sequence[PromptTemplate[str]], marks: Sequence[int]) -> list[dict[int, float]]:
+    """Run each template once, one after the other; return µs per turn at each mark."""
+    found: list[dict[int, float]] = []
+    for template in templates:
+        gc.collect()
+        began = asyncio.run(turns_of(template, max(marks) + 1))
+        found.append({mark: per_call(began, mark) for mark in marks})
+    return found
+
+
+def report(name: str, figures: dict[int, float], most: float, thread: float) -> bool:
+    """Print what one kind of call costs; return whether it keeps its bounds."""
+    print(f"{name}: at most {most:g} and one hand-off of {thread:.1f}")
+    for mark, figure in figures.items():
+        print(f"  call {mark:>6,}: {figure:6.1f}")
+    growth = max(figures[1_000], figures[10_000]) / min(figures[1_000], figures[10_000])
+    print(f"  growth from call 1,000 to 10,000: {growth:.2f}   (at most {FLAT:g})")
+    return max(figures.values()) <= most + thread and growth <= FLAT
+
+
 def main() -> int:
-    """Print the table; return 1 if a target is missed."""
-    bare, observed = template_with(()), template_with(OBSERVERS)
-    most = max(MARKS) + 1
-    figures: dict[int, float] = dict.fromkeys(MARKS, float("inf"))
+    """Print the tables; return 1 if a bound is missed."""
+    templates = [template_with(observers) for observers in ((), QUIET, SPEAKS)]
+    least: list[dict[int, float]] = [{} for _ in templates]
     thread = float("inf")
     for _ in range(ROUNDS):
-        gc.collect()
-        without = asyncio.run(turns_of(bare, most))
-        gc.collect()
-        with_ = asyncio.run(turns_of(observed, most))
+        rounds = [measured(templates, MARKS[:1]) for _ in range(SHORT_RUNS)]
+        for found in (*rounds, measured(templates, MARKS[1:])):
+            for best, figures in zip(least, found, strict=True):
+                best.update({mark: min(best.get(mark, figure), figure) for mark, figure in figures.items()})
         thread = min(thread, asyncio.run(hand_off()))
-        for mark in MARKS:
-            figures[mark] = min(figures[mark], per_call(with_, mark) - per_call(without, mark))
+    bare, quiet, speaks = least
     print("CPU per tool call with five observers on every call, µs above the same run without")
-    for mark in MARKS:
-        print(f"  call {mark:>6,}: {figures[mark]:6.1f}   (at most {TARGET:g} and one hand-off of {thread:.1f})")
-    longest = max(figures[1_000], figures[10_000])
-    growth = longest / min(figures[1_000], figures[10_000])
-    print(f"  growth from call 1,000 to 10,000: {growth:.2f}   (at most {FLAT:g})")
-    return int(longest > TARGET + thread or growth > FLAT)
+    kept = report("nobody has anything to say", {mark: quiet[mark] - bare[mark] for mark in MARKS}, TARGET, thread)
+    spoken = {mark: speaks[mark] - bare[mark] for mark in MARKS}
+    return int(not (report("one of them speaks", spoken, TARGET + SPEAKING, thread) and kept))
 
 
 if __name__ == "__main__":

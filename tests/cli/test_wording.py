@@ -19,7 +19,7 @@ from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.tagging import dump
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.prompt.advice import Assessment, render_block
+from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.events import PromptRendered
 from watchkeeper.runtime.compaction_events import ContextCompacted
 from watchkeeper.runtime.events import (
@@ -112,7 +112,7 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
             ObserversRan(
                 9,
                 (
-                    SourceRan("Stall", "advised", Assessment("Stall", "You repeat yourself.", severity="warning")),
+                    SourceRan("Stall", "advised", Assessment("Stall", "Stop it.", severity="warning")),
                     SourceRan("Mine", "failed", error="ValueError: x"),
                     SourceRan("Pace", "silent"),
                 ),
@@ -121,12 +121,16 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
             (
                 "◆",
                 "observed",
-                "Stall [warning]: You repeat yourself.; Mine failed: ValueError: x; Pace silent: nothing more to say",
+                "Stall [warning]: Stop it.; Mine failed: ValueError: x; Pace silent: nothing more to say → held back",
             ),
         ),
         (
-            NoticeAppended(render_block([Assessment("Stall", "You repeat yourself.", severity="warning")], 9), AT),
-            ("→", "told the agent", "what was observed: Stall [warning]"),
+            ObserversRan(9, (SourceRan("Stall", "advised", Assessment("Stall", "Stop.")),), AT, ("Stall",), "...", 10),
+            ("◆", "observed", "Stall [info]: Stop. → told the agent"),
+        ),
+        (
+            ObserversRan(9, (), AT, ("Stall", "Pace"), "...", 10),
+            ("◆", "observed", "nothing new → told the agent what Stall and Pace said"),
         ),
         (
             AdviceAcknowledged("Stall", "dismiss", 1, 9, "It polls."),

@@ -13,7 +13,7 @@ from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import AdviceAcknowledged, AdviceDelivered
+from watchkeeper.runtime.events import AdviceAcknowledged, ObserversRan
 from watchkeeper.tools.invoked import ToolInvoked
 from watchkeeper.tools.tool import tool
 
@@ -45,13 +45,13 @@ async def test_an_answer_is_recorded_and_holds_back_all_but_warnings() -> None:
     result = await play(template(), script, Limits(deadline=None, max_total_tokens=None, max_tool_calls=20))
     (recorded,) = events(result, AdviceAcknowledged)
     assert recorded == AdviceAcknowledged("Resources", "acknowledge", 3, 2, "I know")
-    assert [each.call_index for each in events(result, AdviceDelivered)] == [1, 6, 7, 8, 9, 10]
+    assert [each.call_index for each in events(result, ObserversRan) if each.told] == [1, 6, 7, 8, 9, 10]
 
 
 async def test_warnings_come_while_the_source_is_to_be_quiet() -> None:
     script = [Call("look"), answer(for_calls=50), *[Call("look", {"a": a}) for a in range(8)], Say(Report(1))]
     result = await play(template(), script, Limits(deadline=None, max_total_tokens=None, max_tool_calls=10))
-    assert [each.call_index for each in events(result, AdviceDelivered)] == [1, 9, 10]
+    assert [each.call_index for each in events(result, ObserversRan) if each.told] == [1, 9, 10]
 
 
 @pytest.mark.parametrize("source", ["Resources [info]", "Resources [warning]"])

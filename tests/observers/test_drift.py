@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import TracedCall, ask
+from tests.corpus.corpus import TracedCall, ask, event_of
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.drift import DriftDetector, belongs, folder_of, home_of, is_placed, surroundings, words_of
 from watchkeeper.prompt.observer_context import ObserverContext
@@ -207,7 +207,10 @@ def test_it_is_asked_when_there_are_calls_enough() -> None:
     session, trajectory = Session(), Trajectory()
     context = ObserverContext(session, trajectory=trajectory)
     assert not DRIFT.should_run(session, context=context)
-    trajectory.count = 10
+    for number, call in enumerate([*at("a/b.py") * 9, TracedCall("look", {}, "ok")], 1):
+        trajectory.add(event_of(call, number))
+    assert not DRIFT.should_run(session, context=context)
+    trajectory.add(event_of(at("a/b.py")[0], 11))
     assert DRIFT.should_run(session, context=context)
 
 

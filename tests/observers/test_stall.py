@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import TracedCall, ask
+from tests.corpus.corpus import TracedCall, ask, event_of
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.stall import LONGEST, MEMORY, StallDetector, same_but_for_times
 from watchkeeper.prompt.advice import Assessment
@@ -210,13 +210,38 @@ def test_whatever_it_says_can_be_read(picked: list[tuple[str, bool]]) -> None:
         assert said.severity in ("caution", "warning")
 
 
-def test_it_is_asked_when_there_are_calls_enough() -> None:
+def test_it_looks_only_when_the_newest_call_was_made_before() -> None:
     session, trajectory = Session(), Trajectory()
     context = ObserverContext(session, trajectory=trajectory)
     assert not STALL.should_run(session, context=context)
     assert STALL.observe(session, context=context) is None
-    trajectory.count = 4
-    assert STALL.should_run(session, context=context)
+    asked: list[bool] = []
+    for number, call in enumerate([ok("a"), ok("b"), ok("a"), *(ok("c", n=n) for n in range(MEMORY)), ok("b")], 1):
+        trajectory.add(event_of(call, number))
+        asked.append(STALL.should_run(session, context=context))
+    assert asked == [False, False, True, *[False] * MEMORY, False]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy"), st.booleans()), max_size=60),
+    st.builds(
+        StallDetector,
+        repeats=st.integers(2, 6),
+        rounds=st.integers(2, 4),
+        fruitless=st.integers(2, 30),
+        window=st.integers(4, 30),
+        novelty=st.sampled_from([0.05, 0.1, 0.5]),
+    ),
+)
+def test_it_is_asked_whenever_it_has_something_to_say(
+    picked: list[tuple[str, str, bool]], stall: StallDetector
+) -> None:
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory)
+    for number, (name, result, success) in enumerate(picked, 1):
+        session.dispatch(event := event_of(TracedCall(name, {}, result, success=success), number))
+        trajectory.add(event)
+        assert stall.observe(session, context=context) is None or stall.should_run(session, context=context)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ import pytest
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.prompt.advice import (
     EVIDENCE_CHARS,
-    SEVERITIES,
     Assessment,
     Feedback,
     Observation,
     render_block,
-    worse,
 )
 
 RESOURCES = Assessment(
@@ -120,11 +118,3 @@ def test_it_is_stamped_with_its_source_the_call_and_the_time() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     made = Feedback("whoever", "x", severity="warning").stamped("Judge", 7, at)
     assert made == Feedback("Judge", "x", severity="warning", timestamp=at, call_index=7)
-
-
-def test_severities_are_ordered() -> None:
-    assert [worse(one, other) for one in SEVERITIES for other in SEVERITIES] == [
-        *("info", "caution", "warning"),
-        *("caution", "caution", "warning"),
-        *("warning", "warning", "warning"),
-    ]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory, digest, error_kind, paths_in
+from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, Trajectory, digest, error_kind, paths_in
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
@@ -98,6 +98,34 @@ def test_only_the_newest_are_kept() -> None:
     assert [call.index for call in trajectory.recent(10**6)] == list(range(51, KEPT_CALLS + 51))
     assert not trajectory.recent(0)
     assert not trajectory.recent(-1)
+
+
+def test_it_knows_how_long_ago_the_newest_call_was_made_before() -> None:
+    trajectory = Trajectory()
+    seen: list[int] = []
+    for name in "abaab":
+        trajectory.add(invoked(name))
+        seen.append(trajectory.repeats_after)
+    assert seen == [0, 0, 2, 1, 3]
+    for number in range(3 * KEPT_CALLS):
+        trajectory.add(invoked("c", {"n": number}))
+    trajectory.add(invoked("b"))
+    assert trajectory.repeats_after == 0
+    trajectory.begin([invoked("b")])
+    assert (trajectory.repeats_after, trajectory.with_paths) == (0, 0)
+    trajectory.begin([invoked("b", {"path": "x"}), invoked("b", {"path": "x"})])
+    assert (trajectory.repeats_after, trajectory.with_paths) == (1, 2)
+
+
+def test_it_knows_the_paths_of_the_first_calls_wherever_it_begins() -> None:
+    calls = [invoked(params={"path": f"a/{number}"}) for number in range(KEPT_CALLS + 50)]
+    expected = [(f"a/{number}",) for number in range(FIRST_CALLS)]
+    for length in (0, 5, FIRST_CALLS, KEPT_CALLS + 3, KEPT_CALLS + 50):
+        whole, grown = Trajectory(), Trajectory()
+        whole.begin(calls[:length])
+        for call in calls[:length]:
+            grown.add(call)
+        assert whole.first_paths == grown.first_paths == expected[:length]
 
 
 def test_it_can_begin_anew_with_what_a_slice_holds() -> None:

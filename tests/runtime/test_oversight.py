@@ -29,10 +29,8 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
-    AdviceDelivered,
     EscalationTaken,
     ModelSwitched,
-    NoticeAppended,
     ObserversRan,
 )
 from watchkeeper.session.session import Session
@@ -119,9 +117,14 @@ def asked_at(result: Any) -> list[int]:
     return [ran.call_index for ran in events(result, ObserversRan)]
 
 
+def delivered(result: Any) -> list[ObserversRan]:
+    """Return the looks after which the agent was told something."""
+    return [ran for ran in events(result, ObserversRan) if ran.told]
+
+
 def told(result: Any) -> list[str]:
     """Return what was appended for the agent."""
-    return [notice.text for notice in events(result, NoticeAppended)]
+    return [ran.text for ran in delivered(result)]
 
 
 # --- triggers ---------------------------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ async def test_advice_is_appended_after_the_results_and_before_the_next_model_ca
     assert "### Watcher [info]\n\nseen 1" in seen[1][-1].text
     # Earlier messages are never touched.
     assert seen[2][: len(seen[1])] == seen[1]
-    assert [(each.sources, each.call_index, each.turn) for each in events(result, AdviceDelivered)] == [
+    assert [(each.told, each.call_index, each.turn) for each in delivered(result)] == [
         (("Watcher",), 1, 2),
         (("Watcher",), 2, 3),
     ]
@@ -481,7 +484,7 @@ async def test_warnings_about_hard_limits_cannot_be_quieted() -> None:
 
     template = watched(Limited(about), tools=(look, answer_advice))
     result = await play(template, [*looks(1)[:1], answered(for_calls=50), *looks(3)])
-    assert [delivered.call_index for delivered in events(result, AdviceDelivered)] == [1, 4, 5]
+    assert [each.call_index for each in delivered(result)] == [1, 4, 5]
 
 
 async def test_nobody_can_be_answered_who_said_nothing() -> None:

@@ -26,9 +26,7 @@ from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.prompt.trajectory import digest
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
-    AdviceDelivered,
     EscalationTaken,
-    NoticeAppended,
     ObserversRan,
     SourceRan,
 )
@@ -83,6 +81,11 @@ def looks(count: int) -> list[Any]:
     return [*(Call("look", {"a": number}) for number in range(count)), Say(Report(count))]
 
 
+def delivered(result: Any) -> list[ObserversRan]:
+    """Return the looks after which the agent was told something."""
+    return [ran for ran in events(result, ObserversRan) if ran.told]
+
+
 def outcomes(result: Any) -> list[list[tuple[str, str]]]:
     """Return what came of each round."""
     return [[(ran.source, ran.outcome) for ran in each.runs] for each in events(result, ObserversRan)]
@@ -101,7 +104,7 @@ def outcomes(result: Any) -> list[list[tuple[str, str]]]:
 )
 async def test_megabytes_are_shortened_with_a_note(said: Callable[[], Assessment]) -> None:
     result = await play(watched(Watcher(lambda context: said())), looks(1))
-    (notice,) = events(result, NoticeAppended)
+    (notice,) = delivered(result)
     assert len(notice.text) < 7_000 * MOST_ITEMS
     assert "more characters]" in notice.text
     assert result.output == Report(1)
@@ -197,7 +200,7 @@ async def test_one_that_resets_the_session_is_survived() -> None:
 
     result = await play(watched(Watcher(reset)), looks(3))
     assert result.output == Report(3)
-    assert len(events(result, AdviceDelivered)) == 3
+    assert len(delivered(result)) == 3
 
 
 async def test_one_that_makes_up_tool_calls_does_not_keep_the_engine_busy() -> None:
@@ -371,7 +374,7 @@ async def test_a_reducer_of_the_users_that_fails_costs_no_advice() -> None:
 
     session[Count].register(ObserversRan, fails)
     result = await play(watched(Watcher(lambda context: Assessment("x", "y"))), looks(2), session=session)
-    assert len(events(result, AdviceDelivered)) == 2
+    assert len(delivered(result)) == 2
     assert result.output == Report(2)
 
 
@@ -454,7 +457,7 @@ async def test_what_was_not_delivered_is_told_by_the_next_run_unless_it_is_too_o
     template = watched(ObserverConfig(Watcher(lambda context: None), seldom, max_age_calls=2))
     many = Calls(tuple(Call("look", {"a": number}) for number in range(calls)))
     result = await play(template, [many, *looks(2)], session=session)
-    assert [notice.text.rpartition("\n")[2] for notice in events(result, NoticeAppended)] == told
+    assert [notice.text.rpartition("\n")[2] for notice in delivered(result)] == told
 
 
 async def test_what_was_answered_before_it_was_delivered_is_not_told() -> None:
@@ -462,7 +465,7 @@ async def test_what_was_answered_before_it_was_delivered_is_not_told() -> None:
     unheard(session)
     session.dispatch(AdviceAcknowledged("Watcher", "dismiss", 5, 1))
     result = await play(watched(Watcher(lambda context: None)), looks(8), session=session)
-    assert not events(result, NoticeAppended)
+    assert not delivered(result)
 
 
 async def test_a_later_run_of_the_session_has_limits_and_observers_of_its_own() -> None:

@@ -31,16 +31,16 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
-    AdviceDelivered,
     EscalationTaken,
     NoticeAppended,
     ObserversRan,
 )
+from watchkeeper.runtime.replay import transcript_of
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.tool import tool
 
 ALWAYS = ObserverTrigger(on_every_call=True)
-OVERSIGHT = (AdviceAcknowledged, AdviceDelivered, EscalationTaken, ObserversRan)
+OVERSIGHT = (AdviceAcknowledged, EscalationTaken, ObserversRan)
 
 
 @tool
@@ -225,8 +225,11 @@ async def test_the_conversation_of_a_later_run_has_the_advice_in_it() -> None:
         return Say(Report(2))
 
     await play(searcher(every(1)), ScriptedModel(answer), session=first.session)
-    (notice,) = events(first, NoticeAppended)
+    (notice,) = events(first, ObserversRan)
     assert seen.count(notice.text) == 1
+    assert notice.told == ("Resources",)
+    assert not events(first, NoticeAppended)  # the block is on the log once
+    assert [message.text for message in transcript_of(first.session.log)].count(notice.text) == 1
 
 
 async def test_a_run_without_observers_has_nothing_of_oversight_on_its_log() -> None:

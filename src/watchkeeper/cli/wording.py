@@ -27,16 +27,12 @@ UNSEEN: Final = frozenset(
         "prompt_deadline_assigned",
         "prompt_executed",
         "run_ended",
-        "advice_delivered",
     }
 )
 """What the head and the end of a report, or the lines around it, say already."""
 
 HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
 """Tags of the standard library's types, which hold one thing."""
-
-ADVICE: Final = "## Trajectory Assessment"
-"""How the block begins in which advice is told to the agent; the line of the observers has its words."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
@@ -139,10 +135,6 @@ def _model_failed(body: Body) -> Line:
 
 
 def _notice_appended(body: Body) -> Line:
-    text = str(body["text"])
-    if text.startswith(ADVICE):
-        headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
-        return Line("→", "yellow", "told the agent", one_line(f"what was observed: {', '.join(headings)}", 2 * CUT))
     return Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT))
 
 
@@ -152,7 +144,14 @@ def _observers_ran(body: Body) -> Line:
     broken = any(ran["outcome"] in ("failed", "overran") for ran in runs)
     gravest = max(severities, key=SEVERITIES.index, default="info")
     style = "red" if broken else {"info": "dim", "caution": "yellow", "warning": "red"}[gravest]
-    return Line("◆", style, "observed", "; ".join(_ran(ran) for ran in runs))
+    told = [str(source) for source in body["told"]]
+    spoke = [str(ran["source"]) for ran in runs if ran.get("advice")]
+    said = "; ".join(_ran(ran) for ran in runs) or "nothing new"
+    if told:
+        said += " → told the agent" if told == spoke else f" → told the agent what {' and '.join(told)} said"
+    elif spoke:
+        said += " → held back"
+    return Line("◆", style, "observed", said)
 
 
 def _ran(ran: Body) -> str:

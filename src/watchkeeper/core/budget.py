@@ -8,10 +8,14 @@ at one moment: what a tool, an observer or a person is shown; nothing is enforce
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import BudgetExceededError
@@ -70,8 +74,7 @@ class Budget:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStatus:
+class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     """What may be spent and what was spent, at one moment (seed: trajectory-observers, `Budget`).
 
     A ceiling of None is no ceiling; then what remains is None too. What remains is never negative.
@@ -102,8 +105,8 @@ class BudgetStatus:
     max_steps: int | None = None
     steps_used: int = 0
 
-    @property
-    def shares(self) -> dict[str, float]:
+    @cached_property
+    def shares(self) -> Mapping[str, float]:
         """What share of each limit is used, from 0 on, by the limit's name in `Limits`."""
         used: dict[str, float] = {}
         if self.remaining_seconds is not None:

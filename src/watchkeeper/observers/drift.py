@@ -19,7 +19,7 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest, paths_in
+from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, CallDigest
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
@@ -38,8 +38,6 @@ SAYS_NOTHING: Final = frozenset(
 """Words that stand in the name of half of all paths, or in half of all tasks."""
 
 SHORTEST_WORD: Final = 3
-FIRST_CALLS: Final = 20
-"""Among so many of the first calls those with paths are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +74,20 @@ class DriftDetector:
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether there are calls enough to judge."""
-        return context.trajectory.count >= self.window
+        return context.trajectory.with_paths >= self.window
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Compare where the newest calls went with where the task is."""
-        placed = [call for call in context.trajectory.recent(4 * self.window) if call.paths]
-        if len(placed) < self.window:
-            return None
-        calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
         given = tuple(self.paths)
-        home = home_of(given, context.task, () if given else self._early(calls))
-        strayed = self._strayed(placed, home) if home.folders else ()
+        home = home_of(given, context.task, () if given else self._early(context.trajectory.first_paths))
+        strayed = self._strayed(context.trajectory.recent(4 * self.window), home) if home.folders else ()
         if not strayed:
             return None
         severity: Severity = "warning" if len(strayed) == self.window else "caution"
         where = ", ".join(shorten(folder) for folder, _ in Counter(folders_of(strayed)).most_common(3))
         task = ", ".join(shorten("/".join(folder)) for folder in sorted(home.folders)[:3])
         said = f"{len(strayed)} of the last {self.window} calls with paths worked outside it, mostly in {where}"
+        calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
         evidence = cite(calls, [call.index for call in strayed])
         return Assessment(
             self.name,
@@ -102,12 +97,12 @@ class DriftDetector:
             severity,
         )
 
-    def _strayed(self, placed: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
+    def _strayed(self, recent: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
         """Return those of the newest calls with paths that lie outside; nothing if they are too few."""
         strayed: list[CallDigest] = []
         inside, most_inside = 0, int(self.window * (1 - self.outside) + 1e-9)
-        for call in reversed(placed):
-            where = is_inside(call.paths, home)
+        for call in reversed(recent):
+            where = is_inside(call.paths, home) if call.paths else None
             if where is None:
                 continue
             if where:
@@ -120,14 +115,14 @@ class DriftDetector:
                 return strayed[::-1]
         return ()
 
-    def _early(self, calls: Sequence[ToolInvoked]) -> tuple[str, ...]:
+    def _early(self, first: Sequence[Sequence[str]]) -> tuple[str, ...]:
         """Return the paths of the first calls that have any."""
         found: list[str] = []
         having = 0
-        for call in calls[:FIRST_CALLS]:
-            paths = [path for path in paths_in(call.params) if is_placed(path)]
-            found += paths
-            having += bool(paths)
+        for paths in first:
+            placed = [path for path in paths if is_placed(path)]
+            found += placed
+            having += bool(placed)
             if having == self.first:
                 break
         return tuple(found)

@@ -7,6 +7,7 @@ nothing can quiet them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,14 +60,16 @@ class PaceEstimator:
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether there is enough to judge."""
-        return context.budget.tool_calls_used >= self.least_calls and context.budget.elapsed_seconds > 0
+        budget = context.budget
+        if budget.tool_calls_used < self.least_calls or budget.elapsed_seconds <= 0:
+            return False
+        return self.least_used <= _first(budget.shares)[1] < 1
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Project every limit; speak of the one that comes first."""
         budget = context.budget
-        shares = {name: used for name, used in budget.shares.items() if name in WORDS}
-        first = max(shares, key=lambda name: shares[name], default="")  # most used is first used up
-        share, elapsed, calls = shares.get(first, 0.0), budget.elapsed_seconds, budget.tool_calls_used
+        first, share = _first(budget.shares)
+        elapsed, calls = budget.elapsed_seconds, budget.tool_calls_used
         if not self.least_used <= share < 1:
             return None
         lasts = elapsed * (1 - share) / share
@@ -83,6 +86,16 @@ class PaceEstimator:
         evidence = f"{first}: {share:.0%} used in {_about(elapsed)}, {calls} tool calls"
         suggestions = () if severity == "info" else (SUGGESTION,)
         return Assessment(self.name, f"{said}.", (Observation("pace", evidence),), suggestions, severity)
+
+
+def _first(shares: Mapping[str, float]) -> tuple[str, float]:
+    """Return the limit that is used up first at the present rate, which is the one most used, and its share."""
+    first, most = "", 0.0
+    for name in WORDS:
+        share = shares.get(name, 0.0)
+        if share > most:
+            first, most = name, share
+    return first, most
 
 
 def _about(seconds: float) -> str:

@@ -6,7 +6,6 @@ worded alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -16,7 +15,7 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import format_money
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.evidence import check_share
-from watchkeeper.prompt.advice import Assessment, Severity, worse
+from watchkeeper.prompt.advice import Assessment, Severity
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.session.session import Session
 
@@ -62,37 +61,39 @@ class ResourceObserver:
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
         """Say what is left of every limit that there is."""
-        severity: Severity = "info"
-        statements: list[str] = []
-        for statement, left in statements_of(context.budget):
-            statements.append(statement)
-            severity = worse(severity, self._severity(left))
-        summary = " ".join(statements) or "No resource constraints configured."
+        said = statements_of(context.budget)
+        severity = self._severity(min([left for _, left in said], default=1.0))
+        summary = " ".join([statement for statement, _ in said]) or "No resource constraints configured."
         return Assessment(self.name, summary, suggestions=SUGGESTIONS[severity], severity=severity)
 
     def _severity(self, left: float) -> Severity:
+        """Grade the share that is left of the limit of which least is left."""
         if left <= self.warning_threshold:
             return "warning"
         return "caution" if left <= self.caution_threshold else "info"
 
 
-def statements_of(budget: BudgetStatus) -> Iterator[tuple[str, float]]:
-    """Yield, for every limit that there is, a sentence and the share that is left of it."""
+def statements_of(budget: BudgetStatus) -> list[tuple[str, float]]:
+    """Return, for every limit that there is, a sentence and the share that is left of it."""
+    said: list[tuple[str, float]] = []
     seconds = budget.remaining_seconds
     if seconds is not None:
-        whole = budget.elapsed_seconds + seconds
-        if seconds <= 0:
-            yield "You have reached the time deadline.", 0.0
-        else:
-            yield f"You have {format_remaining(seconds)} remaining before the deadline.", seconds / whole
+        said.append(_timed(budget.elapsed_seconds, seconds))
     if budget.max_tokens is not None:
-        yield _counted(budget.tokens_used, budget.max_tokens, "token")
+        said.append(_counted(budget.tokens_used, budget.max_tokens))
     if budget.max_cost_usd is not None and budget.cost_usd is not None:
-        yield _spent(budget.cost_usd, budget.max_cost_usd)
+        said.append(_spent(budget.cost_usd, budget.max_cost_usd))
     if budget.max_tool_calls is not None:
-        yield _calls(budget.tool_calls_used, budget.max_tool_calls, "tool call")
+        said.append(_made(budget.tool_calls_used, budget.max_tool_calls))
     if budget.max_steps is not None:
-        yield _calls(budget.steps_used, budget.max_steps, "step")
+        said.append(_taken(budget.steps_used, budget.max_steps))
+    return said
+
+
+def _timed(elapsed: float, left: float) -> tuple[str, float]:
+    if left <= 0:
+        return "You have reached the time deadline.", 0.0
+    return f"You have {format_remaining(left)} remaining before the deadline.", left / (elapsed + left)
 
 
 def _spent(used: Decimal, most: Decimal) -> tuple[str, float]:
@@ -104,21 +105,26 @@ def _spent(used: Decimal, most: Decimal) -> tuple[str, float]:
     return f"{said} {format_money(left)} remaining.", left / ceiling
 
 
-def _counted(used: int, most: int, unit: str) -> tuple[str, float]:
+def _counted(used: int, most: int) -> tuple[str, float]:
     left = most - used
     if left <= 0:
-        return f"You have exhausted your {unit} budget.", 0.0
-    said = f"You have used {used:,} of {most:,} {unit}s ({used / most:.0%} of budget). {left:,} {unit}s remaining."
+        return "You have exhausted your token budget.", 0.0
+    said = f"You have used {used:,} of {most:,} tokens ({used / most:.0%} of budget). {left:,} tokens remaining."
     return said, left / most
 
 
-def _calls(used: int, most: int, unit: str) -> tuple[str, float]:
+def _made(used: int, most: int) -> tuple[str, float]:
     left = most - used
     if left <= 0:
-        return f"You have exhausted your {unit} budget.", 0.0
-    short = "calls" if unit == "tool call" else f"{unit}s"
-    made = "made" if unit == "tool call" else "taken"
-    return f"You have {made} {used} of {most} allowed {unit}s. {left} {short} remaining.", left / most
+        return "You have exhausted your tool call budget.", 0.0
+    return f"You have made {used} of {most} allowed tool calls. {left} calls remaining.", left / most
+
+
+def _taken(used: int, most: int) -> tuple[str, float]:
+    left = most - used
+    if left <= 0:
+        return "You have exhausted your step budget.", 0.0
+    return f"You have taken {used} of {most} allowed steps. {left} steps remaining.", left / most
 
 
 def format_remaining(seconds: float) -> str:

@@ -81,8 +81,11 @@ class StallDetector:
         check_name("StallDetector", self.name)
 
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether there are calls enough to judge."""
-        return context.trajectory.count >= min(self.repeats, 2 * self.rounds, self.fruitless, self.window)
+        """Whether the newest call was made before: where it was not, no pattern ends with it."""
+        trajectory = context.trajectory
+        if self.novelty * self.window > 1:  # one new call among them may be too few
+            return trajectory.count >= min(self.repeats, 2 * self.rounds, self.fruitless, self.window)
+        return 0 < trajectory.repeats_after <= max(MEMORY, 3 * self.fruitless)
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Look for the patterns, the plainest first; nothing is said if there is none."""

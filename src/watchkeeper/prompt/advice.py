@@ -32,11 +32,6 @@ MAX_AGE_CALLS: Final = 20
 """After so many more tool calls, advice says nothing about the present any more."""
 
 
-def worse(one: Severity, other: Severity) -> Severity:
-    """Return the graver of two severities."""
-    return one if SEVERITIES.index(one) >= SEVERITIES.index(other) else other
-
-
 @event("observation")
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -112,7 +107,7 @@ class Advice:
 
     def _check(self) -> None:
         """Refuse what nobody could render, order or store."""
-        put, source = object.__setattr__, self.source
+        source = self.source
         if not _bounded(source, "the name of advice").strip():
             raise ObserverError(f"{type(self).__name__} without a name: say whose it is")
         summary = _bounded(self.summary, "the summary of advice")
@@ -122,10 +117,14 @@ class Advice:
             raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {', '.join(SEVERITIES)}")
         if self.timestamp is not None and self.timestamp.tzinfo is None:
             raise ObserverError(f"timestamp={self.timestamp!r} of {source!r} has no time zone; give an aware one")
-        put(self, "summary", summary)
-        put(self, "observations", _items(self.observations, Observation, "observations"))
-        suggestions = _items(self.suggestions, str, "suggestions")
-        put(self, "suggestions", tuple([_bounded(text, "a suggestion") for text in suggestions]))
+        put = object.__setattr__
+        if summary is not self.summary:
+            put(self, "summary", summary)
+        if self.observations != ():
+            put(self, "observations", _items(self.observations, Observation, "observations"))
+        if self.suggestions != ():
+            suggestions = _items(self.suggestions, str, "suggestions")
+            put(self, "suggestions", tuple([_bounded(text, "a suggestion") for text in suggestions]))
 
 
 @event("assessment")

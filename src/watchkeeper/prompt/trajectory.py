@@ -18,6 +18,7 @@ import msgspec
 from watchkeeper.tools.invoked import ToolInvoked, error_message, is_success
 
 KEPT_CALLS: Final = 200
+FIRST_CALLS: Final = 20
 ERROR_CHARS: Final = 160
 NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\d+")
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/\\]\S+")
@@ -115,21 +116,31 @@ class Trajectory:
     Attributes:
         count: Calls so far.
         errors_in_a_row: Failures since the last success.
+        repeats_after: How many calls ago the newest call was made before, with the same arguments; 0 if it was not,
+            as far as the kept calls tell.
+        with_paths: How many of the calls taken in have paths among their arguments.
+        first_paths: The paths of each of the session's first calls, `FIRST_CALLS` at most.
     """
 
-    __slots__ = ("_calls", "count", "errors_in_a_row")
+    __slots__ = ("_calls", "_made_at", "count", "errors_in_a_row", "first_paths", "repeats_after", "with_paths")
 
     def __init__(self) -> None:
         """Start before the first call."""
         self._calls: list[CallDigest] = []
+        self._made_at: dict[int, int] = {}
         self.count = 0
         self.errors_in_a_row = 0
+        self.repeats_after = 0
+        self.with_paths = 0
+        self.first_paths: list[tuple[str, ...]] = []
 
     def begin(self, calls: Sequence[ToolInvoked]) -> int:
         """Start over with a session's slice; return how many calls were taken in, at most `KEPT_CALLS`."""
         self._calls.clear()
-        self.errors_in_a_row = 0
+        self._made_at.clear()
+        self.errors_in_a_row = self.repeats_after = self.with_paths = 0
         self.count = max(len(calls) - KEPT_CALLS, 0)
+        self.first_paths = [tuple(paths_in(call.params)) for call in calls[: min(self.count, FIRST_CALLS)]]
         taken = calls[self.count :]
         for invoked in taken:
             self.add(invoked)
@@ -140,9 +151,16 @@ class Trajectory:
         self.count += 1
         call = digest(invoked, self.count)
         self._calls.append(call)
+        before = self._made_at.get(call.action)
+        self._made_at[call.action] = self.count
         if len(self._calls) >= 2 * KEPT_CALLS:
             del self._calls[:KEPT_CALLS]
+            self._made_at = {kept.action: kept.index for kept in self._calls}
+        self.repeats_after = 0 if before is None else self.count - before
         self.errors_in_a_row = 0 if call.success else self.errors_in_a_row + 1
+        self.with_paths += bool(call.paths)
+        if self.count <= FIRST_CALLS:
+            self.first_paths.append(call.paths)
 
     def recent(self, count: int) -> Sequence[CallDigest]:
         """Return the newest calls, at most `KEPT_CALLS`, the oldest of them first."""

@@ -31,6 +31,8 @@ from watchkeeper.runtime.sources import Source
 ERROR_CHARS: Final = 500
 """Longer errors are cut."""
 
+IS_ASYNC: Final = attrgetter("is_async")
+
 
 class Round(NamedTuple):
     """One look of the sources that are due.
@@ -56,7 +58,7 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
     It returns early if the run is over meanwhile.
     """
     runs: list[SourceRan] = []
-    for is_async, group in groupby(due, attrgetter("is_async")):
+    for is_async, group in groupby(due, IS_ASYNC):
         sources = list(group)
         if is_async:
             for source in sources:
@@ -91,8 +93,7 @@ class Looks:
         self._sources = sources
         self._round = round_
         self._clock = clock
-        deadline = gate.work_deadline
-        self._over = float("inf") if deadline is None else deadline.instant(clock)
+        self._deadline = gate.work_deadline
         self._lock = threading.Lock()
         self._left = False
         self._place = 0
@@ -101,23 +102,25 @@ class Looks:
 
     def __call__(self) -> None:
         """Ask them, one after the other."""
+        round_, lock, clock = self._round, self._lock, self._clock
         for source in self._sources:
-            ran = look(source, self._round)
-            with self._lock:
+            ran = look(source, round_)
+            with lock:
                 if self._left:
                     return
                 if ran is not None:
-                    heard(ran, self._round)
+                    heard(ran, round_)
                     self.runs.append(ran)
                 self._place += 1
-                self._began = self._clock.monotonic()
+                self._began = clock.monotonic()
 
     def until(self) -> float:
         """Return the instant at which the one that is asked now has overrun, or the run is over."""
+        over = float("inf") if self._deadline is None else self._deadline.instant(self._clock)
         with self._lock:
             if self._place >= len(self._sources):
-                return self._over
-            return min(self._began + self._sources[self._place].limit_seconds, self._over)
+                return over
+            return min(self._began + self._sources[self._place].limit_seconds, over)
 
     def leave(self) -> list[Source]:
         """Stop waiting; return those that are still to be asked. The one that overran is recorded and skipped."""
@@ -132,7 +135,8 @@ class Looks:
 def look(source: Source, round_: Round) -> SourceRan | None:
     """Ask one sync source; return what came of it, or None if it had nothing to say."""
     try:
-        if not _as_bool(_should_run(source, round_)):
+        wanted = _should_run(source, round_)
+        if wanted is False or not (wanted is True or _as_bool(wanted)):
             return silent(source)
         return _ran(source, _speak(source, round_), round_)
     except (Exception, asyncio.CancelledError) as error:  # nobody can cancel a thread: it comes from the source

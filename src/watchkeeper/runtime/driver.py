@@ -153,8 +153,10 @@ class _Driver:
                 signal = Stopped(Stop("error", "gate", str(error)))
 
     def _step(self, signal: Signal) -> Command:
-        """Take one step of the machine, and record what it said to the model."""
+        """Take one step of the machine, and record what it said to the model; advice is on the log by then."""
         before, segment = len(self.transcript), self.transcript.segment
+        if isinstance(signal, Observed) and signal.text:
+            before += 1
         command = self.machine.handle(signal)
         if len(self.transcript) > before and self.transcript.segment == segment:
             for message in self.transcript.since(before):

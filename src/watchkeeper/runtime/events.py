@@ -131,7 +131,7 @@ class ModelSwitched:
 @event("notice_appended")
 @dataclass(frozen=True, slots=True)
 class NoticeAppended:
-    """The runtime said something to the model: a repair request, feedback, the landing notice."""
+    """The runtime said something to the model: a repair request, a checker's objection, the landing notice."""
 
     text: str
     created_at: datetime
@@ -293,35 +293,23 @@ class SourceRan:
 @event("observers_ran")
 @dataclass(frozen=True, slots=True)
 class ObserversRan:
-    """Observers looked after a tool call, and at least one had something to say or failed.
+    """Observers looked after a tool call: at least one spoke or failed, or the agent was told something.
 
     Attributes:
         call_index: Tool calls so far.
         runs: Those that spoke or failed, in the order in which they were asked.
         created_at: When.
+        told: Whose advice was appended to the conversation, in the order of the template.
+        text: What was appended: one block, as the agent is shown it; empty if nothing was.
+        turn: The model turn that reads it; 0 if nothing was appended.
     """
 
     call_index: int
     runs: tuple[SourceRan, ...]
     created_at: datetime
-
-
-@event("advice_delivered")
-@dataclass(frozen=True, slots=True)
-class AdviceDelivered:
-    """Advice was appended to the conversation.
-
-    Attributes:
-        sources: Whose.
-        call_index: Tool calls so far.
-        turn: The model turn that will read it.
-        created_at: When.
-    """
-
-    sources: tuple[str, ...]
-    call_index: int
-    turn: int
-    created_at: datetime
+    told: tuple[str, ...] = ()
+    text: str = ""
+    turn: int = 0
 
 
 @event("advice_acknowledged")

@@ -25,7 +25,7 @@ from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.asking import Round, ask_all
 from watchkeeper.runtime.bounded import RunOverError, within
 from watchkeeper.runtime.child import Children
-from watchkeeper.runtime.events import AdviceAcknowledged, AdviceDelivered, EscalationTaken, ObserversRan, SourceRan
+from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.run_adapter import RunAdapter
@@ -35,7 +35,7 @@ from watchkeeper.session.slices import Extend, SliceView
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.invoked import ToolInvoked
 
-OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, AdviceDelivered, EscalationTaken)
+OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
 """What the log has of one call, in this order."""
 
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
@@ -82,7 +82,6 @@ class Oversight:
             ToolInvoked: self._trajectory.add,
             AdviceAcknowledged: self._answered,
             ObserversRan: self._take_in,
-            AdviceDelivered: self._told,
             EscalationTaken: self._escalated,
         }
         self._position = 0
@@ -106,19 +105,17 @@ class Oversight:
         share = max(budget.shares.values(), default=0.0)
         now = home.clock.now()
         appeared, runs = await self._appeared(share) if self._awaited else ((), [])
-        due = [source for source in self._sources if source in appeared or self._is_due(source, share, now)]
+        due = [source for source in self._sources if self._is_due(source, share, now) or source in appeared]
         if due:
             runs += await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
-        if runs:
-            self._recorder.record(ObserversRan(call_index, tuple(runs), now))
-            self._follow_log()
-        text = self._deliver(call_index, turn, now)
+            self._follow_log()  # they may have written to the session
+        text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
     def _is_due(self, source: Source, share: float, now: datetime) -> bool:
         """Whether a condition of its trigger holds (seed: trajectory-observers, "_should_trigger")."""
         trigger, trajectory = source.trigger, self._trajectory
-        if source.off or source.is_quiet(trajectory.count):
+        if source.off or (trajectory.count <= source.quiet_until and source.is_quiet(trajectory.count)):
             return False
         if trigger.on_every_call:
             return True
@@ -177,16 +174,20 @@ class Oversight:
         )
         return Round(context, said, self._trajectory.count, now, share)
 
-    def _deliver(self, call_index: int, turn: int, now: datetime) -> str:
-        """Return the block that is appended now, and note on the log what is in it."""
-        told = [(source, advice) for source in self._sources if (advice := source.deliverable(call_index)) is not None]
-        if not told:
+    def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
+        """Return the block that is appended now, and note on the log who said what and what is in it."""
+        for ran in runs:
+            self._by_name[ran.source].follow(ran, call_index, now)
+        advices = [advice for source in self._sources if (advice := source.deliver(call_index)) is not None]
+        if not (runs or advices):
             return ""
-        for source, _ in told:
-            source.waiting = None
-        names = tuple(source.name for source, _ in told)
-        self._recorder.record(AdviceDelivered(names, call_index, turn, now))
-        return render_block([advice for _, advice in told], call_index)
+        if not advices:
+            self._record(ObserversRan(call_index, tuple(runs), now))
+            return ""
+        text = render_block(advices, call_index)
+        told = tuple([advice.source for advice in advices])
+        self._record(ObserversRan(call_index, tuple(runs), now, told, text, turn))
+        return text
 
     # --- consequences -------------------------------------------------------------------------------------------------
 
@@ -209,9 +210,7 @@ class Oversight:
                 )
             else:
                 detail = f"{said}: {await self._call(escalate, source)}"
-            self._recorder.record(
-                EscalationTaken(source.name, escalate.action, detail, call_index, self._home.clock.now())
-            )
+            self._record(EscalationTaken(source.name, escalate.action, detail, call_index, self._home.clock.now()))
         return stop
 
     async def _call(self, escalate: Escalation, source: Source) -> str:
@@ -234,20 +233,29 @@ class Oversight:
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    def _follow_log(self) -> int:
-        """Take in what is new on the log; return how many tool calls are."""
+    def _record(self, event: Any) -> None:
+        """Write what is taken in already."""
+        self._recorder.record(event)
+        self._follow_log(event)
+
+    def _follow_log(self, known: object = None) -> int:
+        """Take in what is new on the log, but for what is known already; return how many tool calls are."""
         log = self._home.session.log
-        calls = 0
+        calls, new = 0, len(log) - self._position
+        if new == (known is not None):
+            self._position += new
+            return calls
         for envelope in log[self._position :]:
             event: object = envelope.event
             kind: type[Any] = type(event)
             take = self._followed.get(kind)
             if take is not None:
-                take(event)
+                if event is not known:
+                    take(event)
                 calls += kind is ToolInvoked
             elif isinstance(event, REWRITING) and getattr(event, "slice_type", ToolInvoked) in KEPT:
                 return self._rebuild()
-        self._position = len(log)
+            self._position = envelope.seq
         return calls
 
     def _rebuild(self) -> int:
@@ -268,6 +276,8 @@ class Oversight:
         for each in ran.runs:
             for source in self._named(each.source):
                 source.follow(each, ran.call_index, ran.created_at)
+        for source in self._named(*ran.told):
+            source.waiting = None
 
     def _take_in_earlier(self, ran: ObserversRan) -> None:
         """Take in what an earlier run of the session left: limits begin anew with a run, and nobody is off any more."""
@@ -278,10 +288,6 @@ class Oversight:
     def _answered(self, answer: AdviceAcknowledged) -> None:
         for source in self._named(answer.source):
             source.answered(answer)
-
-    def _told(self, block: AdviceDelivered) -> None:
-        for source in self._named(*block.sources):
-            source.waiting = None
 
     def _escalated(self, taken: EscalationTaken) -> None:
         for source in self._named(taken.source):

@@ -9,7 +9,7 @@ from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.events import PromptRendered
 from watchkeeper.runtime.compaction_events import ContextCompacted, segment_of
-from watchkeeper.runtime.events import ModelReplied, NoticeAppended
+from watchkeeper.runtime.events import ModelReplied, NoticeAppended, ObserversRan
 from watchkeeper.session.log import Envelope
 from watchkeeper.tools.invoked import ToolInvoked
 
@@ -43,7 +43,7 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 if kept is not None:
                     transcript.append(kept)
                     results.update((call.call_id, unanswered(call)) for call in kept.tool_calls)
-            case NoticeAppended(text=text):
+            case NoticeAppended(text=text) | ObserversRan(text=text) if text:
                 flush()
                 transcript.append(UserMessage.of(text))
             case ContextCompacted(opening=opening, summary=summary, kept=kept):

@@ -127,16 +127,12 @@ class Source:
         if self.waiting is not None and not self._holds_back_nothing(self.waiting):
             self.waiting = None
 
-    def deliverable(self, call_index: int) -> Advice | None:
-        """Return what the agent is to be told now; what is too old, or not wanted, is dropped."""
-        advice = self.waiting
-        if advice is None:
+    def deliver(self, call_index: int) -> Advice | None:
+        """Return what the agent is told now, once; what is too old, or not wanted, is dropped."""
+        advice, self.waiting = self.waiting, None
+        if advice is None or advice.is_stale(call_index, self.config.max_age_calls):
             return None
-        quiet = call_index <= self.quiet_until and not self._holds_back_nothing(advice)
-        if quiet or advice.is_stale(call_index, self.config.max_age_calls):
-            self.waiting = None
-            return None
-        return advice
+        return None if call_index <= self.quiet_until and not self._holds_back_nothing(advice) else advice
 
     def _holds_back_nothing(self, advice: Advice) -> bool:
         return self.about_limits and advice.severity == "warning"
