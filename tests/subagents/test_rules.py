@@ -47,14 +47,18 @@ def test_texts_are_ascii(text: str) -> None:
     [
         ({"instructions": " \n "}, "instructions must not be empty; give 1 to 2,000 ASCII characters"),
         ({"instructions": "x" * 2_001}, "instructions may have 2,000 characters, and this has 2,001: 'xxx"),
-        ({"instructions": "Find Käse"}, "'ä' (character 7) is not; write it with ASCII characters"),
+        (
+            {"instructions": "“Käse”, Käse"},
+            "instructions must be plain ASCII, and holds '“' 'ä' '”'; write it with ASCII characters only",
+        ),
+        ({"instructions": "".join(map(chr, range(0x4E00, 0x4E20)))}, "and 22 more; write it with ASCII"),
         ({"expected_artifacts": ("a" * 161,)}, "each of expected_artifacts may have 160 characters, and this has 161"),
         ({"expected_artifacts": ("a", "")}, "each of expected_artifacts must not be empty"),
         ({"mode": "plan_step"}, 'plan_step_id is missing: in mode "plan_step" name the step'),
         ({"mode": "plan_step", "plan_step_id": "  "}, "plan_step_id is missing"),
         ({"mode": "plan_step", "plan_step_id": "7" * 161}, "plan_step_id may have 160 characters"),
     ],
-    ids=["empty", "long", "umlaut", "long artifact", "empty artifact", "no step", "blank step", "long step"],
+    ids=["empty", "long", "umlaut", "chinese", "long artifact", "empty artifact", "no step", "blank step", "long step"],
 )
 def test_a_refusal_says_what_is_wrong_and_what_to_write(fields: dict[str, object], words: str) -> None:
     with pytest.raises(ToolValidationError) as caught:

@@ -22,6 +22,9 @@ MAX_TASKS: Final = 20
 SHOWN: Final = 60
 """Characters of a bad value that a refusal repeats."""
 
+STRANGE: Final = 10
+"""Characters that are not ASCII of which a refusal tells, so that all can be replaced at once."""
+
 
 def checked(task: DispatchSubagent) -> DispatchSubagent:
     """Return the task with its texts trimmed and each artifact once.
@@ -98,9 +101,11 @@ def _text(given: str, what: str, most: int) -> str:
             f"{what} may have {most:,} characters, and this has {len(text):,}: {_shown(text)}; shorten it"
         )
     if not text.isascii():
-        place, strange = next((place, char) for place, char in enumerate(text) if not char.isascii())
+        strange = list(dict.fromkeys(char for char in text if not char.isascii()))
+        more = f" and {len(strange) - STRANGE} more" if len(strange) > STRANGE else ""
         raise ToolValidationError(
-            f"{what} must be plain ASCII; {strange!r} (character {place + 1}) is not; write it with ASCII characters"
+            f"{what} must be plain ASCII, and holds {' '.join(map(repr, strange[:STRANGE]))}{more}; write it with ASCII"
+            " characters only"
         )
     return text
 
