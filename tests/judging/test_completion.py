@@ -34,8 +34,8 @@ from watchkeeper.tools.tool import tool
 TASK = "Write the opening hours of Monday and Tuesday."
 PROMISE = "I will write them down."
 HOURS = "Monday 9 to 17, Tuesday 10 to 14."
-GOOD = CompletionVerdict(("Tuesday 10 to 14",), "", "Both days are there.", True)
-BAD = CompletionVerdict((), "the hours of Tuesday", "Only a promise.", False)
+GOOD = CompletionVerdict(("Tuesday 10 to 14",), "Both days are there.", True, "")
+BAD = CompletionVerdict((), "Only a promise.", False, "the hours of Tuesday")
 
 
 def template(checker: Any, *tools: Any, **details: Any) -> PromptTemplate[str]:
@@ -98,9 +98,9 @@ async def test_without_calls_and_files_there_are_no_sections_for_them() -> None:
         ([ProviderError("no such model", fault="auth")], "the judge failed (evaluation): no such model"),
         ([ValueError("a bug")], "the judge failed (evaluation)"),
         (["nonsense"] * 2, "the judge failed (output): The final answer does not fit"),
-        ([Say(CompletionVerdict((), "", "Fine.", True))], "unfounded: it calls the work complete and cites nothing"),
-        ([Say(CompletionVerdict(("Sunday off",), "", "Fine.", True))], "cites what it was not shown: 'Sunday off'"),
-        ([Say(CompletionVerdict(("Monday",), "Tuesday", "Fine.", True))], "that this is missing: Tuesday"),
+        ([Say(CompletionVerdict((), "Fine.", True, ""))], "unfounded: it calls the work complete and cites nothing"),
+        ([Say(CompletionVerdict(("Sunday off",), "Fine.", True, ""))], "cites what it was not shown: 'Sunday off'"),
+        ([Say(CompletionVerdict(("Monday",), "Fine.", True, "Tuesday"))], "that this is missing: Tuesday"),
     ],
     ids=["error", "bug", "nonsense", "no-evidence", "made-up-evidence", "contradiction"],
 )
@@ -239,15 +239,15 @@ SHOWN = {"tentative_output": HOURS, "recent_actions": "", "files": "", "task_des
 @pytest.mark.parametrize(
     ("verdict", "status", "explanation"),
     [
-        (CompletionVerdict(("monday  9 TO 17",), "none.", "Fine.", True), "complete", "Fine."),
-        (CompletionVerdict(("Monday ... Tuesday 10",), "", "Fine.", True), "complete", "Fine."),
-        (CompletionVerdict(("opening hours", "Monday 9"), "", "Fine.", True), "complete", "Fine."),
-        (CompletionVerdict(("opening hours",), "", "Fine.", True), "unverified", None),
-        (CompletionVerdict((">>>", ""), "", "Fine.", True), "unverified", None),
-        (CompletionVerdict(("day 9",), "", "Fine.", True), "unverified", None),
-        (CompletionVerdict(("opening hours",), "Friday", "No.", False), "incomplete", "No. Missing: Friday"),
-        (CompletionVerdict((), "", "", False), "incomplete", "something is missing"),
-        (CompletionVerdict(("Friday 8",), "", "No.", False), "unverified", None),
+        (CompletionVerdict(("monday  9 TO 17",), "Fine.", True, "none."), "complete", "Fine."),
+        (CompletionVerdict(("Monday ... Tuesday 10",), "Fine.", True, ""), "complete", "Fine."),
+        (CompletionVerdict(("opening hours", "Monday 9"), "Fine.", True, ""), "complete", "Fine."),
+        (CompletionVerdict(("opening hours",), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict((">>>", ""), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict(("day 9",), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict(("opening hours",), "No.", False, "Friday"), "incomplete", "No. Missing: Friday"),
+        (CompletionVerdict((), "", False, ""), "incomplete", "something is missing"),
+        (CompletionVerdict(("Friday 8",), "No.", False, ""), "unverified", None),
     ],
     ids=["loose", "ellipsis", "task-and-work", "task-only", "no-words", "half-a-word", "missing", "silent", "made-up"],
 )

@@ -1,0 +1,78 @@
+"""The bundled model as agent and as judge: an agent that stops early is sent back, and then finishes.
+
+Only that the agent stops early is staged: its first answer is a promise. Everything after it the model says, and the
+judge's words, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from watchkeeper import Limits, MarkdownSection, PromptTemplate, RunResult, run
+from watchkeeper.adapters.local import LocalModel
+from watchkeeper.core.messages import AssistantMessage
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.judging import LLMCompletionVerifier, NestedExecutionConfig
+from watchkeeper.runtime.child_events import ChildEnded
+from watchkeeper.runtime.events import CompletionChecked
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+PROMISE = "I will list the fruits for you in a moment."
+
+
+@dataclass
+class Hasty:
+    """A model that first only promises, and then is another model."""
+
+    rest: LocalModel
+    promised: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of itself what the other says."""
+        return getattr(self.rest, name)
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Promise once."""
+        if self.promised:
+            return await self.rest.turn(request)
+        self.promised = True
+        return ModelReply(AssistantMessage(PROMISE), TokenUsage(50, 10), "stop", self.rest.name)
+
+    async def close(self) -> None:
+        """Close the other."""
+        await self.rest.close()
+
+
+def verdicts(result: RunResult[str]) -> list[CompletionChecked]:
+    return [each.event for each in result.session.log if isinstance(each.event, CompletionChecked)]
+
+
+def test_an_agent_that_stops_early_is_sent_back_by_the_local_judge_and_then_finishes() -> None:
+    task = MarkdownSection("Task", "task", "List three fruits, one on each line. Answer with the list only.")
+    template = PromptTemplate[str](
+        ns="examples",
+        key="fruits",
+        sections=(task,),
+        task_completion_checker=LLMCompletionVerifier(),
+        nested_execution_config=NestedExecutionConfig(max_nested_duration="4m"),
+    )
+    model: Any = Hasty(LocalModel())
+    result = run(template, model=model, limits=Limits(deadline="10m", max_total_tokens=50_000), store=None)
+
+    said = verdicts(result)
+    print(said, result.output, result.sentence())
+    judged = [each.event for each in result.session.log if isinstance(each.event, ChildEnded)]
+    assert said[0].verdict == "rejected", said
+    assert result.ok, result.sentence()
+    assert result.output is not None
+    assert result.output != PROMISE
+    assert len([line for line in result.output.splitlines() if line.strip()]) >= 3
+    assert (said[-1].verdict, result.completion) == ("verified", "verified"), said
+    assert [each.kind for each in judged] == ["verdict"] * len(said)
+    assert all(each.usage.model_calls >= 1 for each in judged)
+    assert result.cost == 0
