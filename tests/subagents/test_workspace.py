@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.subagents.workspace import HandedOver, Workspace
+from watchkeeper.subagents.workspace import ChildFiles, HandedOver, Workspace
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.host_filesystem import HostFilesystem
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
@@ -118,3 +120,54 @@ def test_without_files_nothing_is_there() -> None:
     assert child.overlay is None
     assert child.hand_over(["a"]) == HandedOver((), (), ("a",), {})
     child.discard()
+
+
+PATHS: tuple[str, ...] = ("a.md", "out/b.md", "c.md")
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "write", "hand over", "outside"]),
+        st.integers(0, 3),
+        st.sampled_from(PATHS),
+    ),
+    max_size=40,
+)
+
+
+@given(MOVES, st.sets(st.sampled_from(PATHS)))
+def test_no_change_of_anybody_is_ever_lost(moves: list[tuple[str, int, str]], declared: set[str]) -> None:
+    """Whatever stands in a file afterwards was written by one who had begun when the one before it was there."""
+    base = MemoryFilesystem()
+    workspace = Workspace(base)
+    children: dict[int, ChildFiles] = {}
+    began: dict[int, dict[str, int]] = {}
+    touched: dict[int, set[str]] = {}
+    version = dict.fromkeys(PATHS, 0)
+    content: dict[str, str] = {}
+    for step, (move, child, path) in enumerate(moves):
+        if move == "outside" and path in declared:
+            # What nobody declared is watched from the first look on; a program that writes there is not foreseen.
+            base.write_text(path, f"outside {step}")
+            content[path] = f"outside {step}"
+            version[path] += 1
+        elif move == "open" and child not in children:
+            children[child], began[child], touched[child] = workspace.open(declared), dict(version), set()
+        elif move == "write" and child in children:
+            overlay = children[child].overlay
+            assert overlay is not None
+            overlay.write_text(path, f"{child} {step}")
+            touched[child].add(path)
+        elif move == "hand over" and child in children:
+            overlay = children[child].overlay
+            assert overlay is not None
+            mine = {each: overlay.read_text(each) for each in touched[child]}
+            handed = children[child].hand_over(PATHS)
+            for each in PATHS:
+                if each in touched[child]:
+                    fresh = version[each] == began[child][each]
+                    assert (each in handed.kept) == fresh
+                    assert (each in handed.failed) != fresh
+                    if fresh:
+                        content[each] = mine[each]
+                        version[each] += 1
+            children.pop(child).discard()
+        assert {each: base.read_text(each) for each in PATHS if base.is_file(each)} == content

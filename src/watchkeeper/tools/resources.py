@@ -123,7 +123,8 @@ class Resources:
             overrides: What that run has besides, by type: instances, or a `ResourceBinding` that makes one.
         """
         own = dict(overrides or {})
-        bindings = [binding for binding in own.values() if isinstance(binding, ResourceBinding)]
+        given: Iterable[Any] = own.values()
+        bindings: list[ResourceBinding[Any]] = [each for each in given if isinstance(each, ResourceBinding)]
         owner: Resources | None = self
         known = {*own, *(binding.protocol for binding in bindings)}
         while owner is not None:
