@@ -6,6 +6,7 @@ judge's words, too.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from watchkeeper.runtime.events import CompletionChecked
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-PROMISE = "I will list the fruits for you in a moment."
+PROMISE = "I will name the fruits for you in a moment."
 
 
 @dataclass
@@ -53,7 +54,7 @@ def verdicts(result: RunResult[str]) -> list[CompletionChecked]:
 
 
 def test_an_agent_that_stops_early_is_sent_back_by_the_local_judge_and_then_finishes() -> None:
-    task = MarkdownSection("Task", "task", "List three fruits, one on each line. Answer with the list only.")
+    task = MarkdownSection("Task", "task", "Name three fruits.")
     template = PromptTemplate[str](
         ns="examples",
         key="fruits",
@@ -62,16 +63,18 @@ def test_an_agent_that_stops_early_is_sent_back_by_the_local_judge_and_then_fini
         nested_execution_config=NestedExecutionConfig(max_nested_duration="4m"),
     )
     model: Any = Hasty(LocalModel())
-    result = run(template, model=model, limits=Limits(deadline="10m", max_total_tokens=50_000), store=None)
+    try:
+        result = run(template, model=model, limits=Limits(deadline="10m", max_total_tokens=50_000), store=None)
+    finally:
+        asyncio.run(model.close())
 
     said = verdicts(result)
-    print(said, result.output, result.sentence())
     judged = [each.event for each in result.session.log if isinstance(each.event, ChildEnded)]
     assert said[0].verdict == "rejected", said
     assert result.ok, result.sentence()
     assert result.output is not None
     assert result.output != PROMISE
-    assert len([line for line in result.output.splitlines() if line.strip()]) >= 3
+    assert len(result.output.split()) >= 3
     assert (said[-1].verdict, result.completion) == ("verified", "verified"), said
     assert [each.kind for each in judged] == ["verdict"] * len(said)
     assert all(each.usage.model_calls >= 1 for each in judged)

@@ -114,7 +114,8 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
             return charge_failure(error, estimate, ticket.max_output_tokens, None)
         return Charge(response.usage, _nanos(response))
 
-    request = CallRequest(kind="llm", operation_name=label, estimate=estimate, model=f"{label}:{plan.model.name}")
+    whom = f"{label}:{plan.model.name}"
+    request = CallRequest(kind="llm", operation_name=label, estimate=estimate, model=whom, provider=label)
     outcome = await home.gate.acall(request, work, meter)
     if isinstance(outcome.error, ConfigurationError):
         raise outcome.error
@@ -135,7 +136,7 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
             created_at=home.clock.now(),
         )
     )
-    return Ending(End(output=response.output, text=response.text), 1, None, (f"{label}:{plan.model.name}",))
+    return Ending(End(output=response.output, text=response.text), 1, None, (whom,))
 
 
 async def _evaluated(

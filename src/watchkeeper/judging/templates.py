@@ -130,8 +130,8 @@ COMPLETION: Final = PromptTemplate[CompletionVerdict](
             title="Your job",
             key="job",
             template=(
-                f"Go through what the task asks for, thing by thing, and look for it in the work. {DATA} A promise to do"
-                " it, or a claim that it is done, is not the work."
+                f"Go through what the task asks for, thing by thing, and look for it in the work. {DATA} A promise to"
+                " do it, or a claim that it is done, is not the work."
             ),
         ),
     ),
