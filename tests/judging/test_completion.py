@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.judging.support import children
 from tests.runtime.support import Call, Say, ScriptedModel, events
 from watchkeeper.app.run import arun
 from watchkeeper.core.budget import Budget
@@ -19,7 +22,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import CompletionVerdict, LLMCompletionVerifier, NestedExecutionConfig
 from watchkeeper.judging.completion import judged
 from watchkeeper.judging.showing import cut, shown_files, unfounded
-from watchkeeper.prompt.completion import TaskCompletionContext
+from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -125,6 +128,27 @@ async def test_a_judge_that_is_too_slow_leaves_the_work_unverified_and_the_run_g
     assert (result.output, result.completion) == (HOURS, "unverified")
     assert result.completion_note.startswith("the judge reached a limit: ")
     assert result.duration.total_seconds() == 31
+
+
+async def test_an_abort_while_the_judge_thinks_ends_the_run_as_aborted() -> None:
+    gates: list[Any] = []
+
+    class Thinking(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> Any:
+            if gates:
+                gates[0].abort("somebody said stop")
+                await asyncio.Event().wait()
+            return await super().turn(request)
+
+    @dataclass(frozen=True, slots=True)
+    class Verifier(LLMCompletionVerifier):
+        async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            gates.append(children(context).family.home.gate)
+            return await LLMCompletionVerifier.check(self, context)
+
+    result, _ = await play(Thinking([HOURS]), Limits(), Verifier())
+    assert result.stop is not None
+    assert (result.stop.reason, result.completion, result.partial) == ("aborted", "unverified", HOURS)
 
 
 async def test_the_judge_still_speaks_after_the_works_ceilings_are_used_up() -> None:

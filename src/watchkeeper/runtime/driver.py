@@ -230,6 +230,8 @@ class _Driver:
             return self._not_checked(gate.stop or Stop("timeout", "gate", said, "deadline"))
         except StrayCancellationError as error:
             result = TaskCompletionResult.unverified(f"the checker failed: {error}")
+        if gate.stop is not None and gate.stop.reason == "aborted" and result.status == "unverified":
+            return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
         self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.home.clock.now()))
         return Checked(result.status, result.explanation)
 

@@ -11,7 +11,7 @@ import weakref
 from dataclasses import replace
 from typing import Final
 
-from watchkeeper.containment.call import CallRequest
+from watchkeeper.containment.call import CallRequest, Meter, Ticket
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import BudgetTracker
@@ -51,4 +51,17 @@ def draw(tracker: BudgetTracker, usage: Usage) -> None:
     with _lock:
         own = _gates.get(tracker)
     if own is not None:
-        own.call(CallRequest(kind="child"), lambda _: None, lambda *_: Charge(usage.tokens, usage.cost_nanos))
+        own.call(CallRequest(kind="child"), _done, _charging(usage))
+
+
+def _done(_: Ticket) -> None:
+    """Do nothing: it was done elsewhere."""
+
+
+def _charging(usage: Usage) -> Meter[None]:
+    charge = Charge(usage.tokens, usage.cost_nanos)
+
+    def meter(_: None, error: BaseException | None, ticket: Ticket) -> Charge:
+        return charge
+
+    return meter
