@@ -190,6 +190,7 @@ async def test_what_a_stopped_child_had_is_handed_over_in_short() -> None:
     assert "max_tool_calls" in done.said
     assert "So far: it is in the attic." in done.said
     assert "left out" in done.said
+    assert done.said.endswith("If that is enough, use it. Else change the task, or do the work yourself.")
     assert len(done.said.encode()) < 2048
     assert done.value is None
 

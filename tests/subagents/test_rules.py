@@ -114,6 +114,7 @@ def test_the_version_of_the_snapshot_is_checked() -> None:
     check_version(task(), snapshot)
     check_version(task(snapshot_version="1"), snapshot)
     check_version(task(snapshot_version=" 1 "), snapshot)
+    check_version(task(snapshot_version=" "), snapshot)
     with pytest.raises(ToolValidationError) as caught:
         check_version(task(snapshot_version="2"), snapshot)
     assert (

@@ -27,6 +27,9 @@ SUMMARY_BYTES: Final = 1_536
 NOTES_BYTES: Final = 512
 """The part of it that notes about files and verdict may take."""
 
+ADVICE: Final = "Change the task, or do the work yourself; do not send the same task again."
+USE_IT: Final = "If that is enough, use it. Else change the task, or do the work yourself."
+
 
 def collected(
     task: DispatchSubagent, result: RunResult[Any], snapshot: Snapshot, files: ChildFiles
@@ -59,17 +62,17 @@ def collected(
 
 
 def failure(name: str, result: RunResult[Any]) -> DispatchSubagentError:
-    """Return the error of a child that was stopped: why, by which limit, and what it had."""
+    """Return the error of a child that was stopped: why, by which limit, what it had, and what may be done about it."""
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
     limit = f" (limit: {stop.limit})" if stop is not None and stop.limit and stop.limit not in why else ""
     text = f"The subagent {name} was stopped before its work was done: {why}{limit}."
-    had = result.partial if result.partial is not None else result.text
-    said = display(had).strip()
-    if said:
-        text = shortened(text, SUMMARY_BYTES // 2)
-        text = f"{text} It handed over:\n{shortened(said, SUMMARY_BYTES - len(text.encode()) - 20)}"
-    return DispatchSubagentError(shortened(text, SUMMARY_BYTES))
+    said = display(result.text if result.partial is None else result.partial).strip()
+    if not said:
+        return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(ADVICE) - 1)} {ADVICE}")
+    text = f"{shortened(text, SUMMARY_BYTES // 2)} It handed over:"
+    room = SUMMARY_BYTES - len(text.encode()) - len(USE_IT) - 2
+    return DispatchSubagentError(f"{text}\n{shortened(said, room)}\n{USE_IT}")
 
 
 def broken(name: str, error: BaseException) -> DispatchSubagentError:

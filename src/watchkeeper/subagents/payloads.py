@@ -26,9 +26,10 @@ class DispatchSubagent:
         prompt_key: Key of the subagent's prompt: what stands after the last "/" of its name.
         instructions: Everything the subagent must know and do, in 1 to 2,000 plain ASCII characters; it sees nothing of
             this conversation.
-        expected_artifacts: Paths of the files it is to leave, at most 160 ASCII characters each; others are dropped.
-        plan_step_id: The step of the plan; required in mode "plan_step".
-        snapshot_version: Version of the session snapshot that the task relies on, if on one; usually left out.
+        expected_artifacts: Paths of files that it is to write and you need, at most 160 ASCII characters each; leave it
+            empty if its answer is enough.
+        plan_step_id: The step of the plan; required in mode "plan_step", else leave it out.
+        snapshot_version: Leave it out, unless you were told a version of session snapshots to insist on.
     """
 
     mode: SubagentMode

@@ -83,8 +83,8 @@ def check_version(task: DispatchSubagent, snapshot: Snapshot) -> None:
     Raises:
         ToolValidationError: Naming both.
     """
-    wanted = task.snapshot_version
-    if wanted is not None and wanted.strip() != str(snapshot.version):
+    wanted = (task.snapshot_version or "").strip()
+    if wanted and wanted != str(snapshot.version):
         raise ToolValidationError(
             f"snapshot_version is {_shown(wanted)}, but this session's snapshots have version {snapshot.version};"
             f' give "{snapshot.version}", or leave it out'
