@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.estimate import Charge
@@ -46,8 +48,7 @@ DEADLINE_MESSAGE = "deadline exceeded"
 """What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """How one attempt at a call went.
 
     Attributes:

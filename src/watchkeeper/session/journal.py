@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, SessionError
@@ -25,9 +26,10 @@ from watchkeeper.session.slices import Reducer, SliceView
 from watchkeeper.session.snapshot import Origin, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """Everything that changes.
+
+    A msgspec struct, because every event makes one.
 
     Attributes:
         log: Every event.
@@ -138,7 +140,7 @@ class Journal:
                 after = self._after(before, event)
             except ReducerError as error:
                 failure, after = error, self._with(before, event, before.slices, before.writes)
-            envelope = after.log[-1]
+            envelope = cast("Envelope", after.log.latest())
             self._state = after
             if self._dispatcher is not None:
                 self._queue.append((self._dispatcher, envelope))
@@ -190,24 +192,22 @@ class Journal:
     def _publish_waiting(self) -> BaseException | None:
         """Empty the queue and give the publishing lock back; return an interrupt that a subscriber raised."""
         interrupt: BaseException | None = None
+        queue = self._queue
         self._publisher = threading.get_ident()
         try:
-            while self._queue:
+            while queue:
                 try:
-                    self._publish_next()
+                    dispatcher, envelope = queue.popleft()
+                    try:
+                        dispatcher.publish(envelope)
+                    except Exception as error:
+                        report("dispatcher.failed", dispatcher.publish, envelope, error)
                 except BaseException as error:  # the caller raises it, once everything is told
                     interrupt = interrupt or error
         finally:
             self._publisher = None
             self._publishing.release()
         return interrupt
-
-    def _publish_next(self) -> None:
-        dispatcher, envelope = self._queue.popleft()
-        try:
-            dispatcher.publish(envelope)
-        except Exception as error:
-            report("dispatcher.failed", dispatcher.publish, envelope, error)
 
     def _repeat(self, events: SliceView[Any]) -> None:
         with self._lock:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -27,9 +29,10 @@ COMMITTED: Final = "committed"
 DISCARDED: Final = "discarded"
 
 
-@dataclass(frozen=True, slots=True)
-class CallInfo:
+class CallInfo(msgspec.Struct, frozen=True):
     """What is particular to one attempt at one call.
+
+    A msgspec struct, because every call makes one.
 
     Attributes:
         call_id: The provider's id of the call.
@@ -46,7 +49,7 @@ class CallInfo:
     attempt: int = 1
     idempotency_key: str = ""
     deadline: Deadline | None = None
-    cancellation: CancellationToken = field(default_factory=CancellationToken)
+    cancellation: CancellationToken = msgspec.field(default_factory=CancellationToken)
 
 
 @dataclass(frozen=True, slots=True)
