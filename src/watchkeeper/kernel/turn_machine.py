@@ -7,8 +7,9 @@ counts itself is turns. Every step is looked up in the table of `states`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+import msgspec
 
 from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
@@ -49,8 +50,7 @@ CUT_NOTICE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LoopRules:
+class LoopRules(msgspec.Struct, frozen=True):
     """What the loop must know about a run.
 
     Attributes:

@@ -8,8 +8,9 @@ recorded on the session's log. Nothing here decides what comes next: that is the
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from watchkeeper.core.errors import OutputParseError, StoreError
 from watchkeeper.core.messages import UserMessage
@@ -32,8 +33,7 @@ from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.tool_calls import ToolCalls
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How a run ended.
 
     Attributes:

@@ -24,8 +24,7 @@ from watchkeeper.session.registry import event
 
 
 @event("run_started")
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(msgspec.Struct, frozen=True):
     """A run began.
 
     Attributes:
@@ -160,8 +159,7 @@ class ReducerFailed:
 
 
 @event("run_ended")
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(msgspec.Struct, frozen=True):
     """A run is over.
 
     Attributes:

@@ -186,6 +186,7 @@ class ModelCalls:
         clock, in_use = self._home.clock, self.line.in_use
         model, price = in_use.model, in_use.price
         began = clock.monotonic()
+        spent = Charge()
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
@@ -196,8 +197,10 @@ class ModelCalls:
                 raise StrayCancellationError from error
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
+            nonlocal spent
             if reply is not None:
-                return charge_reply(counted(reply, estimate), price)
+                spent = charge_reply(counted(reply, estimate), price)
+                return spent
             return charge_failure(error, estimate, ticket.max_output_tokens, price)
 
         request = CallRequest(
@@ -221,14 +224,13 @@ class ModelCalls:
         if reply.finish == "refusal" and self._another(landing) is not None:
             raise refusal(reply, model.provider)
         reply = self._with_own_call_ids(reply)
-        usage = counted(reply, estimate)
         self._recorder.record(
             ModelReplied(
                 turn=turn,
                 message=reply.message,
                 finish=reply.finish,
-                usage=usage,
-                cost_nanos=charge_reply(usage, price).cost_nanos,
+                usage=spent.tokens,
+                cost_nanos=spent.cost_nanos,
                 model=reply.model or model.name,
                 node_id=self._node_id or "",
                 duration_ms=(clock.monotonic() - began) * 1000,
@@ -278,6 +280,7 @@ class ModelCalls:
         then be mistaken for those of other calls.
         """
         calls: list[ToolCall] = []
+        renamed = False
         for call in reply.message.tool_calls:
             stem = own = call.call_id or "call"
             number = 1
@@ -285,8 +288,12 @@ class ModelCalls:
                 number += 1
                 own = f"{stem}-{number}"
             self._call_ids.add(own)
-            calls.append(call if own == call.call_id else replace(call, call_id=own))
-        if all(call is given for call, given in zip(calls, reply.message.tool_calls, strict=True)):
+            if own == call.call_id:
+                calls.append(call)
+            else:
+                calls.append(replace(call, call_id=own))
+                renamed = True
+        if not renamed:
             return reply
         return replace(reply, message=replace(reply.message, tool_calls=tuple(calls)))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -52,8 +51,7 @@ class CallInfo(msgspec.Struct, frozen=True):
     cancellation: CancellationToken = msgspec.field(default_factory=CancellationToken)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolScope:
+class ToolScope(msgspec.Struct, frozen=True):
     """What all calls of one run share.
 
     Attributes:
@@ -68,7 +66,7 @@ class ToolScope:
     session: Session
     run_context: RunContext
     filesystem: Filesystem | None = None
-    resources: Resources = field(default_factory=Resources)
+    resources: Resources = msgspec.field(default_factory=Resources)
     budget: Callable[[], BudgetStatus] | None = None
     clock: Clock = SYSTEM_CLOCK
 
