@@ -100,6 +100,15 @@ class ModelCalls:
         self._check_context(in_use, landing)
         estimate = self._estimate(in_use, input_tokens, landing)
         after = None if landing else self._landing_estimate(turn, in_use, estimate)
+        try:
+            return await self._attempt(turn, 1, estimate, after, landing)
+        except ProviderError as error:
+            return await self._ask_again(error, turn, estimate, after, landing)
+
+    async def _ask_again(
+        self, first: ProviderError, turn: int, estimate: Estimate, after: Estimate | None, landing: bool
+    ) -> ModelReply:
+        """Try the model in use again after a failure, where that may help; errors are those of `_ask_in_use`."""
 
         async def attempt(number: int) -> ModelReply:
             return await self._attempt(turn, number, estimate, after, landing)
@@ -111,7 +120,7 @@ class ModelCalls:
             return self._worth_another(estimate, landing, wait)
 
         try:
-            return await self._backoff.run(attempt, failed, worth)
+            return await self._backoff.again(first, attempt, failed, worth)
         except ProviderError as error:
             if error.fault in OWN_FAULTS and not self.line.replacing:
                 raise WorkStoppedError(provider_stop(error), error) from error

@@ -225,7 +225,9 @@ class ToolCalls:
             except (ReducerError, SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
-        await self._drop(attempt)
+        context = attempt.context
+        if context is not None and (attempt.outcome != "ok" or context.has_resources):
+            await self._drop(attempt)
         return self._record(call, attempt)
 
     async def _drop(self, attempt: Attempt) -> None:
