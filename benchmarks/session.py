@@ -1,4 +1,4 @@
-"""What a session costs, in µs of CPU: recording a tool call, reading, snapshots, branches; short logs and long ones.
+"""What a session costs, in µs of CPU: recording a tool call, reading, snapshots, branches, children; any log length.
 
 An event is a `ToolInvoked` with typed parameters and a typed result. Each figure is the median of batches; "flat" is
 the figure on the longest log over that on the shortest, in the same run. For comparison, the way of recording that
@@ -107,6 +107,10 @@ def transaction(session: Session, event: ToolInvoked) -> None:
     branch.merge()
 
 
+def child(session: Session) -> None:
+    session.child(session.snapshot()).close()
+
+
 def table() -> list[tuple[str, float, list[float]]]:
     """Return what is measured, its target in µs, and its cost for each length."""
     rows: dict[str, tuple[float, list[float]]] = {}
@@ -118,6 +122,7 @@ def table() -> list[tuple[str, float, list[float]]]:
             ("latest", 2, session[ToolInvoked].latest, BATCH),
             ("the ten newest", 10, partial(newest, session), BATCH),
             ("branch", 5, session.branch, BATCH),
+            ("child, started and closed", 50, partial(child, session), BATCH),
             ("recording a tool call", 10, partial(session.dispatch, event), BATCH),
             ("branch, one write, merge", 30, partial(transaction, session, event), BATCH),
             ("(copying a tuple instead)", float("inf"), partial(copied, state, event), max(2, BATCH * 100 // length)),

@@ -132,6 +132,16 @@ async def waiting(gate: ExecutionContext, enter: Callable[[ExecutionContext], ob
     return of(await call)
 
 
+async def judging(gate: ExecutionContext, enter: Callable[[ExecutionContext], object]) -> str:
+    """Make a call in what was kept for a verdict before the state was entered."""
+    verdict = gate.keep_verdict()
+    if verdict is None:
+        raise RuntimeError("these limits keep nothing for a verdict")
+    with verdict:
+        enter(gate)
+        return of(await verdict.acall(CallRequest("llm"), at_once))
+
+
 NEW: Final[dict[str, Attempt]] = {
     "a model call": new_call(CallRequest("llm")),
     "a tool call": new_call(CallRequest("tool")),
@@ -144,6 +154,7 @@ NEW: Final[dict[str, Attempt]] = {
 BEGUN: Final[dict[str, Callable[[ExecutionContext, Callable[[ExecutionContext], object]], Awaitable[str]]]] = {
     "a call that is under way": under_way,
     "a call that waits for others": waiting,
+    "a call in what is kept for a verdict": judging,
 }
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from watchkeeper.app.settings import ACCOUNT, FIELDS, TEXTS
+from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, FIELDS, TEXTS
 from watchkeeper.core import errors
 from watchkeeper.kernel.states import mermaid
 
@@ -72,6 +72,7 @@ def settings() -> str:
     """Return a table of the settings, with their environment variables and fields."""
     rows = [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | `Limits.{field}` |" for name, field in FIELDS.items()]
     texts = {name: f"`Limits.{name}`" if name in ACCOUNT else f"the {name}" for name in TEXTS}
+    texts[CONTEXT_FULL] = "what happens when the context is full"
     rows += [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | {sets} |" for name, sets in texts.items()]
     return "\n".join(["| in the file | in the environment | sets |", "|---|---|---|", *rows, ""])
 

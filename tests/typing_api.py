@@ -6,9 +6,10 @@ Nothing in this file runs; `assert_type` is checked by the checkers alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, assert_type
+from pathlib import Path
+from typing import Any, Literal, assert_type
 
 from watchkeeper import (
     Adapter,
@@ -41,7 +42,9 @@ from watchkeeper import (
     tool,
 )
 from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
-from watchkeeper.prompt.completion import TaskCompletionContext
+from watchkeeper.prompt.command_checker import CommandChecker
+from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext
+from watchkeeper.prompt.composite_checker import CompositeChecker
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.rendered import RenderedPrompt
@@ -133,8 +136,17 @@ async def is_done(context: TaskCompletionContext) -> bool:
 
 
 def every_kind_of_checker_fits(section: MarkdownSection) -> None:
-    for checker in (FileOutputChecker(["report.md"]), PredicateChecker(is_done, "it is done"), Checker()):
-        PromptTemplate[Report](ns="a", key="b", sections=[section], task_completion_checker=checker)
+    files, done = FileOutputChecker(["report.md"], on_error="closed"), PredicateChecker(is_done, "it is done")
+    tests = CommandChecker(["pytest", "-q"], cwd=Path("sub"), timeout=timedelta(minutes=1))
+    every: list[TaskCompletionChecker] = [files, done, tests, Checker()]
+    for checker in (*every, CompositeChecker(every), CompositeChecker([CompositeChecker([done]), Checker()], "any")):
+        PromptTemplate[Report](
+            ns="a", key="b", sections=[section], task_completion_checker=checker, completion_rounds=5
+        )
+
+
+def a_verdict_is_one_of_four_words(result: RunResult[Report]) -> None:
+    assert_type(result.completion, Literal["verified", "rejected", "unverified", "unchecked"])
 
 
 def a_registry_forgets_types(registry: PromptRegistry, template: PromptTemplate[Report]) -> None:

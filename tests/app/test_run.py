@@ -56,6 +56,12 @@ def test_an_unknown_keyword_is_an_error() -> None:
         run(HELLO, model=ScriptedModel(["hello"]), max_cost=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
+def test_a_wish_for_a_full_context_that_nobody_knows_is_refused() -> None:
+    odd: Any = "shrink"
+    with pytest.raises(ConfigurationError, match="on_context_full='shrink' must be 'compact' or 'land' or 'stop'"):
+        run(HELLO, model=ScriptedModel([]), on_context_full=odd, store=None)
+
+
 def test_an_unknown_model_lists_the_forms_that_exist() -> None:
     with pytest.raises(UnknownModelError, match="'openai:NAME'"):
         run(HELLO, model="gpt-5", store=None)

@@ -12,6 +12,7 @@ import pytest
 from watchkeeper.app.settings import (
     FIELDS,
     RATES,
+    context_full_from,
     environment_settings,
     file_settings,
     limits_from,
@@ -190,6 +191,15 @@ def test_an_account_that_makes_no_sense_is_refused_by_place_and_value(tmp_path: 
         limits_from(file_settings(tmp_path))
     with pytest.raises(LimitsError, match=r"and --account-limit: account_limit='\$2' is not an amount for a period"):
         limits_from(settings_here({"account_limit": "$2"}, {}, tmp_path), Limits(account="a", account_limit="$1/day"))
+
+
+def test_what_a_full_context_means_is_one_of_the_choices(tmp_path: Path) -> None:
+    write(tmp_path, 'on-context-full = "compact"')
+    assert context_full_from(file_settings(tmp_path)) == "compact"
+    assert context_full_from(settings_here({}, {"WATCHKEEPER_ON_CONTEXT_FULL": "stop"}, tmp_path)) == "stop"
+    assert context_full_from({}) is None
+    with pytest.raises(ConfigurationError, match="--on-context-full: 'shrink' must be compact or land or stop"):
+        context_full_from(settings_here({"on_context_full": "shrink"}, {}, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["model", "store"])

@@ -12,8 +12,9 @@ from watchkeeper.cli.progress import HINT, Progress
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.ids import SYSTEM_IDS
-from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.run_context import RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.usage import Usage
+from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
 from watchkeeper.runtime.events import ItemEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
 from watchkeeper.session.events import SliceEdited
 from watchkeeper.session.log import Envelope
@@ -54,6 +55,42 @@ def test_the_head_names_who_takes_over() -> None:
     assert printed((uuid4(), many))[0] == "n/k over 1 items with m, or else a:b"
 
 
+def dispatched(context: RunContext, depth: int = 1) -> ChildStarted:
+    """Return the beginning of a child."""
+    return ChildStarted(context, CONTEXT.run_id, "subagent", "n/child", "m", depth, "turns 2", "call-1", AT)
+
+
+def returned(context: RunContext) -> ChildEnded:
+    """Return the end of a child."""
+    return ChildEnded(
+        context.run_id, CONTEXT.run_id, "subagent", "n/child", None, "unchecked", Usage(), 1.0, "Done: 1 turn.", AT
+    )
+
+
+def test_what_a_child_does_stands_further_in_between_its_beginning_and_its_end() -> None:
+    root = CONTEXT.run_id
+    child = derive_child_run_context(CONTEXT, SYSTEM_IDS.uuid())
+    grandchild = derive_child_run_context(child, SYSTEM_IDS.uuid())
+    lines = printed(
+        (root, begun()),
+        (root, dispatched(child)),
+        (child.run_id, begun()),
+        (child.run_id, NoticeAppended("below", AT)),
+        (child.run_id, dispatched(grandchild, 2)),
+        (grandchild.run_id, NoticeAppended("deeper", AT)),
+        (child.run_id, returned(grandchild)),
+        (root, returned(child)),
+    )
+    assert lines[2:] == [
+        f"  ↳ dispatched  n/child with m, run {str(child.run_id)[:8]}; limits: turns 2",
+        "      → told the agent  below",
+        f"      ↳ dispatched  n/child with m, run {str(grandchild.run_id)[:8]}; limits: turns 2",
+        "          → told the agent  deeper",
+        "      ✓ n/child  Done: 1 turn.",
+        "  ✓ n/child  Done: 1 turn.",
+    ]
+
+
 def test_items_that_interleave_are_told_apart() -> None:
     whole, one, two = uuid4(), uuid4(), uuid4()
     lines = printed(
@@ -62,7 +99,7 @@ def test_items_that_interleave_are_told_apart() -> None:
         (two, begun("long name.txt")),
         (two, NoticeAppended("two", AT)),
         (one, NoticeAppended("one", AT)),
-        (one, RunEnded(one, None, None, None, "", "", Usage(), 1.0, None, AT)),
+        (one, RunEnded(one, None, None, None, "", "unchecked", Usage(), 1.0, None, AT)),
         (whole, ItemEnded(0, "a.txt", one, "Done.", None, AT)),
         (whole, ItemEnded(1, "c.txt", None, "Not started.", None, AT)),
     )

@@ -84,7 +84,53 @@ def test_what_the_checker_said_is_shown(cli: CommandLine) -> None:
     cli.write(text.replace("import Agent,", "import PredicateChecker, Agent,"))
     said = cli.run(*FOLDER)
     assert said.code == 0
-    assert "Done and checked" in said.out
+    assert "  ✓ verified  the report is there\n" in said.out
+    assert "Verified: the report is there\n" in said.out
+    assert "Done and verified: 2 turns" in said.out
+
+
+CANNOT_TELL = "FileOutputChecker(['report.md']{})"
+WHY = "the run has no filesystem in which files could be looked for"
+
+
+def unverified(policy: str = "") -> str:
+    """Return an agent whose checker cannot tell."""
+    text = AGENT.replace("params=(Inbox,)", f"params=(Inbox,), task_completion_checker={CANNOT_TELL.format(policy)}")
+    return text.replace("import Agent,", "import FileOutputChecker, Agent,")
+
+
+def test_what_nobody_could_verify_looks_like_no_pass_anywhere(cli: CommandLine) -> None:
+    cli.write(unverified())
+    said = cli.run(*FOLDER)
+    assert said.code == 0
+    assert f"  ? unverified  {WHY}\n" in said.out
+    assert f"Unverified: {WHY}\n" in said.out
+    assert f"Done, but not verified: {WHY} (2 turns, 1 tool call" in said.out
+    (row,) = json.loads(cli("runs", "--json").out)
+    assert row["verdict"] == "unverified"
+    assert "done, not verified" in cli("runs").out
+    assert cli("show", row["run_id"]).out.splitlines()[-1].startswith(f"Done, but not verified: {WHY} (3 calls, ")
+
+
+def test_under_a_closed_policy_what_nobody_could_verify_is_a_stop(cli: CommandLine) -> None:
+    cli.write(unverified(", on_error='closed'"))
+    said = cli.run(*FOLDER)
+    assert said.code == 1
+    assert f"Nobody could verify the work: {WHY}; it had" in said.out
+    assert "  unverified  " in cli("runs").out
+
+
+def test_items_that_nobody_could_verify_are_marked_and_counted(cli: CommandLine) -> None:
+    cli.write(unverified() + "\n\ndef SCRIPT(request):\n    return last_words\n")
+    (cli.folder / "inbox").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (cli.folder / "inbox" / name).touch()
+    said = cli.run("--each", "inbox/*.txt")
+    assert said.code == 0
+    assert "? a.txt  Done, but not verified: " in said.out
+    assert "2 of 2 items done, 2 of them not verified: " in said.out
+    assert "✓" not in said.out
+    assert "done, not verified" in cli("show", json.loads(cli("runs", "--json").out)[0]["run_id"]).out
 
 
 # --- limits and settings ----------------------------------------------------------------------------------------------
@@ -109,6 +155,24 @@ def test_a_limit_holds_whether_it_is_an_option_a_variable_or_in_the_file(
     (cli.folder / "pyproject.toml").unlink()
     monkeypatch.setenv(f"WATCHKEEPER_{option.upper()}", value)
     assert said in as_json(cli, *FOLDER)["limits"]
+
+
+FULL_SCRIPT = """
+from watchkeeper.core.errors import ProviderError
+
+SCRIPT = [Call("look", {"path": "a"}), ProviderError("too long", fault="context_full", status=400), last_words]
+"""
+
+
+def test_what_a_full_context_means_can_be_chosen(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write(AGENT + FULL_SCRIPT)
+    landed = as_json(cli, "--on-context-full", "land", *FOLDER, code=1)
+    assert (landed["stop"]["reason"], landed["partial"]["count"]) == ("context_full", 2)
+    monkeypatch.setenv("WATCHKEEPER_ON_CONTEXT_FULL", "stop")
+    assert as_json(cli, *FOLDER, code=1)["partial"] is None
+    compacted = as_json(cli, "--on-context-full", "compact", *FOLDER, code=1)
+    assert "it could not be summarised" in compacted["stop"]["message"]
+    assert "'shrink' must be compact or land or stop" in cli.refused("--on-context-full", "shrink", *FOLDER)
 
 
 def test_an_agents_own_limits_are_the_base(cli: CommandLine) -> None:

@@ -21,6 +21,7 @@ from watchkeeper.core.tagging import dump
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.advice import Assessment, render_block
 from watchkeeper.prompt.events import PromptRendered
+from watchkeeper.runtime.compaction_events import ContextCompacted
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     CompletionChecked,
@@ -98,9 +99,14 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
             ModelSwitched(1, "a:b", "c:d", "auth", "no key", AT),
             ("⇄", "switched", "to c:d from a:b: no key"),
         ),
+        (
+            ContextCompacted(2, "So far: ...", (0, 1), 4, 14, 2782, 1047, ID, 15, AT),
+            ("≡", "compacted", "2,782 to about 1,047 tokens: a summary stands for 14 messages, the newest 4 stay"),
+        ),
         (NoticeAppended("last turn", AT), ("→", "told the agent", "last turn")),
-        (CompletionChecked("incomplete", "no file", AT), ("?", "checked", "incomplete: no file")),
-        (CompletionChecked("complete", "", AT), ("?", "checked", "complete")),
+        (CompletionChecked("rejected", "no file", AT), ("✗", "rejected", "no file")),
+        (CompletionChecked("verified", "", AT), ("✓", "verified", "")),
+        (CompletionChecked("unverified", "it failed", AT), ("?", "unverified", "it failed")),
         (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", ts=AT), ("■", "timeout", "It is over.")),
         (
             ObserversRan(

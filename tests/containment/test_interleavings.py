@@ -15,7 +15,7 @@ from tests.containment.gates import charged, costing, dollars, gate_with, unlimi
 from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.containment import ledger as ledger_module
 from watchkeeper.containment.account import RETRIES
-from watchkeeper.containment.admission import Admitted, Verdict, decide
+from watchkeeper.containment.admission import Admitted, Ruling, decide
 from watchkeeper.containment.budget_window import BudgetWindowHook
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitState
@@ -28,7 +28,8 @@ from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import SYSTEM_CLOCK
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import Limits, Verdict
+from watchkeeper.core.stop import Stop
 
 AGENTS = 4
 
@@ -112,6 +113,33 @@ def test_five_dollars_are_never_exceeded_in_any_interleaving_of_lines(seeds: ran
         assert root.get_snapshot().step_count == bill.executed, seed
         check_nothing_is_held(root)
         root.close()
+
+
+def test_in_no_interleaving_of_lines_the_work_gets_what_is_kept_for_the_verdict() -> None:
+    for seed in range(200):
+        scheduler = Scheduler(seed)
+        root = opened(scheduler, unlimited(max_cost_usd="5.00", max_steps=20, verdict=Verdict(share=0.2)))
+        verdict = root.keep_verdict()
+        assert verdict is not None
+        bill = Bill()
+
+        def agent(number: int, seed: int = seed, root: ExecutionContext = root, bill: Bill = bill) -> None:
+            rng = Random(seed * AGENTS + number)
+            gate = root if number % 2 else root.child(unlimited(max_cost_usd=rng.choice([None, "2.50", "5.00"])))
+            for _ in range(5):
+                worst = rng.choice([0.3, 1.0, 2.0])
+                real = rng.choice([worst, worst / 2])
+                if gate.call(costing(worst), lambda _: None, charged(real)).admitted:
+                    bill.nanos += dollars(real)
+                    bill.executed += 1
+            gate.close() if gate is not root else root.land(Stop("turn_limit_exceeded", "caller", "Enough."))
+
+        scheduler.run([partial(agent, number) for number in range(AGENTS)])
+        assert [verdict.call(costing(0.25), lambda _: None).admitted for _ in range(5)] == [True] * 4 + [False], seed
+        assert root.usage.cost_nanos == bill.nanos + dollars(1) <= dollars(5), seed
+        assert root.usage.steps == bill.executed + 4 <= 20, seed
+        root.close()
+        check_nothing_is_held(root)
 
 
 def test_the_interleavings_would_find_a_gate_that_decides_in_one_step_and_reserves_in_another() -> None:
@@ -203,7 +231,7 @@ async def test_a_thousand_calls_that_wait_are_not_all_asked_again_for_each_that_
     """Waiting is quadratic only where figures really change: it must not make a wide fan-out hang its loop."""
     asked = 0
 
-    def counting(demand: Demand, now: float) -> Verdict:
+    def counting(demand: Demand, now: float) -> Ruling:
         nonlocal asked
         asked += 1
         return decide(demand, now)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import COUNTED, Landing, Limits, tighten
+from watchkeeper.core.limits import COUNTED, Landing, Limits, Verdict, tighten
 
 MOMENT = datetime(2026, 1, 1, 6, tzinfo=UTC)
 NUMERIC = (*COUNTED, "max_retries")
@@ -34,6 +34,7 @@ class TestForms:
         limits = Limits()
         assert limits.describe() == "deadline 1h, total tokens 2,000,000, turns 100, retries 20"
         assert limits.landing == Landing()
+        assert limits.verdict == Verdict(share=0.1, time_share=0.05)
 
     def test_none_lifts_a_limit(self) -> None:
         lifted = Limits(deadline=None, max_total_tokens=None, max_turns=None, max_retries=None)
@@ -91,6 +92,7 @@ class TestNonsense:
             ({"max_retries": -1}, "max_retries=-1 must be 0 or more"),
             ({"min_output_tokens": 0}, "min_output_tokens=0 must be at least 1"),
             ({"landing": True}, r"landing=True must be Landing\(...\) or None"),
+            ({"verdict": 0.1}, r"verdict=0.1 must be Verdict\(...\) or None"),
         ],
     )
     def test_the_field_and_the_value_are_named(self, given: dict[str, Any], problem: str) -> None:
@@ -111,12 +113,19 @@ class TestNonsense:
         with pytest.raises(LimitsError, match=problem):
             Landing(**given)
 
+    @pytest.mark.parametrize("field", ["share", "time_share"])
+    @pytest.mark.parametrize("share", [0.0, 0.5, -0.1, 1, "10%", float("nan"), None], ids=str)
+    def test_a_verdict_that_leaves_no_work_or_no_verdict_is_refused(self, field: str, share: Any) -> None:
+        with pytest.raises(LimitsError, match=f"verdict.{field}=.* must be more than 0 and less than 0.5"):
+            Verdict(**{field: share})
+
 
 @pytest.mark.parametrize(
     ("total", "kept"), [(3600, 60), (600, 30), (10, 1), (1, 0.5), (0.1, 0.05), (86_400, 60), (0, 0), (-5, 0)]
 )
 def test_landing_keeps_a_share_of_the_time_between_a_second_and_a_minute(total: float, kept: float) -> None:
     assert Landing().seconds(total) == pytest.approx(kept)
+    assert Verdict().seconds(total) == pytest.approx(kept)
 
 
 class TestTighten:

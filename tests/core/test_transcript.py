@@ -1,4 +1,4 @@
-"""The messages of one conversation only grow."""
+"""The messages of one conversation only grow, until a new segment takes their place."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ def test_each_adapter_has_encodings_of_its_own() -> None:
     assert transcript.encoded("openai") == [b"{}"]
     assert transcript.encoded("openai") is transcript.encoded("openai")
     assert transcript.encoded("anthropic") == []
+
+
+@given(messages, messages, messages)
+def test_a_new_segment_holds_what_it_was_given_and_grows_like_the_first(
+    first: list[Message], second: list[Message], more: list[Message]
+) -> None:
+    transcript = Transcript(first)
+    transcript.encoded("openai").extend(b"{}" for _ in first)
+    transcript.begin_segment(second)
+    for message in more:
+        transcript.append(message)
+    assert list(transcript) == [*second, *more]
+    assert (transcript.segment, transcript.encoded("openai")) == (2, [])
+
+
+def test_the_list_a_segment_begins_with_is_not_shared() -> None:
+    given = [UserMessage.of("a")]
+    transcript = Transcript()
+    transcript.begin_segment(given)
+    given.clear()
+    assert len(transcript) == 1

@@ -13,9 +13,10 @@ from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
 from watchkeeper.kernel.signals import (
     Checked,
+    Compacted,
     Observed,
     Parsed,
     Replied,
@@ -30,6 +31,7 @@ from watchkeeper.kernel.turn_machine import CUT_NOTICE, EMPTY_NOTICE, LoopRules,
 
 CALL = ToolCall("c1", "look", "{}")
 LIMIT = Stop("budget_exceeded", "gate", "The run reached its cost ceiling of $2.00.")
+FULL = Stop("context_full", "loop", "The conversation has grown to about 3,900 tokens.")
 ABORT = Stop("aborted", "caller", "The run was aborted.")
 
 
@@ -79,13 +81,24 @@ def test_the_work_is_checked_if_there_is_a_checker() -> None:
     loop = machine(checks=True)
     assert feed(loop, Started(), reply("42"), Parsed(42)) == CheckDone(42)
     end = feed(loop, Checked("complete", "all files are there"))
-    assert end == End(output=42, text="42", verdict="complete", explanation="all files are there")
+    assert end == End(output=42, text="42", verdict="verified", explanation="all files are there")
 
 
-def test_unverified_work_ends_as_unverified_never_as_complete() -> None:
+def test_unverified_work_ends_as_unverified_never_as_verified() -> None:
     end = feed(machine(checks=True), Started(), reply("42"), Parsed(42), Checked("unverified", "the checker failed"))
-    assert isinstance(end, End)
-    assert end.verdict == "unverified"
+    assert end == End(output=42, text="42", verdict="unverified", explanation="the checker failed")
+
+
+def test_under_a_closed_policy_unverified_work_is_a_stop_with_the_answer_as_partial_result() -> None:
+    loop = machine(checks=True, closed=True)
+    end = feed(loop, Started(), reply("42"), Parsed(42), Checked("unverified", "the checker failed"))
+    stop = Stop("unverified", "checker", "Nobody could verify the work: the checker failed")
+    assert end == End(stop=stop, partial=42, text="42", verdict="unverified", explanation="the checker failed")
+
+
+def test_a_closed_policy_lets_verified_work_end() -> None:
+    end = feed(machine(checks=True, closed=True), Started(), reply("42"), Parsed(42), Checked("complete", "fine"))
+    assert end == End(output=42, text="42", verdict="verified", explanation="fine")
 
 
 def test_incomplete_work_is_sent_back_with_the_reason() -> None:
@@ -101,6 +114,33 @@ def test_incomplete_once_too_often_ends_the_run_with_the_answer_as_partial_resul
     assert isinstance(end, End)
     assert end.stop is not None
     assert (end.stop.reason, end.partial) == ("incomplete", 42)
+    assert end.stop.message == "The work was found incomplete 2 times, last: no"
+    assert (end.verdict, end.explanation) == ("rejected", "no")
+
+
+def test_without_rounds_the_first_incomplete_ends_the_run_and_its_sentence_is_short() -> None:
+    long = "one line\n" * 100
+    loop = machine(checks=True, completion_rounds=0)
+    end = feed(loop, Started(), reply("42"), Parsed(42), Checked("incomplete", long))
+    assert isinstance(end, End)
+    assert end.stop is not None
+    assert end.stop.message.startswith("The work was found incomplete: one line one line")
+    assert len(end.stop.message) < 400
+    assert "\n" not in end.stop.message
+    assert end.explanation == long
+
+
+def test_a_limit_after_a_rejection_leaves_the_checkers_last_word_on_the_record() -> None:
+    loop = machine(checks=True)
+    feed(loop, Started(), reply("42"), Parsed(42), Checked("incomplete", "b.txt is missing"), Stopped(LIMIT))
+    end = feed(loop, reply("so far"), Parsed("so far"))
+    explained = "b.txt is missing"
+    assert end == End(stop=LIMIT, partial="so far", text="so far", verdict="rejected", explanation=explained)
+
+
+def test_a_limit_before_any_check_leaves_the_work_unchecked() -> None:
+    end = feed(machine(checks=True, lands=False), Started(), reply("x", CALL), done("x"), Stopped(LIMIT))
+    assert end == End(stop=LIMIT, partial="x", text="x", verdict="unchecked")
 
 
 def test_an_answer_that_does_not_fit_gets_one_repair_round() -> None:
@@ -196,6 +236,64 @@ def test_an_abort_and_an_unwanted_landing_end_at_once(rules: dict[str, Any], sto
     assert end.stop is stop
 
 
+SEGMENT = (UserMessage.of("Do it."), UserMessage.of("So far: half of it."))
+
+
+def test_a_full_context_is_compacted_and_the_work_goes_on_in_a_new_segment() -> None:
+    loop = machine(compacts=True)
+    assert feed(loop, Started(), reply("", CALL), done("x"), Stopped(FULL)) == Compact(FULL)
+    assert loop.state is State.COMPACTING
+    assert feed(loop, Compacted(SEGMENT)) == AskModel()
+    assert (tuple(loop.transcript), loop.transcript.segment, loop.turns) == (SEGMENT, 2, 1)
+    assert feed(loop, reply("42"), Parsed(42)) == End(output=42, text="42")
+
+
+def test_a_context_that_is_full_again_before_a_turn_was_completed_is_landed() -> None:
+    loop = machine(compacts=True)
+    feed(loop, Started(), reply("", CALL), done("x"), Stopped(FULL), Compacted(SEGMENT))
+    assert feed(loop, Stopped(FULL)) == AskModel(landing=True)
+
+
+def test_every_completed_turn_earns_another_segment() -> None:
+    loop = machine(compacts=True)
+    feed(loop, Started())
+    for segment in range(2, 6):
+        assert feed(loop, reply("", CALL), done("x"), Stopped(FULL)) == Compact(FULL)
+        feed(loop, Compacted(SEGMENT))
+        assert loop.transcript.segment == segment
+
+
+def test_an_earlier_conversation_that_fills_the_context_is_compacted_before_the_first_turn() -> None:
+    loop = machine(compacts=True)
+    assert feed(loop, Started(), Stopped(FULL)) == Compact(FULL)
+    end = feed(loop, Compacted(SEGMENT), Stopped(FULL))
+    assert end == End(stop=FULL)
+
+
+@pytest.mark.parametrize("stop", [FULL, LIMIT])
+def test_where_no_summary_can_be_made_the_run_is_landed(stop: Stop) -> None:
+    loop = machine(compacts=True)
+    assert feed(loop, Started(), reply("", CALL), done("x"), Stopped(FULL), Stopped(stop)) == AskModel(landing=True)
+    assert last_text(loop).startswith(stop.message)
+    assert loop.transcript.segment == 1
+
+
+def test_an_abort_while_the_summary_is_made_ends_the_run() -> None:
+    end = feed(machine(compacts=True), Started(), reply("so far", CALL), done("x"), Stopped(FULL), Stopped(ABORT))
+    assert end == End(stop=ABORT, partial="so far", text="so far")
+
+
+def test_other_limits_are_never_compacted() -> None:
+    loop = machine(compacts=True)
+    assert feed(loop, Started(), reply("", CALL), done("x"), Stopped(LIMIT)) == AskModel(landing=True)
+
+
+def test_a_full_context_while_landing_ends_the_run() -> None:
+    loop = machine(compacts=True)
+    end = feed(loop, Started(), reply("so far", CALL), done("x"), Stopped(LIMIT), Stopped(FULL))
+    assert end == End(stop=LIMIT, partial="so far", text="so far")
+
+
 def test_a_limit_before_the_first_reply_has_nothing_to_land() -> None:
     loop = machine(max_turns=1)
     end = feed(loop, Started(), Stopped(LIMIT))
@@ -204,7 +302,8 @@ def test_a_limit_before_the_first_reply_has_nothing_to_land() -> None:
 
 def test_a_limit_that_comes_while_the_answer_is_checked_keeps_the_answer_as_partial() -> None:
     end = feed(machine(checks=True), Started(), reply("42"), Parsed(42), Stopped(LIMIT))
-    assert end == End(stop=LIMIT, partial=42, text="42")
+    why = f"the run ended before the answer was checked: {LIMIT.message}"
+    assert end == End(stop=LIMIT, partial=42, text="42", verdict="unverified", explanation=why)
 
 
 def test_the_last_turn_of_a_turn_limit_is_the_landing() -> None:
@@ -251,26 +350,40 @@ def replies(draw: st.DrawFn) -> Replied:
     return Replied(ModelReply(message, TokenUsage(1, 1), "tool_calls" if calls and finish == "stop" else finish))
 
 
-@given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), flags=st.tuples(*[st.booleans()] * 3))
+@given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), flags=st.tuples(*[st.booleans()] * 4))
 def test_whatever_happens_the_loop_keeps_its_rules(
-    data: st.DataObject, max_turns: int | None, flags: tuple[bool, bool, bool]
+    data: st.DataObject, max_turns: int | None, flags: tuple[bool, bool, bool, bool]
 ) -> None:
-    """It never exceeds its turns, only appends, answers every call once, and ends once with a reason or an output."""
-    checks, lands, observes = flags
-    loop = machine(max_turns=max_turns, checks=checks, lands=lands, observes=observes)
+    """It never exceeds its turns, only appends within a segment, begins a new one only for a summary and never two
+    without a turn between, answers every call once, and ends once with a reason or an output.
+    """
+    checks, lands, observes, compacts = flags
+    loop = machine(max_turns=max_turns, checks=checks, lands=lands, observes=observes, compacts=compacts)
     command = loop.handle(Started())
     before: list[Message] = list(loop.transcript)
+    segments: list[int] = []
     for _ in range(60):
         if isinstance(command, End):
             break
-        command = loop.handle(data.draw(answers(command)))
+        assert compacts or not isinstance(command, Compact)
+        signal = data.draw(answers(command))
+        command = loop.handle(signal)
         now = list(loop.transcript)
+        if isinstance(signal, Compacted):
+            segments.append(loop.turns)
+            before = list(signal.messages)
+        assert loop.transcript.segment == 1 + len(segments)
         assert all(old is new for old, new in zip(before, now, strict=False))
         assert len(now) >= len(before)
         before = now
         assert max_turns is None or loop.turns <= max_turns
     if isinstance(command, End):
         assert (command.stop is None) or command.output is None
+        assert command.verdict != "rejected" or command.stop is not None
+        assert command.verdict != "verified" or command.stop is None
+        assert (command.verdict == "unchecked") == (not command.explanation)
+        assert command.stop is not None or (command.verdict == "unchecked") == (not checks)
+    assert len(set(segments)) == len(segments)
     asked = [call.call_id for message in before if isinstance(message, AssistantMessage) for call in message.tool_calls]
     answered = [message.call_id for message in before if isinstance(message, ToolMessage)]
     if not isinstance(command, RunTools):
@@ -294,6 +407,8 @@ def answers(command: Command) -> st.SearchStrategy[Signal]:
     match command:
         case AskModel():
             return st.one_of(replies(), replies(), replies(), STOPS.map(Stopped))
+        case Compact():
+            return st.one_of(st.just(Compacted(SEGMENT)), STOPS.map(Stopped))
         case RunTools(calls=calls):
             results = tuple(ToolMessage(call.call_id, call.name, "ok") for call in calls)
 

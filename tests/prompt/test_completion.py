@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,8 @@ from watchkeeper.prompt.completion import (
     TaskCompletionChecker,
     TaskCompletionContext,
     TaskCompletionResult,
+    on_error_of,
+    verdict_of,
 )
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
@@ -38,6 +41,67 @@ def test_verdicts_have_a_status_and_a_reason() -> None:
     assert TaskCompletionResult.unverified("no files").explanation == "no files"
 
 
+def test_on_the_record_a_word_is_a_verdict_and_only_complete_is_a_pass() -> None:
+    words = (TaskCompletionResult.ok(), TaskCompletionResult.incomplete("no"), TaskCompletionResult.unverified("why"))
+    assert [word.verdict for word in words] == ["verified", "rejected", "unverified"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (ValueError("oops"), "the checker failed: ValueError: oops"),
+        (True, "the checker failed: TypeError: check() must return a TaskCompletionResult, not True"),
+        (None, "check() must return a TaskCompletionResult, not None"),
+        ("complete", "check() must return a TaskCompletionResult, not 'complete'"),
+        (TaskCompletionResult(cast("Any", "passed")), "must return a TaskCompletionResult, not TaskCompletionResult("),
+    ],
+    ids=["raises", "true", "none", "text", "unknown-status"],
+)
+async def test_whatever_is_no_verdict_is_unverified(answer: Any, why: str, kind: str) -> None:
+    class Sync:
+        def check(self, context: TaskCompletionContext) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    class Async:
+        async def check(self, context: TaskCompletionContext) -> Any:
+            return Sync().check(context)
+
+    result = await verdict_of(Sync() if kind == "sync" else Async(), context())
+    assert result.status == "unverified"
+    assert why in result.explanation
+
+
+async def test_a_cancelled_check_is_cancelled_and_no_verdict() -> None:
+    class Hangs:
+        async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            await asyncio.Event().wait()
+            return TaskCompletionResult.ok()
+
+    asking = asyncio.ensure_future(verdict_of(Hangs(), context()))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+def test_what_an_error_means_is_stated_at_the_checker() -> None:
+    assert on_error_of(FileOutputChecker(["a"])) == on_error_of(PredicateChecker(done, "it is done")) == "open"
+    assert on_error_of(FileOutputChecker(["a"], on_error="closed")) == "closed"
+    assert on_error_of(PredicateChecker(done, "it is done", on_error="closed")) == "closed"
+    assert on_error_of(object()) == "open"
+
+
+@pytest.mark.parametrize("policy", ["close", None, True])
+def test_a_policy_that_is_none_is_refused_when_the_checker_is_made(policy: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"FileOutputChecker: on_error=.* must be 'open' or 'closed'"):
+        FileOutputChecker(["a"], on_error=policy)
+    with pytest.raises(ConfigurationError, match=r"PredicateChecker: on_error=.* must be 'open' or 'closed'"):
+        PredicateChecker(done, "it is done", on_error=policy)
+
+
 def test_both_built_in_checkers_fit_the_protocol() -> None:
     assert isinstance(FileOutputChecker(["a"]), TaskCompletionChecker)
     assert isinstance(PredicateChecker(done, "it is done"), TaskCompletionChecker)
@@ -48,6 +112,10 @@ class TestFiles:
         files = MemoryFilesystem({"report.md": "text", "data/out.csv": "a,b"})
         checker = FileOutputChecker(["report.md", "data/out.csv"])
         assert checker.check(context(files.read_only_view())) == TaskCompletionResult.ok("all 2 files are there")
+
+    def test_one_file_is_not_counted(self) -> None:
+        files = MemoryFilesystem({"report.md": "text"})
+        assert FileOutputChecker(["report.md"]).check(context(files)) == TaskCompletionResult.ok("the file is there")
 
     def test_missing_and_empty_files_are_named(self) -> None:
         files = MemoryFilesystem({"report.md": "", "folder/x": "1"})

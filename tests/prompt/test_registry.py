@@ -52,3 +52,31 @@ def test_the_same_template_bound_anew_takes_the_place_of_the_old() -> None:
     bound = registry.register(Prompt(given).with_variables(folder="x"))
     assert registry.get("support", "triage") is bound
     assert len(registry) == 1
+
+
+def test_a_prompt_is_enabled_until_it_is_disabled() -> None:
+    registry = PromptRegistry(template())
+    registry.register(template("report"), enabled=False)
+    assert [prompt.key for prompt in registry.enabled] == ["triage"]
+    assert registry.is_enabled("support", "triage")
+    assert not registry.is_enabled("support", "report")
+    assert not registry.is_enabled("support", "nothing")
+    registry.enable("support", "report")
+    registry.disable("support", "triage")
+    assert [prompt.key for prompt in registry.enabled] == ["report"]
+    assert registry.get("support", "triage").key == "triage"
+
+
+def test_registering_again_says_anew_whether_it_is_enabled() -> None:
+    known = template()
+    registry = PromptRegistry(known)
+    registry.disable("support", "triage")
+    registry.register(Prompt(known).with_variables(folder="x"))
+    assert registry.is_enabled("support", "triage")
+
+
+def test_only_what_is_there_can_be_enabled_or_disabled() -> None:
+    registry = PromptRegistry(template())
+    for change in (registry.enable, registry.disable):
+        with pytest.raises(PromptDefinitionError, match="did you mean 'support/triage'"):
+            change("support", "triag")

@@ -34,6 +34,15 @@ class Report:
     total: int
 
 
+class Shut:
+    """A checker with a policy that is none."""
+
+    on_error = "shut"
+
+    def check(self, context: Any) -> Any:
+        """Say nothing."""
+
+
 @tool
 def look(place: str) -> str:
     """Look somewhere."""
@@ -139,6 +148,10 @@ def test_it_knows_its_sections_placeholders_and_tools() -> None:
         ),
         ({"task_completion_checker": "check"}, "task_completion_checker='check' is no checker; give for example"),
         ({"task_completion_checker": FileOutputChecker}, "is no checker"),
+        ({"task_completion_checker": Shut()}, "task_completion_checker: Shut: on_error='shut' must be 'open' or"),
+        ({"completion_rounds": -1}, "completion_rounds=-1 must be a whole number: how often the agent may be sent"),
+        ({"completion_rounds": True}, "completion_rounds=True must be a whole number"),
+        ({"completion_rounds": "3"}, "completion_rounds='3' must be a whole number"),
         ({"output_type": Any}, "output type Any says nothing; use a dataclass, or str"),
         ({"output_type": None}, "output type None says nothing"),
         ({"output_type": Exception}, "output type Exception cannot be asked for: .* use dataclasses and plain types"),

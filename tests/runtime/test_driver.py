@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
@@ -286,8 +286,9 @@ async def test_a_result_that_the_log_cannot_keep_fails_that_call_alone() -> None
 async def test_complete_work_is_checked_and_says_so() -> None:
     checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
     result = await play(agent(checker=checker), [Say(Report(3))])
-    assert result.completion == "complete"
-    assert result.sentence().startswith("Done and checked:")
+    assert (result.completion, result.completion_note) == ("verified", "the total must be 3")
+    assert result.sentence().startswith("Done and verified: 1 turn")
+    assert events(result, RunEnded)[0].verdict == "verified"
 
 
 async def test_incomplete_work_is_sent_back_until_it_is_complete() -> None:
@@ -295,7 +296,7 @@ async def test_incomplete_work_is_sent_back_until_it_is_complete() -> None:
     model = ScriptedModel([Say(Report(2)), Say(Report(3))])
     result = await play(agent(checker=checker), model)
     assert result.output == Report(3)
-    assert [checked.status for checked in events(result, CompletionChecked)] == ["incomplete", "complete"]
+    assert [checked.verdict for checked in events(result, CompletionChecked)] == ["rejected", "verified"]
     assert "the total must be 3" in said(model)
 
 
@@ -304,6 +305,30 @@ async def test_work_that_stays_incomplete_ends_as_stopped_with_its_answer_as_par
     result = await play(agent(checker=checker), [Say(Report(1))] * 4)
     assert result.stop is not None
     assert (result.stop.reason, result.partial) == ("incomplete", Report(1))
+    assert (result.completion, result.completion_note) == (
+        "rejected",
+        "this does not hold yet: never good enough",
+    )
+    said = "The work was found incomplete 4 times, last: this does not hold yet: never good enough; it had a partial"
+    assert result.sentence().startswith(f"{said} Report to hand over (4 turns, ")
+    assert [checked.verdict for checked in events(result, CompletionChecked)] == ["rejected"] * 4
+    assert events(result, RunEnded)[0].verdict == "rejected"
+
+
+async def test_the_template_says_how_often_the_agent_is_sent_back() -> None:
+    checker = PredicateChecker(lambda _: False, "never good enough")
+    for rounds in (0, 1, 5):
+        template = replace(agent(checker=checker), completion_rounds=rounds)
+        result = await play(template, [Say(Report(1))] * (rounds + 1))
+        assert result.stop is not None
+        assert (result.stop.reason, result.turns) == ("incomplete", rounds + 1)
+
+
+async def test_without_a_checker_work_is_unchecked() -> None:
+    result = await play(agent(), [Say(Report(1))])
+    assert (result.completion, result.completion_note) == ("unchecked", "")
+    assert result.sentence().startswith("Done: ")
+    assert events(result, CompletionChecked) == []
 
 
 async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
@@ -316,7 +341,7 @@ async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
 
     files = MemoryFilesystem({"a.txt": "a"})
     result = await play(agent(checker=Checker()), [Say(Report(1))], filesystem=files)
-    assert (result.completion, result.completion_note) == ("complete", "looks fine")
+    assert (result.completion, result.completion_note) == ("verified", "looks fine")
     assert seen[0].tentative_output == Report(1)
     assert seen[0].stop_reason == "stop"
     assert seen[0].filesystem is not None
@@ -324,7 +349,7 @@ async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
         seen[0].filesystem.write_text("a.txt", "b")
 
 
-async def test_a_checker_that_fails_leaves_the_work_unverified_never_complete() -> None:
+async def test_a_checker_that_fails_leaves_the_work_unverified_never_verified() -> None:
     class Broken:
         def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
             raise ValueError("oops")
@@ -332,8 +357,11 @@ async def test_a_checker_that_fails_leaves_the_work_unverified_never_complete() 
     result = await play(agent(checker=Broken()), [Say(Report(1))])
     assert result.output == Report(1)
     assert result.completion == "unverified"
-    assert "ValueError: oops" in result.completion_note
-    assert "not verified" in result.sentence()
+    assert result.completion_note == "the checker failed: ValueError: oops"
+    assert result.sentence().startswith("Done, but not verified: the checker failed: ValueError: oops (1 turn, ")
+    checked = events(result, CompletionChecked)[0]
+    assert (checked.verdict, checked.explanation) == ("unverified", "the checker failed: ValueError: oops")
+    assert events(result, RunEnded)[0].verdict == "unverified"
 
 
 async def test_a_run_continues_an_earlier_session_with_its_conversation_and_its_slices() -> None:

@@ -99,6 +99,22 @@ def test_the_providers_count_replaces_the_guess_and_only_what_is_new_is_added() 
     assert 300 <= likely < bound.tokens(asked.transcript)
 
 
+def test_a_new_segment_is_counted_anew_by_its_bytes_with_what_goes_back_unchanged() -> None:
+    tools = (ToolSpec("look", "Look around.", {"type": "object"}),)
+    asked = request(UserMessage.of("x" * 1000), tools=tools)
+    bound = InputBound(asked, Limits())
+    reply = ModelReply(AssistantMessage("y" * 500, provider_data={"signed": "s" * 700}), TokenUsage(9_000, 100))
+    bound.learn(reply)
+    asked.transcript.append(reply.message)
+    bound.tokens(asked.transcript)
+    asked.transcript.begin_segment([UserMessage.of("z" * 300), reply.message])
+    fresh = bound.tokens(asked.transcript)
+    assert bound.fixed + 1_500 <= fresh <= bound.fixed + 1_600
+    assert bound.likely() is None
+    asked.transcript.append(UserMessage.of("w" * 90))
+    assert fresh + 90 <= bound.tokens(asked.transcript) <= fresh + 150
+
+
 def test_a_provider_that_counts_nothing_teaches_nothing() -> None:
     asked = request(UserMessage.of("x" * 1000))
     bound = InputBound(asked, Limits())

@@ -51,7 +51,7 @@ def test_thousands_of_children_that_are_gone_leave_nothing_behind() -> None:
             Session(parent=root)
     assert root.children == tuple(kept)
     inside: list[Any] = gc.get_referents(*gc.get_referents(root))
-    assert max(sys.getsizeof(thing) for thing in inside if thing.__class__ is list) < 1_000
+    assert max(sys.getsizeof(thing) for thing in inside if thing.__class__ is dict) < 1_000
 
 
 def test_children_of_many_threads_are_all_known() -> None:
@@ -69,3 +69,14 @@ def test_events_of_a_child_reach_only_its_own_log() -> None:
     root.dispatcher.subscribe_all(heard.append)
     child.reset()
     assert (len(child.log), len(root.log), heard) == (1, 0, [])
+
+
+def test_a_walk_passes_over_what_is_closed() -> None:
+    root = Session()
+    left, right = root.child(), root.child()
+    under = left.child()
+    right.close()
+    assert list(iter_sessions_bottom_up(root)) == [under, left, root]
+    left.close()
+    assert list(iter_sessions_bottom_up(root)) == [root]
+    assert list(iter_sessions_bottom_up(left)) == [under, left]

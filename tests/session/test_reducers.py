@@ -207,3 +207,16 @@ def test_two_sessions_have_reducers_of_their_own() -> None:
     plain = Session()
     plain.dispatch(Counted(1))
     assert plain[Total].latest() is None
+
+
+def test_a_slice_can_be_told_to_keep_its_events_whatever_else_listens() -> None:
+    session = Session()
+    session[Counted].keep()
+    session.dispatch(Counted(1))
+    session[Total].register(Counted, add_up)
+    session.dispatch(Counted(2))
+    session[Counted].keep()
+    session[Counted].keep()
+    session.dispatch(Counted(3))
+    assert session[Counted].all() == [Counted(1), Counted(3)]
+    assert session[Total].latest() == Total(5)

@@ -79,6 +79,15 @@ def test_a_run_is_there_from_its_first_event_to_its_last(store: RunStore) -> Non
     assert row.stop is None
 
 
+def test_the_checkers_last_word_is_kept(store: RunStore) -> None:
+    one, two, open_ = uuid4(), uuid4(), uuid4()
+    store.append(log(one, started(), replace(ended(one), verdict="verified"), NoticeAppended("late", START)))
+    store.append(log(two, started(later=1), replace(ended(two), verdict="unverified")))
+    store.append(log(open_, started(later=2)))
+    assert [row.verdict for row in store.runs()] == [None, "unverified", "verified"]
+    assert store.find(str(one)).verdict == "verified"
+
+
 def test_why_a_run_stopped_is_kept(store: RunStore) -> None:
     run_id = uuid4()
     store.append(log(run_id, started(), ended(run_id, Stop("timeout", "gate", "It is over.", "deadline", "1h"))))

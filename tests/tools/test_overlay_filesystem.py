@@ -155,3 +155,50 @@ def test_a_snapshot_of_an_overlay_restores_the_overlay_alone(base: Filesystem) -
     assert (overlay.read_text("a"), overlay.read_text("folder/b"), base.read_text("a")) == ("2", "2", "1")
     overlay.commit()
     assert (base.read_text("a"), base.read_text("folder/b")) == ("2", "2")
+
+
+class TestKeeping:
+    """Single files that are applied while the rest is kept aside."""
+
+    def test_one_file_goes_down_and_nothing_else(self, base: Filesystem) -> None:
+        overlay = OverlayFilesystem(base)
+        overlay.write_text("new/c", "3")
+        overlay.write_text("a", "changed")
+        assert overlay.keep("./new/c")
+        assert base.read_text("new/c") == "3"
+        assert base.read_text("a") == "1"
+        assert overlay.changes() == (FileChange("a", "modified"),)
+        assert overlay.read_text("new/c") == "3"
+        overlay.write_text("new/c", "4")
+        overlay.commit()
+        assert (base.read_text("new/c"), base.read_text("a")) == ("4", "changed")
+
+    def test_a_file_that_was_not_changed_here_is_left_alone(self, base: Filesystem) -> None:
+        assert not OverlayFilesystem(base).keep("a")
+
+    def test_what_somebody_else_changed_since_it_was_looked_at_is_refused(self, base: Filesystem) -> None:
+        overlay = OverlayFilesystem(base)
+        overlay.watch("a")
+        overlay.watch("./new")
+        base.write_text("a", "theirs")
+        base.write_text("new", "theirs")
+        overlay.write_text("a", "mine")
+        overlay.write_text("new", "mine")
+        for path in ("a", "new"):
+            with pytest.raises(FilesystemError, match="changed by somebody else"):
+                overlay.keep(path)
+            assert base.read_text(path) == "theirs"
+
+    def test_what_is_no_file_is_refused(self, base: Filesystem) -> None:
+        overlay = OverlayFilesystem(base)
+        overlay.delete("a")
+        for path, words in (("a", "no file"), ("folder", "is a folder")):
+            with pytest.raises(FilesystemError, match=words):
+                overlay.keep(path)
+
+    def test_after_the_end_nothing_is_kept(self, base: Filesystem) -> None:
+        overlay = OverlayFilesystem(base)
+        overlay.write_text("a", "mine")
+        overlay.discard()
+        with pytest.raises(FilesystemError, match="discarded"):
+            overlay.keep("a")

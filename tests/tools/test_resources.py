@@ -326,3 +326,15 @@ def test_whatever_the_order_of_asking_the_last_made_is_closed_first(order: list[
         resources.get(types[number])
     resources.close()
     assert log == [f"T{number}" for number in reversed(order)]
+
+
+def test_a_run_below_another_makes_its_own() -> None:
+    log: list[str] = []
+    resources = Resources([ResourceBinding(A, lambda _: A(log, "made"))], {B: B(log, "given")})
+    mine = resources.get(A)
+    below = resources.for_run()
+    assert below.get(A) is not mine
+    assert below.get(B) is resources.get(B)
+    below.close()
+    assert log == ["made"]
+    assert resources.get(A) is mine

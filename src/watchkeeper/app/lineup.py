@@ -32,12 +32,14 @@ class Lineup(msgspec.Struct, frozen=True):
         fallback: Who takes over, in this order, when the one in use cannot answer.
         cheaper: Who takes over where a hook says DEGRADE; None if none is named.
         escalations: By source of advice, who takes over if it is not heeded.
+        children: Who answers in child runs, by what the template names them with (a string, or ``provider:name``).
     """
 
     first: PricedModel
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
     escalations: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
+    children: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
 
     @property
     def all(self) -> tuple[PricedModel, ...]:
@@ -57,6 +59,7 @@ def lineup(
     limits: Limits,
     options: RunOptions,
     escalations: Mapping[str, Model | str],
+    children: Sequence[Model | str] = (),
 ) -> Lineup:
     """Make the models of a run; those that are made here are closed by ``stack``.
 
@@ -66,6 +69,7 @@ def lineup(
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
         escalations: By source of advice, the model it may switch to.
+        children: The models that child runs ask for.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
@@ -85,7 +89,13 @@ def lineup(
     wanted: Model | str | None = None if options.shield is None else options.shield.fallback_model
     cheaper = None if wanted is None else _found(wanted, named, line) or priced(_made(stack, wanted))
     others = {source: _found(each, named, line) or priced(_made(stack, each)) for source, each in escalations.items()}
-    return Lineup(line[0], tuple(line[1:]), cheaper, others)
+    below = {name_of(each): _found(each, named, line) or priced(_made(stack, each)) for each in children}
+    return Lineup(line[0], tuple(line[1:]), cheaper, others, below)
+
+
+def name_of(model: Model | str) -> str:
+    """Return how a model is called: its string, or ``provider:name``."""
+    return model if isinstance(model, str) else f"{model.provider}:{model.name}"
 
 
 def switched_to(template: PromptTemplate[Any]) -> dict[str, Model | str]:

@@ -25,14 +25,13 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import count
 from watchkeeper.core.run_context import RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.stop import Stop
-from watchkeeper.core.usage import Usage
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
 from watchkeeper.runtime.plan import Place
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.runtime.result import ManyResult, RunResult, without_output
 from watchkeeper.runtime.run import execute
 from watchkeeper.session.session import Session
 
@@ -231,7 +230,7 @@ class _Crew(Generic[OutputT]):
             with self.gate.child(self.each, self.labels[index], carve=False, on_event=session.dispatch) as gate:
                 plan = plan_of(self.prompt.bind(*_as_params(item)), self.around, gate.deadline, options)
                 place = Place(self.context.run_id, self.labels[index])
-                return await execute(plan, home_of(session, gate, context, options, place))
+                return await execute(plan, home_of(session, gate, context, options, self.around, place))
         except Exception as error:
             stop = Stop("error", "loop", f"The item failed: {type(error).__name__}: {error}")
             return self._without_run(index, stop, session, context, error)
@@ -251,21 +250,12 @@ class _Crew(Generic[OutputT]):
         self, index: int, stop: Stop, session: Session, context: RunContext, error: Exception | None
     ) -> RunResult[OutputT]:
         """Return the result of an item whose loop never ran, or could not go on."""
-        return RunResult(
+        return without_output(
+            stop,
             run_id=context.run_id,
             prompt_name=self.prompt.template.name,
             model=self.around.models.first.label,
-            output=None,
-            stop=stop,
-            partial=None,
-            text="",
-            usage=Usage(),
-            turns=0,
-            completion="unchecked",
-            completion_note="",
             limits=self.each,
-            started_at=self.clock.now(),
-            duration=timedelta(0),
             session=session,
             error=error,
             item=self.labels[index],
@@ -273,7 +263,15 @@ class _Crew(Generic[OutputT]):
 
     def _ended(self, index: int, result: RunResult[Any], run_id: Any) -> None:
         self.session.dispatch(
-            ItemEnded(index, self.labels[index], run_id, result.sentence(), result.stop, self.clock.now())
+            ItemEnded(
+                index,
+                self.labels[index],
+                run_id,
+                result.sentence(),
+                result.stop,
+                self.clock.now(),
+                result.completion,
+            )
         )
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.price import ModelPrice
-from watchkeeper.runtime.plan import OnContextFull
+from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 from watchkeeper.session.log import Envelope
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -72,7 +73,8 @@ class RunOptions:
             callables run on a worker thread.
         on_record: The same with more: gets the id of the run and the envelope of every event, so that the runs of
             `run_many` can be told apart; no text deltas.
-        on_context_full: ``land`` takes a last turn when the model's context is full, ``stop`` ends at once.
+        on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
+            takes a last turn, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if the limits name an account, else this process's memory.
@@ -98,6 +100,17 @@ class RunOptions:
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
     rng: random.Random = SYSTEM_IDS.random
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can do.
+
+        Raises:
+            ConfigurationError: Naming the value and the choices.
+        """
+        if self.on_context_full not in CONTEXT_CHOICES:
+            raise ConfigurationError(
+                f"on_context_full={self.on_context_full!r} must be {' or '.join(map(repr, CONTEXT_CHOICES))}"
+            )
 
 
 def options_for_run(given: RunKeywords) -> RunOptions:

@@ -89,7 +89,7 @@ async def _run(
         context = root_run_context(session.session_id, options.ids)
         gate = gate_of(limits, session, around, options)
         plan = plan_of(prompt, around, gate.deadline, options)
-        home = home_of(session, gate, context, options)
+        home = home_of(session, gate, context, options, around)
         unwatch = around.watch(session, context.run_id)
         try:
             with gate, interrupts.over(gate):
@@ -152,6 +152,9 @@ def plan_of(
         cheaper=models.cheaper,
         sources=bound.template.sources,
         escalations=models.escalations,
+        completion_rounds=bound.template.completion_rounds,
+        nested=bound.template.nested_execution_config,
+        child_models=models.children,
     )
 
 
@@ -161,7 +164,12 @@ def template_of(prompt: Prompt[Any] | PromptTemplate[Any]) -> PromptTemplate[Any
 
 
 def home_of(
-    session: Session, gate: ExecutionContext, context: RunContext, options: RunOptions, place: Place | None = None
+    session: Session,
+    gate: ExecutionContext,
+    context: RunContext,
+    options: RunOptions,
+    around: Surroundings,
+    place: Place | None = None,
 ) -> RunHome:
     """Say where a run lives."""
     return RunHome(
@@ -174,4 +182,5 @@ def home_of(
         resources=options.resources or Resources(),
         filesystem=options.filesystem,
         place=place,
+        watch=around.watch_child,
     )

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.price import ModelPrice
+from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
 FIELDS: Final[Mapping[str, str]] = {
     "timeout": "deadline",
@@ -34,7 +35,8 @@ FIELDS: Final[Mapping[str, str]] = {
 ACCOUNT: Final = ("account", "account_limit")
 """Which account, and what may be used under it: settings and fields of Limits of the same names, read together."""
 
-TEXTS: Final = ("model", "store", "ledger", *ACCOUNT)
+CONTEXT_FULL: Final = "on_context_full"
+TEXTS: Final = ("model", "store", "ledger", CONTEXT_FULL, *ACCOUNT)
 PRICES: Final = "prices"
 RATES: Final[Mapping[str, str]] = {
     "input": "input_usd",
@@ -195,6 +197,18 @@ def text_from(settings: Settings, name: str) -> str | None:
     if not isinstance(setting.value, str):
         raise ConfigurationError(f"{setting.source}: {setting.value!r} must be text")
     return setting.value
+
+
+def context_full_from(settings: Settings) -> OnContextFull | None:
+    """Return what is to happen when the model's context is full, or None if nobody said.
+
+    Raises:
+        ConfigurationError: If it is none of the choices.
+    """
+    said = text_from(settings, CONTEXT_FULL)
+    if said is not None and said not in CONTEXT_CHOICES:
+        raise ConfigurationError(f"{settings[CONTEXT_FULL].source}: {said!r} must be {' or '.join(CONTEXT_CHOICES)}")
+    return cast("OnContextFull | None", said)
 
 
 def prices_from(settings: Settings) -> dict[str, ModelPrice]:

@@ -59,7 +59,13 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
         """Forward a session's events to the listeners; return a function that ends it."""
-        events = self.events
+        return self._forward(session, run_id, self.events)
+
+    def watch_child(self, session: Session, run_id: UUID) -> Callable[[], None]:
+        """Forward a child's events, each with the id of its run; ``on_event``, which is told no id, gets none."""
+        return self._forward(session, run_id, None)
+
+    def _forward(self, session: Session, run_id: UUID, events: Listener[tuple[Any]] | None) -> Callable[[], None]:
         if events is None and not self.records:
             return _nothing_to_end
         endings: list[Callable[[], None]] = []
@@ -86,7 +92,7 @@ def open_surroundings(
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store or the ledger cannot be written.
     """
-    models = lineup(stack, model, limits, options, switched_to(template))
+    models = lineup(stack, model, limits, options, switched_to(template), template.models)
     events: Listener[tuple[Any]] | None = None
     records: list[Listener[tuple[UUID, Envelope]]] = []
     store = open_store(options.store)

@@ -69,6 +69,9 @@ def run_command(
     max_steps: Annotated[str | None, option("Most model and tool calls for the whole.", "N")] = None,
     max_turns: Annotated[str | None, option("Most model turns of each run.", "N")] = None,
     timeout: Annotated[str | None, option("Most time for the whole, e.g. 30m.", "TIME")] = None,
+    on_context_full: Annotated[
+        str | None, option("When the context is full: compact (go on with a summary), land or stop.", "CHOICE")
+    ] = None,
     account: Annotated[str | None, option("Account that other runs draw on too; with --account-limit.", "NAME")] = None,
     account_limit: Annotated[str | None, option("What they may use together, e.g. $20/day.", "AMOUNT")] = None,
     each: Annotated[str | None, option("Run once for every file that matches.", "PATTERN")] = None,
@@ -84,11 +87,12 @@ def run_command(
 
     Ctrl-C lands it: it hands over what it has. A second one stops it hard.
     """
-    named = {"model": model, "store": store, "account": account, "account_limit": account_limit}
+    named = {"model": model, "store": store, "on_context_full": on_context_full}
+    shared = {"account": account, "account_limit": account_limit}
     ceilings = {"max_cost": max_cost, "max_tokens": max_tokens, "max_steps": max_steps, "max_turns": max_turns}
     order = running.Order(
         target=target,
-        given={**named, **ceilings, "timeout": timeout},
+        given={**named, **shared, **ceilings, "timeout": timeout},
         params=param or (),
         fallback=fallback or (),
         each=each,
@@ -132,7 +136,7 @@ def show_command(
         if not as_json:
             report.print_run(make_console(sys.stdout), stored, found)
             return
-        for run in (found, *stored.children(found.run_id)):
+        for run in report.with_children(stored, found):
             for event in stored.events(run.run_id):
                 typer.echo(json.dumps(report.event_as_data(run, event)))
 

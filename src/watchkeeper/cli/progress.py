@@ -1,7 +1,8 @@
 """Progress while a run goes on: one line per thing that happened, in plain words.
 
 A line is printed when something is over, never redrawn, so that it reads the same in a terminal, a CI log and a file.
-Where several runs go on at once every line says whose it is. Called on a listener's worker thread, one event at a time.
+Where several runs go on at once every line says whose it is; what a child run does stands further in. Called on a
+listener's worker thread, one event at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from watchkeeper.cli.console import one_line, styled
 from watchkeeper.cli.wording import Line, line_of
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.tagging import dump
+from watchkeeper.runtime.child_events import ChildStarted
 from watchkeeper.runtime.events import ItemEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.events import SliceEdited
 from watchkeeper.session.registry import event_tag
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from watchkeeper.session.log import Envelope
 
 LABEL_WIDTH: Final = 28
+CHILD_INDENT: Final = "    "
 HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
 
 
@@ -34,6 +37,7 @@ class Progress:
         """Print to ``console``."""
         self._console = console
         self._items: dict[UUID, str] = {}
+        self._depths: dict[UUID, int] = {}
         self._many: ManyStarted | None = None
         self._width = 0
 
@@ -49,8 +53,14 @@ class Progress:
                 self._items[run_id] = item
                 if not self._interleaved:
                     self._console.print(styled(("▸ ", "bold"), one_line(item)))
+            case RunStarted() if run_id in self._depths:
+                pass  # the line above says that it began
             case RunStarted():
                 self._head(event.prompt_name, event)
+            case ChildStarted(run_context=child):
+                self._line(run_id, event)
+                self._items[child.run_id] = self._items.get(run_id, "")
+                self._depths[child.run_id] = self._depths.get(run_id, 0) + 1
             case ItemEnded(run_id=None) | SliceEdited():
                 pass  # an item that was never started is in the report at the end, state is in the store
             case ItemEnded():
@@ -59,6 +69,7 @@ class Progress:
                 self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
             case RunEnded():
                 self._items.pop(run_id, None)
+                self._depths.pop(run_id, None)
             case _:
                 self._line(run_id, event)
 
@@ -80,6 +91,8 @@ class Progress:
             label = one_line(label, LABEL_WIDTH).ljust(self._width) + "  "
         else:
             label = "  " if run_id is not None else ""
+        if run_id is not None:
+            label += CHILD_INDENT * self._depths.get(run_id, 0)
         self._console.print(styled((label, "dim"), *parts_of(line)))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rich.text import Text
 
 from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.progress import parts_of
-from watchkeeper.cli.wording import counted, line_of, plain
+from watchkeeper.cli.wording import counted, done_mark, line_of, plain
 from watchkeeper.core.codec import display, encode, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -72,8 +73,8 @@ def print_result(console: Console, result: RunResult[Any]) -> None:
     if result.answered_by not in ((), (result.model,)):
         console.print(styled((f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan")))
     if result.completion_note:
-        console.print(styled((f"Checked: {one_line(result.completion_note)}", "cyan")))
-    console.print(styled((one_line(result.sentence()), "green" if result.ok else "yellow")))
+        console.print(styled((f"{result.completion.capitalize()}: {one_line(result.completion_note)}", "cyan")))
+    console.print(styled((one_line(result.sentence()), "green" if passed(result) else "yellow")))
 
 
 def print_many(console: Console, result: ManyResult[Any]) -> None:
@@ -83,12 +84,18 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
     rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
         if item.ok:
-            mark, said = styled(("✓", "green")), one_line(display(item.output), cut)
+            mark, said = styled(done_mark(item.completion)), one_line(display(item.output), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
         rows.append((one_line(item.item or ""), mark, said))
     print_table(console, ("item", "", "result"), rows)
-    console.print(styled((one_line(result.sentence()), "yellow" if result.not_done else "green")))
+    good = all(passed(item) for item in result.results)
+    console.print(styled((one_line(result.sentence()), "green" if good else "yellow")))
+
+
+def passed(result: RunResult[Any]) -> bool:
+    """Return whether work is done, and no checker had to leave it unverified."""
+    return result.ok and result.completion != "unverified"
 
 
 def pretty(value: Any) -> str:
@@ -123,7 +130,11 @@ def state_of(run: StoredRun) -> Text:
         return Text("not ended", "cyan")
     if run.items is not None and run.done is not None and run.done < run.items:
         return Text(f"{run.done} of {run.items} done", "yellow")
-    return Text("done", "green") if run.stop is None else Text(str(run.stop["reason"]), "yellow")
+    if run.stop is not None:
+        return Text(str(run.stop["reason"]), "yellow")
+    if run.verdict == "unverified":
+        return Text("done, not verified", "yellow")
+    return Text("done and verified" if run.verdict == "verified" else "done", "green")
 
 
 def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
@@ -131,9 +142,10 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     what = one_line(run.prompt if run.item is None else f"{run.prompt}, item {run.item}")
     console.print(styled((what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan")))
     console.print(styled((f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim")))
-    answer: Any = None
+    answer, said = "", ""
     for event in store.events(run.run_id):
-        answer = _answer(event) or answer
+        answer = _text_of(event, "run_ended", "text") or answer
+        said = _text_of(event, "completion_checked", "explanation") or said
         line = line_of(event.tag, event.body)
         if line is not None:
             console.print(styled((f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line)))
@@ -144,15 +156,16 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     if answer:
         console.print()
         console.print(Text(printable(answer)))
-    _print_end(console, run)
+    _print_end(console, run, said)
 
 
-def _answer(event: StoredEvent) -> str:
-    """Return what the model said last, if this is the end of a run."""
-    return str(plain(event.body).get("text") or "") if event.tag == "run_ended" else ""
+def _text_of(event: StoredEvent, tag: str, field: str) -> str:
+    """Return a text of an event, if it is one of this kind."""
+    return str(plain(event.body).get(field) or "") if event.tag == tag else ""
 
 
-def _print_end(console: Console, run: StoredRun) -> None:
+def _print_end(console: Console, run: StoredRun, said: str) -> None:
+    """Print how a stored run ended, given what its completion checker said last."""
     if run.ended_at is None:
         console.print(styled(("Not ended: it is still running, or its process died.", "cyan")))
         return
@@ -162,10 +175,20 @@ def _print_end(console: Console, run: StoredRun) -> None:
     if run.duration_ms is not None:
         took += f", {format_duration(run.duration_ms / 1000)}"
     done = "" if run.items is None else f" ({run.done} of {run.items} items)"
-    if run.stop is None:
-        console.print(styled((f"Done{done}: {took}.", "green")))
-    else:
+    if run.stop is not None:
         console.print(styled((f"{one_line(str(run.stop['message']))}{done} It used {took}.", "yellow")))
+    elif run.verdict == "unverified":
+        console.print(styled((f"Done, but not verified: {one_line(said) or 'no reason given'} ({took}).", "yellow")))
+    else:
+        verified = " and verified" if run.verdict == "verified" else ""
+        console.print(styled((f"Done{done}{verified}: {took}.", "green")))
+
+
+def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
+    """Yield a run and all below it, each before its own children, in the order they began."""
+    yield run
+    for child in store.children(run.run_id):
+        yield from with_children(store, child)
 
 
 def stored_as_data(run: StoredRun) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.many import run_many
 from watchkeeper.app.options import RunKeywords
 from watchkeeper.app.run import run
-from watchkeeper.app.settings import Settings, limits_from, prices_from, settings_here, text_from
+from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.cli import report
 from watchkeeper.cli.console import complain, error_console, make_console, silence, styled
 from watchkeeper.cli.loading import Loaded, labels_of, load, matching_files
@@ -122,6 +122,9 @@ def carry_out(order: Order) -> int:
         store = open_store(settings)
         try:
             options: RunKeywords = {"store": store, "prices": prices_from(settings), "fallback": order.fallback}
+            context_full = context_full_from(settings)
+            if context_full is not None:
+                options["on_context_full"] = context_full
             if order.files is not None:
                 options["filesystem"] = HostFilesystem(order.files)
             if not order.as_json:

@@ -42,6 +42,9 @@ SEVERITIES: Final = ("info", "caution", "warning")
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 ARGUMENTS_CUT: Final = 60
 
+VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
+NOT_VERIFIED: Final = ("?", "yellow")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -96,6 +99,11 @@ def plain(data: Any) -> Any:
 def counted(number: int, noun: str) -> str:
     """Write a number of things."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def done_mark(verdict: str) -> tuple[str, str]:
+    """Return mark and colour of work that is done; of such that nobody could verify, others than of a pass."""
+    return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
 
 
 def _prompt_rendered(body: Body) -> Line:
@@ -172,7 +180,9 @@ def _model_switched(body: Body) -> Line:
 
 
 def _completion_checked(body: Body) -> Line:
-    return Line("?", "cyan", "checked", f"{body['status']}: {body['explanation']}".rstrip(": "))
+    verdict = str(body["verdict"])
+    mark, style = VERDICT_MARKS.get(verdict, NOT_VERIFIED)
+    return Line(mark, style, verdict, one_line(str(body["explanation"]), 2 * CUT))
 
 
 def _safety_event(body: Body) -> Line:
@@ -184,8 +194,30 @@ def _reducer_failed(body: Body) -> Line:
 
 
 def _item_ended(body: Body) -> Line:
-    good = body["stop"] is None
-    return Line("✓" if good else "✗", "green" if good else "red", str(body["item"]), str(body["sentence"]))
+    mark, style = ("✗", "red") if body["stop"] is not None else done_mark(str(body.get("verdict")))
+    return Line(mark, style, str(body["item"]), str(body["sentence"]))
+
+
+CHILD_KINDS: Final = {"evaluation": "asked", "verdict": "asked for a verdict", "summary": "asked for a summary"}
+
+
+def _child_started(body: Body) -> Line:
+    what = CHILD_KINDS.get(str(body["kind"]), "dispatched")
+    run_id = str(body["run_context"]["run_id"]).partition("-")[0]
+    return Line(
+        "↳", "magenta", what, f"{body['prompt_name']} with {body['model']}, run {run_id}; limits: {body['limits']}"
+    )
+
+
+def _child_ended(body: Body) -> Line:
+    mark, style = ("✗", "yellow") if body["stop"] is not None else done_mark(str(body["completion"]))
+    return Line(mark, style, str(body["prompt_name"]), one_line(str(body["said"]), 2 * CUT))
+
+
+def _context_compacted(body: Body) -> Line:
+    left_out, kept = counted(int(body["left_out"]), "message"), int(body["kept"])
+    sizes = f"{body['tokens_before']:,} to about {body['tokens_after']:,} tokens"
+    return Line("≡", "cyan", "compacted", f"{sizes}: a summary stands for {left_out}, the newest {kept:,} stay")
 
 
 def _slice_edited(body: Body) -> Line:
@@ -207,5 +239,8 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "safety_event": _safety_event,
     "reducer_failed": _reducer_failed,
     "item_ended": _item_ended,
+    "child_started": _child_started,
+    "child_ended": _child_ended,
+    "context_compacted": _context_compacted,
     "slice_edited": _slice_edited,
 }

@@ -70,6 +70,8 @@ class Account:
         renews_on: The day on which it does next; set by the ledger that keeps it.
         tops: Its own ceilings by count, as they are in force: what was carved, where that is less than what was wished.
         carves: Whether its ceilings are to be carved from what is left above when it is opened.
+        speaks: Whether it is what its parent keeps for a verdict.
+        past: The accounts above whose end of work does not concern it: those above what is kept for a verdict.
         carved: Its own claims.
         claims: Its own claims and those of all above it, innermost first.
         paths: By count, the accounts at which its reservations are held: up to the one that has carved the count.
@@ -79,6 +81,8 @@ class Account:
         settled: What was used, by count.
         reserved: What calls under way, landing holds and claims, of this account and all below it, may still use.
         hold: The part of ``reserved`` that waits for this context's own landing turn.
+        kept: The part of ``reserved`` that waits for this context's verdict.
+        keeps: Whether a verdict may still be spoken when all else is over here.
         unpriced: Whether something was used whose price nobody knows.
         lands: Whether this context has a landing turn to protect.
         stop: What ended everything here, if something did.
@@ -86,6 +90,7 @@ class Account:
         work_stop: What ended the work; a landing turn may still pass.
         deadline_at: Monotonic instant at which everything is over; infinity without a deadline.
         work_until: Monotonic instant at which the work is over and landing begins.
+        kept_seconds: How much of the time before ``deadline_at`` is the verdict's alone.
         opened_at: Monotonic instant at which it was opened.
     """
 
@@ -100,16 +105,21 @@ class Account:
         "claims",
         "deadline_at",
         "hold",
+        "keeps",
+        "kept",
+        "kept_seconds",
         "key",
         "lands",
         "limits",
         "name",
         "opened_at",
+        "past",
         "paths",
         "period",
         "renews_on",
         "reserved",
         "settled",
+        "speaks",
         "stop",
         "tops",
         "unpriced",
@@ -126,6 +136,7 @@ class Account:
         key: str | None = None,
         period: Period | None = None,
         carves: bool = False,
+        speaks: bool = False,
     ) -> None:
         """Set up an account with ceilings of its own under ``parent``; the ledger opens it."""
         self.limits = limits
@@ -136,9 +147,13 @@ class Account:
         self.chain: tuple[Account, ...] = (self, *(parent.chain if parent else ()))
         self.tops = [limits.ceiling(field) for field in CEILINGS]
         self.carves = carves
+        self.speaks = speaks
+        self.past: tuple[Account, ...] = () if parent is None else parent.chain if speaks else parent.past
         self.settled = [0] * 11
         self.reserved = [0] * 7
         self.hold: tuple[int, ...] = NOTHING
+        self.kept: tuple[int, ...] = NOTHING
+        self.keeps = False
         self.unpriced = False
         self.lands = limits.landing is not None
         self.stop: Stop | None = None
@@ -146,6 +161,7 @@ class Account:
         self.work_stop: Stop | None = None
         self.deadline_at = math.inf
         self.work_until = math.inf
+        self.kept_seconds = 0.0
         self.opened_at = 0.0
         self.carve(())
 
@@ -164,6 +180,10 @@ class Account:
         self.paths: tuple[tuple[Account, ...], ...] = paths
         self.ceilings = rows(self.paths)
         self.beyond = rows([self.chain[len(path) :] for path in self.paths]) if self.claims else ()
+
+    def goes_on(self, *, landing: bool) -> bool:
+        """Return whether something may still run here once the work is over, or a landing turn."""
+        return self.keeps or (self.lands and not landing)
 
     def has_ceiling(self, count: int) -> bool:
         """Return whether this account or one above it limits ``count``."""

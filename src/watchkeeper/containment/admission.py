@@ -50,10 +50,10 @@ class Waits(NamedTuple):
     account: Account
 
 
-Verdict = Admitted | Stopped | Expired | Exhausted | Waits
+Ruling = Admitted | Stopped | Expired | Exhausted | Waits
 
 
-def decide(demand: Demand, now: float) -> Verdict:
+def decide(demand: Demand, now: float) -> Ruling:
     """Decide whether a call is admitted.
 
     Args:
@@ -66,14 +66,14 @@ def decide(demand: Demand, now: float) -> Verdict:
     """
     account, landing = demand.account, demand.landing
 
-    # 1. aborted, or stopped by what was found before; a landing turn passes a stop of work
+    # 1. aborted, or stopped by what was found before; a landing turn passes a stop of work, a verdict that of others
     for level in account.chain:
         stop = level.barred if landing else level.barred or level.work_stop
-        if stop is not None:
+        if stop is not None and (level.barred is not None or level not in account.past):
             return Stopped(stop)
 
     # 2. time
-    if now >= (account.deadline_at if landing else account.work_until):
+    if now >= (account.deadline_at - account.kept_seconds if landing else account.work_until):
         return Expired()
 
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
@@ -133,13 +133,15 @@ def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[in
 
 
 def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int) -> int:
-    """Return what is kept at ``level`` for the landing of the caller and of those above it.
+    """Return what is kept at ``level`` for the landing and the verdict of the caller and of those above it.
 
     It counts as spent: waiting for it would be waiting for oneself.
     """
-    kept = 0
+    kept, speaks = 0, False
     for account in demand.account.chain:
         kept += held[count] if account is demand.account else account.hold[count]
+        kept += 0 if speaks else account.kept[count]
+        speaks = account.speaks
         if account is level:
             break
     return kept

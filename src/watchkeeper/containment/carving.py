@@ -15,7 +15,16 @@ from fractions import Fraction
 from math import inf
 from typing import Any, Final, NamedTuple, cast
 
-from watchkeeper.containment.account import CEILINGS, COST, STEPS, Account, Claim
+from watchkeeper.containment.account import (
+    CEILINGS,
+    COST,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    STEPS,
+    TOTAL_TOKENS,
+    Account,
+    Claim,
+)
 from watchkeeper.containment.admission import Waits
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.limits import Limits
@@ -23,6 +32,10 @@ from watchkeeper.core.usage import NANOS_PER_USD
 
 SAFETY_NETS: Final = Limits()
 """A ceiling left at its default is a safety net, no wish to have that much set aside."""
+
+
+LEAST_FOR_A_VERDICT: Final = {COST: 0, TOTAL_TOKENS: 4096, INPUT_TOKENS: 3072, OUTPUT_TOKENS: 1024}
+"""What is kept even where the share is less, unless that would be more than a quarter of what there is."""
 
 
 class Left(NamedTuple):
@@ -51,6 +64,25 @@ def wishes_of(account: Account) -> dict[int, int]:
         for count, top in enumerate(account.tops)
         if top is not None and top != SAFETY_NETS.ceiling(CEILINGS[count])
     }
+
+
+def kept_of(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
+    """Return what an account keeps for a verdict, of all counts that its limits or those around it bound.
+
+    A verdict takes a model call inside a child run, so of steps at least two are kept, if that leaves the work some. An
+    account that runs share is no part of the run: of what it alone bounds, nothing is kept.
+    """
+    verdict = keeper.limits.verdict
+    if verdict is None:
+        return {}
+    bounded = {count for count, _, level in (*keeper.ceilings, *keeper.beyond) if level.period is None}
+    wishes: dict[int, int] = {}
+    for count in bounded & {*LEAST_FOR_A_VERDICT, STEPS}:
+        rest = left[count].amount
+        share = int(rest * verdict.share)
+        least = (2 if rest > 2 else 0) if count == STEPS else min(LEAST_FOR_A_VERDICT[count], rest // 4)
+        wishes[count] = max(share, least)
+    return {count: wish for count, wish in wishes.items() if wish}
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
@@ -115,3 +147,6 @@ def update(claim: Claim) -> None:
         claim.amount = amount
         for level in claim.outer:
             level.reserved[count] += change
+        if account.speaks:
+            keeper = account.chain[1]
+            keeper.kept = (*keeper.kept[:count], keeper.kept[count] + change, *keeper.kept[count + 1 :])

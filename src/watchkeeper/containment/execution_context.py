@@ -27,27 +27,24 @@ from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, limit
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.faces import SeedFaces
-from watchkeeper.containment.figures import budget_status_of, stop_of, usage_of, work_stop_of
 from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
 from watchkeeper.containment.guards import Entry, Guards
 from watchkeeper.containment.incidents import Incidents, Listener
 from watchkeeper.containment.leaving import finish, leave_behind
 from watchkeeper.containment.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.passage import Passage, Tree
-from watchkeeper.containment.phases import start_time
+from watchkeeper.containment.phases import Phases, keep_time, start_time
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.shared_account import account_above
-from watchkeeper.containment.snapshot import ContextSnapshot
+from watchkeeper.containment.views import Views
 from watchkeeper.containment.waiting import block_for_turn, wait_turn
-from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.limits import COUNTED, Limits
 from watchkeeper.core.stop import Stop
-from watchkeeper.core.usage import Usage
 
 T = TypeVar("T")
 
@@ -58,9 +55,11 @@ COUNTER_BITS: Final = 48
 ONE_CALL: Final = Limits(
     deadline=None, max_total_tokens=None, max_steps=1, max_retries=None, max_turns=None, landing=None
 )
+NONE: Final[Mapping[str, Any]] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
+"""No ceiling of its own, as fields of `Limits`."""
 
 
-class ExecutionContext(SeedFaces):
+class ExecutionContext(SeedFaces, Views):
     """The gate of one run, chain or request.
 
     Use it as a context manager, or close it yourself.
@@ -116,8 +115,6 @@ class ExecutionContext(SeedFaces):
         """
         return cls(ONE_CALL, pipeline, metadata, clock=clock)
 
-    _account: Account
-
     def _set_up(
         self,
         limits: Limits,
@@ -127,6 +124,7 @@ class ExecutionContext(SeedFaces):
         name: str,
         *,
         carves: bool = False,
+        speaks: bool = False,
     ) -> None:
         """Do what a root and a child have in common before the ledger opens their account."""
         self.limits: Limits = limits
@@ -135,11 +133,10 @@ class ExecutionContext(SeedFaces):
         self._clock = tree.clock
         key = None if parent else incidents.metadata.chain_id
         above = account_above(limits, parent._account if parent else None, tree.ledger)
-        account: Account = Account(limits, above, name, key=key, carves=carves)
+        account: Account = Account(limits, above, name, key=key, carves=carves, speaks=speaks)
         self._account = account
-        phases = start_time(account, (parent._account, parent.work_deadline) if parent else None, tree.clock)
-        self.deadline: Deadline | None = phases.deadline
-        self.work_deadline: Deadline | None = phases.work_deadline
+        around = None if parent is None else (parent._account, Phases(parent.deadline, parent.work_deadline))
+        self.deadline, self.work_deadline = start_time(account, around, tree.clock)
         self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
         self._passage = Passage(tree, account, self.cancellation, incidents)
 
@@ -172,7 +169,7 @@ class ExecutionContext(SeedFaces):
         Raises:
             ConfigurationError: If this context is closed.
         """
-        child = self._below(limits, name, carve, on_event)
+        child = self._below(limits, name, on_event, carves=carve)
         child._opened(self._tree.ledger.open(child._account))
         return child
 
@@ -193,20 +190,47 @@ class ExecutionContext(SeedFaces):
             ConfigurationError: If this context is closed.
         """
         check_weights(weights)
-        none: dict[str, Any] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
-        siblings = {name: self._below(replace(self.limits, **none), name, True, None) for name in weights}
+        siblings = {name: self._below(replace(self.limits, **NONE), name, carves=True) for name in weights}
         stops = self._tree.ledger.open_shares([one._account for one in siblings.values()], list(weights.values()))
         for sibling, stop in zip(siblings.values(), stops, strict=True):
             sibling._opened(stop)
         return siblings
 
-    def _below(self, limits: Limits, name: str, carve: bool, on_event: Listener | None) -> ExecutionContext:
+    def keep_verdict(self) -> ExecutionContext | None:
+        """Keep back what a judge needs to speak when everything else is used up, as ``limits.verdict`` says.
+
+        To be called when this context has been opened, before anything is asked of it: the work then ends earlier. What
+        is kept is carved for the context that is returned. Stops of work here or above do not concern it, nor those
+        below it; aborts and closing do. Its time ends with that of this context, not with the work.
+
+        Returns:
+            The context for the verdict; close it, so that what it has not used comes back. Afterwards what is left may
+            be kept for another verdict. None if nothing is to be kept.
+
+        Raises:
+            ConfigurationError: If this context is closed, was used before, or keeps a verdict already.
+        """
+        if self.limits.verdict is None:
+            return None
+        account = self._account
+        if any(account.kept) or not (account.keeps or self._passage.store.newest is None):
+            raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
+        verdict = self._below(replace(self.limits, **NONE, landing=None, verdict=None), "verdict", speaks=True)
+        verdict._opened(self._tree.ledger.open(verdict._account))
+        if not account.keeps:
+            self.work_deadline = keep_time(account, self.deadline)
+            account.keeps = True
+        return verdict
+
+    def _below(
+        self, limits: Limits, name: str, on_event: Listener | None = None, *, carves: bool = False, speaks: bool = False
+    ) -> ExecutionContext:
         """Set up a context below this one, for the ledger to open."""
         self._passage.check_open()
         ours = self._passage.incidents
         child = object.__new__(ExecutionContext)
         incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener, ours)
-        child._set_up(limits_of(limits), self._tree, incidents, self, name, carves=carve)
+        child._set_up(limits_of(limits), self._tree, incidents, self, name, carves=carves, speaks=speaks)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -357,41 +381,6 @@ class ExecutionContext(SeedFaces):
     ) -> None:
         """Close it."""
         self.close()
-
-    # --- what there is to see -----------------------------------------------------------------------------------------
-
-    @property
-    def stop(self) -> Stop | None:
-        """What ended everything, found here or above; None while something may still run."""
-        return stop_of(self._account)
-
-    @property
-    def work_stop(self) -> Stop | None:
-        """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
-        return work_stop_of(self._account)
-
-    @property
-    def usage(self) -> Usage:
-        """What this context and those below it have used."""
-        return usage_of(self._account)
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """Seconds since it was opened."""
-        return self._clock.monotonic() - self._account.opened_at
-
-    @property
-    def snapshot_at_stop(self) -> ContextSnapshot | None:
-        """The state at the moment of the first stop that was latched here; None while there is none."""
-        return self._passage.snapshot_at_stop
-
-    def budget_status(self) -> BudgetStatus:
-        """Return its own ceilings beside what was used, at this moment."""
-        return budget_status_of(self._account, self.deadline, self._clock.monotonic())
-
-    def get_snapshot(self) -> ContextSnapshot:
-        """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""
-        return self._passage.snapshot()
 
     def record_event(self, event: SafetyEvent) -> None:
         """Append an incident of the caller's own to the chain's record."""

@@ -75,8 +75,11 @@ def stop_of(account: Account) -> Stop | None:
 
 
 def work_stop_of(account: Account) -> Stop | None:
-    """Return what ended the work here, found here or above; a stop of everything ends the work too."""
-    stops = (level.work_stop or level.stop for level in account.chain)
+    """Return what ended the work here, found here or above; a stop of everything ends the work too.
+
+    The end of the work above does not concern what is kept for a verdict.
+    """
+    stops = ((None if level in account.past else level.work_stop) or level.stop for level in account.chain)
     return next((stop for stop in stops if stop is not None), None)
 
 

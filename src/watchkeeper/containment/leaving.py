@@ -162,7 +162,7 @@ def tell_guards(
     passage.incidents.record(event)
     stop = said_by_hook(event)
     account, landing = passage.account, flight.demand.landing
-    if stop and passage.ledger.latch(account, stop, account.lands and not landing, passage.clock.monotonic()):
+    if stop and passage.ledger.latch(account, stop, account.goes_on(landing=landing), passage.clock.monotonic()):
         passage.stopped(stop)
 
 

@@ -29,7 +29,7 @@ from watchkeeper.containment.account import (
     Account,
 )
 from watchkeeper.containment.admission import Admitted, Stopped, Waits, decide
-from watchkeeper.containment.carving import Left, carve, left_of, shares_of, update, wishes_of
+from watchkeeper.containment.carving import Left, carve, kept_of, left_of, shares_of, update, wishes_of
 from watchkeeper.containment.covering import give_retry_back, set_retry_aside
 from watchkeeper.containment.demand import SPENDABLE, Demand
 from watchkeeper.containment.estimate import NO_TOKENS, Charge
@@ -56,6 +56,8 @@ class Ledger(Protocol):
 
     def open(self, account: Account) -> Stop | None:
         """Take in a new account, carve what it wishes from those above it, and keep a step for its landing turn.
+
+        For one that speaks its parent's verdict, what is carved is what the parent keeps for that.
 
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
@@ -124,6 +126,9 @@ class MemoryLedger:
         """Carve what the account wishes, and keep one step for its landing turn."""
         with self._lock:
             above = account.chain[1:]
+            if account.speaks:
+                left = left_of(above[0])
+                return self._open(account, kept_of(above[0], left), left)
             wishes = wishes_of(account) if account.carves and above else {}
             return self._open(account, wishes, left_of(above[0]) if wishes else {})
 
@@ -164,7 +169,7 @@ class MemoryLedger:
             else:
                 account = demand.account
                 stop = refusal(verdict, account, landing=demand.landing)
-                latched = put_stop(account, stop, work_only=account.lands and not demand.landing)
+                latched = put_stop(account, stop, work_only=account.goes_on(landing=demand.landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
                 self._waiters.review(now)

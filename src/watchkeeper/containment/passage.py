@@ -177,7 +177,8 @@ class Passage:
 
     def phase_ends(self, request: CallRequest) -> float:
         """Return the instant at which the phase of a call is over."""
-        return self.account.deadline_at if request.phase == "landing" else self.account.work_until
+        account = self.account
+        return account.deadline_at - account.kept_seconds if request.phase == "landing" else account.work_until
 
     # --- past the guards ----------------------------------------------------------------------------------------------
 
@@ -308,7 +309,7 @@ class Passage:
         """Latch the end of the time; return the stop that holds, and whether it was latched by this."""
         account = self.account
         stop = expired(account, landing=landing)
-        latched = self.ledger.latch(account, stop, account.lands and not landing, now)
+        latched = self.ledger.latch(account, stop, account.goes_on(landing=landing), now)
         return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
     def land(self, stop: Stop) -> None:

@@ -61,16 +61,25 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
     value = amount(count, ceiling)
     used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
     calls = account.settled[STEPS]
-    kept = 0 if landing else account.hold[count]
     said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
     if used < ceiling:
         said += f" after {amount(count, used)}"
     said += f" in {calls:,} {'call' if calls == 1 else 'calls'}" if count != STEPS else ""
     if isinstance(verdict, Waits):
         said += "; others hold the rest"
-    elif kept:
-        said += f"; {amount(count, kept)} kept for its last turn"
+    else:
+        said += kept_back(count, account, caller, landing=landing)
     return Stop(reason, "gate", f"{said}.", field, value)
+
+
+def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
+    """Say what of a count is kept for a landing turn and for a verdict that are not the caller's own."""
+    hold = 0 if landing else account.hold[count]
+    judges = any(level.speaks and level.chain[1] is account for level in caller.chain)
+    kept = 0 if judges else account.kept[count]
+    parts = [f"{amount(count, hold)} kept for its last turn"] if hold else []
+    parts += [f"{amount(count, kept)} kept for its verdict"] if kept else []
+    return "".join(f"; {part}" for part in parts)
 
 
 def account_spent(verdict: Exhausted | Waits) -> Stop:
@@ -98,9 +107,11 @@ def expired(account: Account, *, landing: bool) -> Stop:
     """Say that the time is over: the work's, or (for a landing turn) all of it."""
     total = format_duration(max(account.deadline_at - account.opened_at, 0.0))
     said = f"{subject(account, account)} reached its deadline of {total}"
-    kept = account.deadline_at - account.work_until
-    if not landing and kept > 0:
-        said += f"; the last {format_duration(kept)} are kept for its last turn"
+    kept = account.kept_seconds if landing else account.deadline_at - account.work_until
+    if kept > 0:
+        parts = (account.lands and not landing, "its last turn"), (account.keeps, "its verdict")
+        whom = " and ".join(name for holds, name in parts if holds)
+        said += f"; the last {format_duration(kept)} are kept for {whom}"
     return Stop("timeout", "gate", f"{said}.", "deadline", total)
 
 

@@ -8,6 +8,7 @@
     │  ├─ ObserverError              an observer, its trigger or what it says makes no sense
     │  ├─ UnknownModelError          a model string nobody knows
     │  ├─ UnpricedModelError         a cost ceiling and no price
+    │  ├─ NestingDepthError          a child run below more runs than are allowed
     │  ├─ MissingKeyError            no API key
     │  └─ MissingExtraError          an optional dependency is not installed
     ├─ PromptEvaluationError         an evaluation could not be completed; has a phase
@@ -17,6 +18,8 @@
     │  └─ ProviderError              phase "request": what a provider answered or failed to answer
     │     └─ ThrottleError           rate limit, with its retry-after
     ├─ ToolValidationError           arguments or a payload that a model can correct
+    ├─ DispatchSubagentError         a subagent's run failed, or could not be started
+    ├─ NestedEvaluationError         a nested evaluation failed; has a kind
     ├─ ToolProcessError              an isolated tool failed in its process, or that died
     ├─ SessionError                  the log or a slice
     │  ├─ ReducerError               a reducer raised; the event is recorded, no slice changed
@@ -97,6 +100,10 @@ class UnknownModelError(ConfigurationError):
 
 class UnpricedModelError(ConfigurationError):
     """A cost ceiling is set, but nobody knows what the model costs."""
+
+
+class NestingDepthError(ConfigurationError):
+    """A child run would stand below more runs than are allowed; nothing was started."""
 
 
 class MissingKeyError(ConfigurationError):
@@ -216,6 +223,28 @@ class ThrottleError(ProviderError):
 
 class ToolValidationError(WatchkeeperError):
     """Arguments or a payload that do not fit; worded so that a model can correct them."""
+
+
+class DispatchSubagentError(WatchkeeperError):
+    """A subagent's run failed or could not be started; the run that dispatched it is unharmed."""
+
+
+class NestedEvaluationError(WatchkeeperError):
+    """A nested evaluation failed in a way that its caller decides about (seed: nested-execution).
+
+    Args:
+        message: What happened, and what to do.
+        kind: ``throttled``, ``output``, ``evaluation`` for all else that ended the run early, or ``error`` for what was
+            raised outside of it.
+        phase: Where it happened, if it was an evaluation that failed.
+    """
+
+    def __init__(self, message: str, *, kind: str = "error", phase: Phase | None = None) -> None:
+        """Keep kind and phase beside the message."""
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.phase = phase
 
 
 class ToolProcessError(WatchkeeperError):

@@ -40,6 +40,15 @@ COUNTED: Final = (
 )
 
 
+def _check_share(share: object, field: str) -> None:
+    if not isinstance(share, float) or not 0 < share < 0.5:
+        raise LimitsError(f"{field}={share!r} must be more than 0 and less than 0.5")
+
+
+def _seconds(total: float, share: float) -> float:
+    return max(min(max(total * share, 1.0), 60.0, total / 2), 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Landing:
     """What is kept back inside the ceilings for a last turn in which the agent hands over what it has.
@@ -55,13 +64,33 @@ class Landing:
     def __post_init__(self) -> None:
         """Refuse shares that leave no work or no landing."""
         object.__setattr__(self, "max_output_tokens", count(self.max_output_tokens, "landing.max_output_tokens"))
-        share: object = self.time_share
-        if not isinstance(share, float) or not 0 < share < 0.5:
-            raise LimitsError(f"landing.time_share={share!r} must be more than 0 and less than 0.5")
+        _check_share(self.time_share, "landing.time_share")
 
     def seconds(self, total: float) -> float:
         """Return how much of ``total`` seconds is kept for landing; never more than half, never less than nothing."""
-        return max(min(max(total * self.time_share, 1.0), 60.0, total / 2), 0.0)
+        return _seconds(total, self.time_share)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is kept back inside the ceilings so that a judge can still speak when the work has used up the rest.
+
+    Attributes:
+        share: Share of the money, the tokens and the steps that a run may use.
+        time_share: Share of the run's time, between 1 and 60 seconds.
+    """
+
+    share: float = 0.1
+    time_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse shares that leave no work or no verdict."""
+        _check_share(self.share, "verdict.share")
+        _check_share(self.time_share, "verdict.time_share")
+
+    def seconds(self, total: float) -> float:
+        """Return how much of ``total`` seconds is kept for the verdict; never more than half, never below nothing."""
+        return _seconds(total, self.time_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +111,7 @@ class Limits:
         max_turns: Model turns of this run alone; children count their own.
         min_output_tokens: The least reply worth asking for; below it the budget counts as exhausted.
         landing: What to keep back for a last turn, or None for a hard stop.
+        verdict: What to keep back for a judge's word, where the run has one, or None to let the work use it up.
         account: An account that this run shares with others, before and beside it, for example "team-a".
         account_limit: What all of them together may use in a day or a month (UTC): "$20/day", "$300/month", "500k
             tokens/day". Account and limit stand together, or not at all.
@@ -99,6 +129,7 @@ class Limits:
     max_turns: CountLike | None = 100
     min_output_tokens: int = 256
     landing: Landing | None = Landing()
+    verdict: Verdict | None = Verdict()
     account: str | None = None
     account_limit: AccountLimit | str | None = None
     max_cost_nanos: int | None = field(default=None, init=False, repr=False)
@@ -118,7 +149,7 @@ class Limits:
         if self.max_retries is not None:
             put(self, "max_retries", count(self.max_retries, "max_retries", zero=True))
         put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
-        _check_landing(self.landing)
+        _check_kept(self.landing, self.verdict)
         if self.account is not None or self.account_limit is not None:
             put(self, "account_limit", _account_limit(self.account, self.account_limit))
 
@@ -188,9 +219,11 @@ def _account_limit(account: object, limit: object) -> AccountLimit:
     return AccountLimit.parse(limit, "account_limit")
 
 
-def _check_landing(given: object) -> None:
-    if not isinstance(given, Landing | None):
-        raise LimitsError(f"landing={given!r} must be Landing(...) or None for a hard stop")
+def _check_kept(landing: object, verdict: object) -> None:
+    if not isinstance(landing, Landing | None):
+        raise LimitsError(f"landing={landing!r} must be Landing(...) or None for a hard stop")
+    if not isinstance(verdict, Verdict | None):
+        raise LimitsError(f"verdict={verdict!r} must be Verdict(...) or None to keep nothing for a judge")
 
 
 def _deadline(given: object) -> Deadline | timedelta | None:

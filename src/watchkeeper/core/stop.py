@@ -33,6 +33,7 @@ StopReason = Literal[
     "empty_answer",
     "refused",
     "incomplete",
+    "unverified",
     "error",
     "interrupted",
     # an observer's, whose advice was not heeded

@@ -1,8 +1,8 @@
-"""The messages of one conversation: a list that only grows.
+"""The messages of one conversation: a list that only grows, until a new segment takes its place.
 
-No message is ever changed, moved or removed, so an adapter may keep the encoded bytes of every message and send a
-turn at the cost of what is new in it. `encoded` is the place for that: one list per adapter, as long as or shorter
-than the transcript; only the adapter that owns the key touches it.
+Within a segment no message is ever changed, moved or removed, so an adapter may keep the encoded bytes of every message
+and send a turn at the cost of what is new in it. `encoded` is the place for that: one list per adapter, as long as or
+shorter than the segment, and empty again when another begins; only the adapter that owns the key touches it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,33 @@ from watchkeeper.core.messages import Message
 
 
 class Transcript:
-    """An append-only sequence of messages with room for each adapter's encodings."""
+    """An append-only sequence of messages with room for each adapter's encodings.
 
-    __slots__ = ("_encoded", "_messages")
+    Attributes:
+        segment: Which segment this is; 1 for the first.
+    """
+
+    __slots__ = ("_encoded", "_messages", "segment")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         """Start with the given messages."""
         self._messages: list[Message] = list(messages)
         self._encoded: dict[str, list[bytes]] = {}
+        self.segment = 1
 
     def append(self, message: Message) -> None:
         """Add a message at the tail."""
         self._messages.append(message)
+
+    def begin_segment(self, messages: Iterable[Message]) -> None:
+        """Begin a new segment with these messages; what was said before is on the log alone, and nothing encoded stays.
+
+        Args:
+            messages: What the segment begins with.
+        """
+        self._messages = list(messages)
+        self._encoded = {}
+        self.segment += 1
 
     def encoded(self, key: str) -> list[bytes]:
         """Return the list in which the adapter named ``key`` keeps one encoding per message, oldest first."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from watchkeeper.core.completion import CompletionState
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.stop import Stop
 
@@ -21,6 +22,16 @@ class AskModel(msgspec.Struct, frozen=True):
     """
 
     landing: bool = False
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Make the conversation shorter: a summary of it is to begin a new segment.
+
+    Attributes:
+        stop: What ends the work if that is not possible.
+    """
+
+    stop: Stop
 
 
 class RunTools(msgspec.Struct, frozen=True):
@@ -53,16 +64,16 @@ class End(msgspec.Struct, frozen=True):
         stop: What ended the run early, else None.
         partial: What a stopped run had: a typed value if it fits, else text, else None.
         text: The last text the model gave.
-        verdict: ``complete``, ``unverified`` or ``unchecked``, for a completed run.
-        explanation: What the checker said.
+        verdict: The completion checker's last word; ``unchecked`` if it gave none.
+        explanation: What it said.
     """
 
     output: Any = None
     stop: Stop | None = None
     partial: Any = None
     text: str = ""
-    verdict: str = "unchecked"
+    verdict: CompletionState = "unchecked"
     explanation: str = ""
 
 
-Command = AskModel | RunTools | Observe | ReadAnswer | CheckDone | End
+Command = AskModel | Compact | RunTools | Observe | ReadAnswer | CheckDone | End

@@ -5,11 +5,12 @@ Every turn makes several, so they are msgspec structs: frozen, and much cheaper 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from watchkeeper.core.messages import ToolMessage
+from watchkeeper.core.completion import CompletionStatus
+from watchkeeper.core.messages import Message, ToolMessage
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
 
@@ -22,6 +23,16 @@ class Replied(msgspec.Struct, frozen=True):
     """The model answered."""
 
     reply: ModelReply
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """The conversation is summarised, and goes on in a new segment.
+
+    Attributes:
+        messages: What the new segment begins with.
+    """
+
+    messages: tuple[Message, ...]
 
 
 class ToolsDone(msgspec.Struct, frozen=True):
@@ -63,7 +74,7 @@ class Unparsable(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """The completion checker gave its verdict."""
 
-    status: Literal["complete", "incomplete", "unverified"]
+    status: CompletionStatus
     explanation: str
 
 
@@ -73,4 +84,4 @@ class Stopped(msgspec.Struct, frozen=True):
     stop: Stop
 
 
-Signal = Started | Replied | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped
+Signal = Started | Replied | Compacted | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped

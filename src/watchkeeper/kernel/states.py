@@ -12,6 +12,7 @@ from typing import Final
 
 from watchkeeper.kernel.signals import (
     Checked,
+    Compacted,
     Observed,
     Parsed,
     Replied,
@@ -28,6 +29,7 @@ class State(StrEnum):
 
     READY = "ready"
     ASKING = "asking"
+    COMPACTING = "compacting"
     CALLING = "calling"
     OBSERVING = "observing"
     READING = "reading"
@@ -62,9 +64,12 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(_S.READING, Parsed, (_S.CHECKING, _S.ENDED), "the answer fits; it is checked if there is a checker"),
     Row(_S.READING, Unparsable, (_S.ASKING, _S.LANDING), "one repair round: the problem is appended"),
     Row(_S.READING, Unparsable, (_S.ENDED,), "the repaired answer does not fit either"),
-    Row(_S.CHECKING, Checked, (_S.ENDED,), "complete, unverified, or incomplete once too often"),
-    Row(_S.CHECKING, Checked, (_S.ASKING, _S.LANDING), "incomplete: the feedback is appended"),
+    Row(_S.CHECKING, Checked, (_S.ENDED,), "verified, unverified, or rejected once too often"),
+    Row(_S.CHECKING, Checked, (_S.ASKING, _S.LANDING), "rejected: the feedback is appended"),
     Row(_S.ASKING, Stopped, (_S.LANDING, _S.ENDED), "a limit: land if there is something to hand over"),
+    Row(_S.ASKING, Stopped, (_S.COMPACTING,), "the context is full: a summary is to begin a new segment"),
+    Row(_S.COMPACTING, Compacted, (_S.ASKING,), "the new segment goes on where the old one ended"),
+    Row(_S.COMPACTING, Stopped, (_S.LANDING, _S.ENDED), "no summary, or a limit came while it was made"),
     Row(_S.CALLING, Stopped, (_S.ENDED,), "a hard stop while tools ran"),
     Row(_S.CHECKING, Stopped, (_S.ENDED,), "the limit came while the answer was checked"),
     Row(_S.LANDING, Replied, (_S.HANDING_OVER, _S.ENDED), "the last turn: what the agent hands over"),

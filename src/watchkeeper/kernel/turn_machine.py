@@ -1,8 +1,8 @@
 """The turn loop as a pure state machine.
 
 It is told what happened (signals) and answers what to do next (commands). It appends to the transcript, and only at
-its tail; it knows no I/O, no clock, no provider, no money. Limits reach it as `Stopped` signals; the only limit it
-counts itself is turns. Every step is looked up in the table of `states`.
+its tail, or begins a new segment of it; it knows no I/O, no clock, no provider, no money. Limits reach it as `Stopped`
+signals; the only limit it counts itself is turns. Every step is looked up in the table of `states`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from watchkeeper.core.completion import STATES, CompletionState
 from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
 from watchkeeper.kernel.signals import (
     Checked,
+    Compacted,
     Observed,
     Parsed,
     Replied,
@@ -49,6 +51,9 @@ CUT_NOTICE: Final = (
     "Your last reply was cut off at the output limit. Give your final answer again, shorter and complete."
 )
 
+SAID_CHARS: Final = 300
+"""How much of a checker's explanation stands in the sentence of a stop; the run's result has all of it."""
+
 
 class LoopRules(msgspec.Struct, frozen=True):
     """What the loop must know about a run.
@@ -57,31 +62,48 @@ class LoopRules(msgspec.Struct, frozen=True):
         max_turns: Model turns, the landing turn included; None for no ceiling.
         lands: Whether a last turn may be taken when a limit stops the work.
         lands_when_full: Whether that holds for a full context, too.
+        compacts: Whether a full context is to be summarised, so that the work can go on.
         observes: Whether observers look after every turn of tool calls.
         checks: Whether a completion checker is to be asked.
         repairs: How often an answer that does not fit (or was cut, or is empty) may be asked for again.
         completion_rounds: How often "incomplete" may send the agent back to work.
+        closed: Whether work that nobody could verify stops the run, instead of ending it as done.
     """
 
     max_turns: int | None = None
     lands: bool = True
     lands_when_full: bool = True
+    compacts: bool = False
     observes: bool = False
     checks: bool = False
     repairs: int = 1
     completion_rounds: int = 3
+    closed: bool = False
 
 
 class TurnMachine:
     """One run's loop: `handle` a signal, get the next command.
 
     Attributes:
-        transcript: What was said; only this class appends to it while the run goes on.
+        transcript: What was said; only this class appends to it, or begins a new segment, while the run goes on.
         state: Where the loop is.
         turns: Replies so far, the landing's included.
     """
 
-    __slots__ = ("_incomplete", "_output", "_repairs", "_rules", "_stop", "_text", "state", "transcript", "turns")
+    __slots__ = (
+        "_compacted_at",
+        "_explanation",
+        "_incomplete",
+        "_output",
+        "_repairs",
+        "_rules",
+        "_stop",
+        "_text",
+        "_verdict",
+        "state",
+        "transcript",
+        "turns",
+    )
 
     def __init__(self, rules: LoopRules, transcript: Transcript) -> None:
         """Begin before the first turn; the prompt's messages are in the transcript already."""
@@ -91,9 +113,12 @@ class TurnMachine:
         self.turns = 0
         self._repairs = 0
         self._incomplete = 0
+        self._compacted_at = -1
         self._stop: Stop | None = None
         self._text = ""
         self._output: Any = None
+        self._verdict: CompletionState = "unchecked"
+        self._explanation = ""
 
     def handle(self, signal: Signal) -> Command:
         """Take one step.
@@ -115,6 +140,8 @@ class TurnMachine:
                 return self._ask()
             case Replied():
                 return self._replied(signal)
+            case Compacted():
+                return self._compacted(signal)
             case ToolsDone():
                 return self._tools_done(signal)
             case Observed():
@@ -168,32 +195,44 @@ class TurnMachine:
     def _parsed(self, signal: Parsed) -> Command:
         self._output = signal.output
         if self.state is State.HANDING_OVER:
-            return self._go(State.ENDED, End(stop=self._stop, partial=signal.output, text=self._text))
+            return self._end(self._stop, signal.output)
         if self._rules.checks:
             return self._go(State.CHECKING, CheckDone(signal.output))
-        return self._go(State.ENDED, End(output=signal.output, text=self._text))
+        return self._end(None)
 
     def _unparsable(self, signal: Unparsable) -> Command:
         if self.state is State.HANDING_OVER:
-            return self._go(State.ENDED, End(stop=self._stop, partial=self._text or None, text=self._text))
+            return self._end(self._stop, self._text or None)
         stop = Stop("output_invalid", "loop", f"The final answer does not fit the output type: {signal.problem}")
         return self._ask_again(signal.problem, stop)
 
     def _checked(self, signal: Checked) -> Command:
+        self._verdict, self._explanation = STATES[signal.status], signal.explanation
+        if signal.status == "unverified" and self._rules.closed:
+            return self._end_stopped(Stop("unverified", "checker", f"Nobody could verify the work: {self._said()}"))
         if signal.status != "incomplete":
-            done = End(output=self._output, text=self._text, verdict=signal.status, explanation=signal.explanation)
-            return self._go(State.ENDED, done)
+            return self._end(None)
         self._incomplete += 1
         if self._incomplete > self._rules.completion_rounds:
-            said = f"The work was found incomplete {self._incomplete} times, last: {signal.explanation}"
+            often = "" if self._incomplete == 1 else f" {self._incomplete} times, last"
+            said = f"The work was found incomplete{often}: {self._said()}"
             return self._end_stopped(Stop("incomplete", "checker", said))
         self._repairs = 0
         self.transcript.append(UserMessage.of(f"The work is not complete yet: {signal.explanation}\n\nGo on."))
         return self._ask()
 
+    def _compacted(self, signal: Compacted) -> Command:
+        self._compacted_at = self.turns
+        self.transcript.begin_segment(signal.messages)
+        return self._ask()
+
     def _stopped(self, signal: Stopped) -> Command:
-        if self.state is State.ASKING:
+        if self.state is State.ASKING and self._may_compact(signal.stop):
+            return self._go(State.COMPACTING, Compact(signal.stop))
+        if self.state in (State.ASKING, State.COMPACTING):
             return self._land(signal.stop)
+        if self.state is State.CHECKING:
+            self._verdict, self._explanation = STATES["unverified"], not_checked(signal.stop)
         return self._end_stopped(self._stop or signal.stop)
 
     # -- shared steps -------------------------------------------------------------------------------------------
@@ -213,6 +252,10 @@ class TurnMachine:
         self.transcript.append(UserMessage.of(notice))
         return self._ask()
 
+    def _may_compact(self, stop: Stop) -> bool:
+        """Whether a summary may help; where none brought a turn since the last one, another would not either."""
+        return self._rules.compacts and stop.reason == "context_full" and self.turns != self._compacted_at
+
     def _land(self, stop: Stop) -> Command:
         """Take the last turn if the stop permits it and there is something to hand over."""
         limit = self._rules.max_turns
@@ -230,8 +273,17 @@ class TurnMachine:
         return self._go(State.HANDING_OVER, ReadAnswer(kept.text))
 
     def _end_stopped(self, stop: Stop) -> Command:
-        partial = self._output if self._output is not None else self._text or None
-        return self._go(State.ENDED, End(stop=stop, partial=partial, text=self._text))
+        return self._end(stop, self._output if self._output is not None else self._text or None)
+
+    def _end(self, stop: Stop | None, partial: Any = None) -> Command:
+        """End with the checker's last word, and with the work's output if nothing stopped it."""
+        output = self._output if stop is None else None
+        return self._go(State.ENDED, End(output, stop, partial, self._text, self._verdict, self._explanation))
+
+    def _said(self) -> str:
+        """Return the checker's explanation as it can stand in a sentence."""
+        said = " ".join(self._explanation.split())
+        return said if len(said) <= SAID_CHARS else f"{said[: SAID_CHARS - 1]}…"
 
     def _go(self, state: State, command: Command) -> Command:
         self.state = state
@@ -251,6 +303,11 @@ def kept_message(message: AssistantMessage, finish: FinishReason, *, landing: bo
     if not message.tool_calls:
         return message
     return AssistantMessage(text=message.text, reasoning=message.reasoning)
+
+
+def not_checked(stop: Stop) -> str:
+    """Return why an answer has no verdict if the work was stopped before its checker had spoken."""
+    return f"the run ended before the answer was checked: {stop.message}"
 
 
 def landing_notice(stop: Stop) -> str:

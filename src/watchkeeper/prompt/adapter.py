@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 
 from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.core.completion import CompletionState
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.core.usage import TokenUsage
@@ -33,6 +34,9 @@ class PromptResponse(Generic[OutputT]):
         text: The model's final text.
         usage: Tokens of the whole evaluation.
         cost: Money in US dollars, exact; None if unknown.
+        completion: How the work stands: ``verified``, or ``unverified`` if its checker could not tell; ``unchecked``
+            without a checker.
+        completion_note: What the checker said, or why there is no verdict.
     """
 
     prompt_name: str
@@ -40,6 +44,8 @@ class PromptResponse(Generic[OutputT]):
     text: str
     usage: TokenUsage
     cost: Decimal | None
+    completion: CompletionState = "unchecked"
+    completion_note: str = ""
 
 
 class ProviderAdapter(Protocol):

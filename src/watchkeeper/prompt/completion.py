@@ -2,7 +2,8 @@
 
 A checker sees what the agent left behind and answers complete, incomplete (with what is missing, worded for the
 agent) or unverified (it cannot tell). It may read everything and change nothing. Sync checkers run on a worker thread,
-async ones on the loop.
+async ones on the loop. A checker that fails, or answers nonsense, has not verified anything: `verdict_of` says so, and
+``on_error`` of the checker says what follows.
 """
 
 from __future__ import annotations
@@ -10,15 +11,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
+from watchkeeper.core.budget import Budget
+from watchkeeper.core.completion import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.quantities import DurationLike
 from watchkeeper.core.run_context import RunContext
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 
-CompletionStatus = Literal["complete", "incomplete", "unverified"]
+if TYPE_CHECKING:
+    from watchkeeper.prompt.adapter import ProviderAdapter
+
+OnError = Literal["open", "closed"]
+"""What work means that nobody could verify: ``open`` lets the run end as done, ``closed`` stops it."""
+
+COMPLETION_ROUNDS: Final = 3
+"""How often "incomplete" sends an agent back to work unless its template says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,11 @@ class TaskCompletionResult:
 
     status: CompletionStatus
     explanation: str = ""
+
+    @property
+    def verdict(self) -> CompletionState:
+        """How the work stands on the record: ``verified``, ``rejected`` or ``unverified``."""
+        return STATES[self.status]
 
     @classmethod
     def ok(cls, explanation: str = "") -> TaskCompletionResult:
@@ -60,6 +78,9 @@ class TaskCompletionContext:
         filesystem: A read-only view of the run's files, or None if it has none.
         deadline: When the run must be over, or None.
         run_context: The run's identifiers, or None.
+        adapter: Evaluates prompts with the run's own model, or None outside of a run.
+        task: What the agent was told at the start.
+        nested: What nested evaluations may do.
     """
 
     session: Session
@@ -68,15 +89,82 @@ class TaskCompletionContext:
     filesystem: Filesystem | None = None
     deadline: Deadline | None = None
     run_context: RunContext | None = None
+    adapter: ProviderAdapter | None = None
+    task: str = ""
+    nested: NestedExecutionConfig = NESTED
+
+    def create_nested_context(
+        self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
+    ) -> NestedExecutionContext:
+        """Return what a nested evaluation for the verdict is given (seed: nested-execution).
+
+        Args:
+            budget: What it may spend; None shares what the run has left (seed: "Completion check is part of task").
+            max_duration: How long it may take; as the template's `NestedExecutionConfig` says by default.
+        """
+        clock = self.session.clock
+        return NestedExecutionContext(
+            parent_session=self.session,
+            parent_run_context=self.run_context,
+            deadline=derive_nested_deadline(self.deadline, max_duration or self.nested.longest, clock=clock),
+            budget=budget,
+            resource_overrides={} if self.filesystem is None else {Filesystem: self.filesystem},
+            config=self.nested,
+            purpose="verdict",
+        )
 
 
 @runtime_checkable
 class TaskCompletionChecker(Protocol):
-    """Says whether the work is done."""
+    """Says whether the work is done.
+
+    It may have two attributes. ``on_error`` says what follows if nobody can tell: ``open`` (as without it) ends the run
+    as done but not verified, ``closed`` stops it. ``asks_model`` says that it asks a model: a part of the run's budget
+    and time is then kept back for it.
+    """
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult | Awaitable[TaskCompletionResult]:
         """Look at what the agent left behind and give a verdict; may be a coroutine function."""
         ...
+
+
+def asks_model(checker: object) -> bool:
+    """Return whether a checker says that it asks a model; a part of the budget is then kept back for its last word."""
+    return bool(getattr(checker, "asks_model", False))
+
+
+def on_error_of(checker: object) -> OnError:
+    """Return what follows if a checker cannot tell: its attribute ``on_error``, ``open`` if it has none.
+
+    Raises:
+        ConfigurationError: If it is neither ``open`` nor ``closed``.
+    """
+    said: object = getattr(checker, "on_error", "open")
+    if said == "open":
+        return "open"
+    if said == "closed":
+        return "closed"
+    raise ConfigurationError(f"{type(checker).__name__}: on_error={said!r} must be 'open' or 'closed'")
+
+
+async def verdict_of(checker: TaskCompletionChecker, context: TaskCompletionContext) -> TaskCompletionResult:
+    """Ask a checker, and return its verdict; one that fails, or gives none, leaves the work unverified.
+
+    Raises:
+        CancelledError: If this was cancelled.
+    """
+    try:
+        is_async = inspect.iscoroutinefunction(checker.check)
+        answer: object = checker.check(context) if is_async else await run_in_worker(checker.check, context)
+        return _checked(await answer if inspect.isawaitable(answer) else answer)
+    except Exception as error:
+        return TaskCompletionResult.unverified(f"the checker failed: {type(error).__name__}: {error}")
+
+
+def _checked(said: object) -> TaskCompletionResult:
+    if isinstance(said, TaskCompletionResult) and said.status in STATES:
+        return said
+    raise TypeError(f"check() must return a TaskCompletionResult, not {said!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +173,18 @@ class FileOutputChecker:
 
     Attributes:
         files: Paths in the run's filesystem.
+        on_error: What follows if nobody can tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
     """
 
     files: Sequence[str]
+    on_error: OnError = "open"
 
     def __post_init__(self) -> None:
         """Refuse a checker that checks nothing."""
         if isinstance(self.files, str) or not self.files:
             raise ConfigurationError(f"FileOutputChecker needs a list of paths, not {self.files!r}")
         object.__setattr__(self, "files", tuple(self.files))
+        on_error_of(self)
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
         """Name the files that are missing or empty."""
@@ -105,7 +196,8 @@ class FileOutputChecker:
         missing = [f"missing: {', '.join(absent)}"] * bool(absent) + [f"empty: {', '.join(empty)}"] * bool(empty)
         if missing:
             return TaskCompletionResult.incomplete("these files are expected: " + "; ".join(missing))
-        return TaskCompletionResult.ok(f"all {len(self.files)} files are there")
+        count = len(self.files)
+        return TaskCompletionResult.ok("the file is there" if count == 1 else f"all {count} files are there")
 
 
 Said = bool | TaskCompletionResult
@@ -118,10 +210,16 @@ class PredicateChecker:
     Attributes:
         predicate: Returns true when the work is done, or a verdict of its own; may be a coroutine function.
         description: What must hold, worded for the agent: "every message has a record".
+        on_error: What follows if nobody can tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
     """
 
     predicate: Callable[[TaskCompletionContext], Said | Awaitable[Said]]
     description: str
+    on_error: OnError = "open"
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that is none."""
+        on_error_of(self)
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult | Awaitable[TaskCompletionResult]:
         """Ask the predicate."""

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.budget import Budget, BudgetStatus
 from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.quantities import DurationLike
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Assessment, Severity
+from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.invoked import ToolInvoked, is_success
+
+if TYPE_CHECKING:
+    from watchkeeper.prompt.adapter import ProviderAdapter
 
 Trend = Literal["rising", "steady", "falling"]
 
@@ -102,4 +107,32 @@ class ObserverContext:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackContext(ObserverContext):
-    """What a feedback provider may look at (seed: nested-execution); the same as an observer."""
+    """What a feedback provider may look at (seed: nested-execution): what an observer may, and whom it may ask.
+
+    Attributes:
+        adapter: Evaluates prompts with the run's own model, or None outside of a run.
+        nested: What nested evaluations may do.
+    """
+
+    adapter: ProviderAdapter | None = None
+    nested: NestedExecutionConfig = NESTED
+
+    def create_nested_context(
+        self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
+    ) -> NestedExecutionContext:
+        """Return what a nested evaluation is given (seed: nested-execution, "Extending FeedbackContext").
+
+        Args:
+            budget: What it may spend, set aside from what the run has left; by default as the template's
+                `NestedExecutionConfig` says, so that feedback never starves the work.
+            max_duration: How long it may take; as that configuration says by default.
+        """
+        clock = self.session.clock
+        return NestedExecutionContext(
+            parent_session=self.session,
+            parent_run_context=self.run_context,
+            deadline=derive_nested_deadline(self.deadline, max_duration or self.nested.longest, clock=clock),
+            budget=budget or self.nested.default_nested_budget,
+            resource_overrides={} if self.filesystem is None else {Filesystem: self.filesystem},
+            config=self.nested,
+        )

@@ -1,4 +1,8 @@
-"""Prompts by namespace and key, so that a run can start another by name (seed: subagent-dispatch)."""
+"""Prompts by namespace and key, so that a run can start another by name (seed: subagent-dispatch).
+
+A prompt that is registered is enabled until somebody disables it: it can still be looked up, but no run may start it.
+Both can change while runs go on.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,21 @@ from watchkeeper.prompt.template import PromptTemplate
 class PromptRegistry:
     """A table of prompts; one per namespace and key."""
 
-    __slots__ = ("_prompts",)
+    __slots__ = ("_disabled", "_prompts")
 
     def __init__(self, *prompts: Prompt[Any] | PromptTemplate[Any]) -> None:
         """Register the given prompts."""
         self._prompts: dict[tuple[str, str], Prompt[Any]] = {}
+        self._disabled: set[tuple[str, str]] = set()
         for prompt in prompts:
             self.register(prompt)
 
-    def register(self, prompt: Prompt[Any] | PromptTemplate[Any]) -> Prompt[Any]:
+    def register(self, prompt: Prompt[Any] | PromptTemplate[Any], *, enabled: bool = True) -> Prompt[Any]:
         """Add a prompt, or a template with nothing bound, and return the prompt.
+
+        Args:
+            prompt: What to add; another prompt of the same template takes the place of the earlier one.
+            enabled: Whether a run may start it.
 
         Raises:
             PromptDefinitionError: If another template has the same namespace and key.
@@ -32,7 +41,35 @@ class PromptRegistry:
         if known.template is not added.template:
             raise PromptDefinitionError(f"prompt {f'{added.ns}/{added.key}'!r} is registered already; use another key")
         self._prompts[added.ns, added.key] = added
+        (self._disabled.discard if enabled else self._disabled.add)((added.ns, added.key))
         return added
+
+    def enable(self, ns: str, key: str) -> None:
+        """Let runs start a prompt again.
+
+        Raises:
+            PromptDefinitionError: If there is none of this name.
+        """
+        self.get(ns, key)
+        self._disabled.discard((ns, key))
+
+    def disable(self, ns: str, key: str) -> None:
+        """Let no run start a prompt from now on; those that run go on.
+
+        Raises:
+            PromptDefinitionError: If there is none of this name.
+        """
+        self.get(ns, key)
+        self._disabled.add((ns, key))
+
+    def is_enabled(self, ns: str, key: str) -> bool:
+        """Return whether there is such a prompt and a run may start it."""
+        return (ns, key) in self._prompts and (ns, key) not in self._disabled
+
+    @property
+    def enabled(self) -> tuple[Prompt[Any], ...]:
+        """The prompts that a run may start, oldest first."""
+        return tuple(prompt for prompt in self if (prompt.ns, prompt.key) not in self._disabled)
 
     def get(self, ns: str, key: str) -> Prompt[Any]:
         """Return a prompt.

@@ -40,6 +40,7 @@ class MarkdownSection:
             name gets the bound value, if exactly one is bound. None: always enabled.
         role: ``system`` for standing instructions, else ``user``; None: the parent's, and ``user`` at the top.
         images: Images that follow the text. (A placeholder whose value is an `ImagePart` shows it in its place.)
+        models: Models, or their strings, that its tools start child runs with; made and priced with the run's own.
     """
 
     title: str
@@ -50,6 +51,7 @@ class MarkdownSection:
     enabled: Callable[..., object] | None = None
     role: Role | None = None
     images: Sequence[ImagePart] = ()
+    models: Sequence[Any] = ()
     pieces: tuple[Piece, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, Generic, TypeVar, cast
 
-from watchkeeper.core.errors import ObserverError, PromptDefinitionError
+from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.prompt.bindings import ambiguous, field_owners, match_predicate, unknown
-from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, on_error_of
+from watchkeeper.prompt.nested import NestedExecutionConfig
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, output_schema
 from watchkeeper.prompt.sections import KEY, MarkdownSection
@@ -46,8 +47,10 @@ class PromptTemplate(Generic[OutputT]):
         output_type: Type of the answer: a dataclass, a pydantic model, a msgspec struct, a list of them, ...; usually
             given as ``PromptTemplate[Report]``.
         task_completion_checker: Who says whether the work is done, or None.
+        completion_rounds: How often "incomplete" may send the agent back to work; with 0 the first one ends the run.
         observers: Who assesses how a run is going, and when.
         feedback_providers: Who gives feedback on it, and when.
+        nested_execution_config: What nested evaluations of its runs may do; None for the defaults.
     """
 
     ns: str
@@ -59,6 +62,8 @@ class PromptTemplate(Generic[OutputT]):
     task_completion_checker: TaskCompletionChecker | None = None
     observers: Sequence[ObserverConfig] = ()
     feedback_providers: Sequence[FeedbackProviderConfig] = ()
+    nested_execution_config: NestedExecutionConfig | None = None
+    completion_rounds: int = COMPLETION_ROUNDS
 
     def __class_getitem__(cls, item: Any) -> _TypedTemplate:
         """Fix the output type."""
@@ -79,6 +84,8 @@ class PromptTemplate(Generic[OutputT]):
             _distinct_tools(self.walk())
             output_schema(self.output_type)
             _check_checker(self.task_completion_checker)
+            _check_rounds(self.completion_rounds)
+            _check_nested(self.nested_execution_config)
             put(self, "observers", _configs(self.observers, ObserverConfig, "observers"))
             put(
                 self,
@@ -96,6 +103,14 @@ class PromptTemplate(Generic[OutputT]):
     def sources(self) -> tuple[SourceConfig, ...]:
         """Observers, then feedback providers."""
         return (*self.observers, *self.feedback_providers)
+
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """Models that its sections name for child runs, each once."""
+        found: list[Any] = []
+        for section in self.walk():
+            found += [model for model in section.models if not any(model is other or model == other for other in found)]
+        return tuple(found)
 
     def walk(self) -> Iterator[MarkdownSection]:
         """Yield every section, nested ones too, in document order."""
@@ -134,6 +149,24 @@ def _check_checker(given: object) -> None:
     if given is not None and (isinstance(given, type) or not isinstance(given, TaskCompletionChecker)):
         raise PromptDefinitionError(
             f"task_completion_checker={given!r} is no checker; give for example FileOutputChecker(['report.md'])"
+        )
+    try:
+        on_error_of(given)
+    except ConfigurationError as error:
+        raise PromptDefinitionError(f"task_completion_checker: {error}") from error
+
+
+def _check_rounds(given: object) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise PromptDefinitionError(
+            f"completion_rounds={given!r} must be a whole number: how often the agent may be sent back to work"
+        )
+
+
+def _check_nested(given: object) -> None:
+    if not isinstance(given, NestedExecutionConfig | None):
+        raise PromptDefinitionError(
+            f"nested_execution_config={given!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
         )
 
 

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import random
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.deadline import Deadline, checked_deadline
-from watchkeeper.core.errors import (
-    BudgetExceededError,
-    ConfigurationError,
-    DeadlineExceededError,
-    OutputParseError,
-    PromptEvaluationError,
-    UnpricedModelError,
-)
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.core.model import Model, ModelSettings
@@ -29,11 +22,11 @@ from watchkeeper.core.price import FREE, ModelPrice
 from watchkeeper.core.run_context import RunContext, root_run_context
 from watchkeeper.prompt.adapter import PromptResponse
 from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.plan import PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import RunResult
 from watchkeeper.runtime.run import execute
 from watchkeeper.runtime.shared_budget import gate_of
+from watchkeeper.runtime.stop_errors import response_of
 from watchkeeper.session.dispatcher import Dispatcher
 from watchkeeper.session.session import Session
 
@@ -78,6 +71,11 @@ class Adapter:
     def name(self) -> str:
         """The provider's name, as events carry it."""
         return self.model.provider
+
+    @property
+    def priced(self) -> PricedModel:
+        """Its model with all that is known of it, for a run that is to use the same."""
+        return PricedModel(self.model, self._price, self._settings)
 
     def evaluate(
         self,
@@ -149,15 +147,7 @@ class Adapter:
                 forward()
             if budget_tracker is not None:
                 budget_tracker.add(gate.usage)
-        if result.stop is not None:
-            raise stop_error(result, gate.deadline) from result.error
-        return PromptResponse(
-            prompt_name=result.prompt_name,
-            output=result.output,
-            text=result.text,
-            usage=result.usage.tokens,
-            cost=result.cost,
-        )
+        return response_of(result, gate.deadline)
 
     def _gate(
         self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None
@@ -193,38 +183,6 @@ class Adapter:
             checker=prompt.template.task_completion_checker,
             parse_output=parse_output,
             sources=prompt.template.sources,
+            completion_rounds=prompt.template.completion_rounds,
+            nested=prompt.template.nested_execution_config,
         )
-
-
-BUDGET_STOPS: Final = frozenset(
-    {
-        "budget_exceeded",
-        "token_limit_exceeded",
-        "step_limit_exceeded",
-        "tool_call_limit_exceeded",
-        "retry_budget_exceeded",
-        "turn_limit_exceeded",
-    }
-)
-
-
-def stop_error(result: RunResult[Any], deadline: Deadline | None) -> PromptEvaluationError:
-    """Translate a stopped run into the seeds' exceptions; the stop, and the cutoff if there was one, are attached."""
-    stop = result.stop
-    if stop is None:
-        raise RuntimeError("a completed run has no error to raise")
-    payload = {"deadline": deadline.at.isoformat()} if deadline else {}
-    said, name = result.sentence(), result.prompt_name
-    error: PromptEvaluationError
-    if stop.reason == "timeout":
-        error = DeadlineExceededError(said, prompt_name=name, provider_payload=payload)
-    elif stop.reason in BUDGET_STOPS:
-        error = BudgetExceededError(said, prompt_name=name, provider_payload=payload)
-    elif stop.reason in ("output_invalid", "empty_answer"):
-        error = OutputParseError(stop.message, raw=result.text, prompt_name=name)
-    elif isinstance(result.error, PromptEvaluationError):
-        error = result.error
-    else:
-        error = PromptEvaluationError(said, phase="request", prompt_name=name, provider_payload=payload)
-    error.stop = stop
-    return error

@@ -7,30 +7,44 @@ recorded on the session's log. Nothing here decides what comes next: that is the
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import msgspec
 
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import OutputParseError, StoreError
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
-from watchkeeper.core.workers import run_in_worker
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, End, Observe, ReadAnswer, RunTools
+from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
 from watchkeeper.kernel.signals import Checked, Observed, Parsed, Replied, Signal, Started, Stopped, Unparsable
-from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine
-from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
+from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
+from watchkeeper.prompt.completion import (
+    TaskCompletionContext,
+    TaskCompletionResult,
+    asks_model,
+    on_error_of,
+    verdict_of,
+)
+from watchkeeper.prompt.nested import NESTED
 from watchkeeper.prompt.output import parse_output
-from watchkeeper.runtime.bounded import RunOverError, within
+from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, within
+from watchkeeper.runtime.child import Children, Execute, Family
+from watchkeeper.runtime.compaction import Compaction
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
 from watchkeeper.runtime.failures import WorkStoppedError
 from watchkeeper.runtime.model_calls import ModelCalls
 from watchkeeper.runtime.oversight import Oversight
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
+from watchkeeper.runtime.run_adapter import RunAdapter
 from watchkeeper.runtime.tool_calls import ToolCalls
+
+SETTLE_SECONDS: Final = 3.0
+"""How long a run waits for a checker that it has cancelled; real seconds, because what it started may be real."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -49,29 +63,78 @@ class Ending(msgspec.Struct, frozen=True):
     answered_by: tuple[str, ...]
 
 
-async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript) -> Ending:
-    """Run the loop to its end; the prompt's messages are in ``transcript`` already."""
-    return await _Driver(plan, home, transcript).run()
+Drive = Callable[[RunPlan[Any], RunHome, Transcript, Execute], Awaitable[Ending]]
+"""Takes a run from its first messages to its end."""
+
+
+async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, execute: Execute) -> Ending:
+    """Run the loop to its end; the prompt's messages are in ``transcript`` already.
+
+    Args:
+        plan: What to do.
+        home: Where.
+        transcript: What was said so far.
+        execute: Runs a whole plan, for the runs below this one.
+    """
+    kept = home.gate.keep_verdict() if asks_model(plan.checker) else None
+    driver = _Driver(plan, home, transcript, execute, kept)
+    session = home.session.origin
+    before, session.host = session.host, driver.children
+    try:
+        return await driver.run()
+    finally:
+        session.host = before
+        if kept is not None:
+            kept.close()
 
 
 class _Driver:
     """One run in progress."""
 
-    def __init__(self, plan: RunPlan[Any], home: RunHome, transcript: Transcript) -> None:
+    def __init__(
+        self,
+        plan: RunPlan[Any],
+        home: RunHome,
+        transcript: Transcript,
+        execute: Execute,
+        verdict_gate: ExecutionContext | None,
+    ) -> None:
         self.plan = plan
         self.home = home
         self.transcript = transcript
         self.recorder = Recorder(home.session, home.clock)
         self.models = ModelCalls(plan, home, self.recorder, transcript)
         self.tools = ToolCalls(plan, home, self.recorder)
-        self.oversight = Oversight(plan, home, self.recorder, self.models.switch_to) if plan.sources else None
+        family = Family(
+            home=home,
+            model=self.models.line.model_in_use,
+            fallback=plan.fallback,
+            cheaper=plan.cheaper,
+            tools=plan.prompt.tools,
+            models=plan.child_models,
+            nested=plan.nested or NESTED,
+            verdict_gate=verdict_gate,
+            on_context_full=plan.on_context_full,
+        )
+        self.children = Children(family, execute)
+        self.oversight = (
+            Oversight(plan, home, self.recorder, self.models.switch_to, self.children) if plan.sources else None
+        )
+        self.compaction = (
+            Compaction(home, self.recorder, self.models, transcript, self.children)
+            if plan.on_context_full == "compact"
+            else None
+        )
         limits = home.gate.limits
         rules = LoopRules(
             max_turns=limits.ceiling("max_turns"),
             lands=limits.landing is not None,
-            lands_when_full=plan.on_context_full == "land",
+            lands_when_full=plan.on_context_full != "stop",
+            compacts=self.compaction is not None,
             observes=self.oversight is not None,
             checks=plan.checker is not None,
+            completion_rounds=plan.completion_rounds,
+            closed=on_error_of(plan.checker) == "closed",
         )
         self.machine = TurnMachine(rules, transcript)
         self.reply: ModelReply | None = None
@@ -91,9 +154,9 @@ class _Driver:
 
     def _step(self, signal: Signal) -> Command:
         """Take one step of the machine, and record what it said to the model."""
-        before = len(self.transcript)
+        before, segment = len(self.transcript), self.transcript.segment
         command = self.machine.handle(signal)
-        if len(self.transcript) > before:
+        if len(self.transcript) > before and self.transcript.segment == segment:
             for message in self.transcript.since(before):
                 if isinstance(message, UserMessage):
                     self.recorder.record(NoticeAppended(message.text, self.home.clock.now()))
@@ -103,6 +166,8 @@ class _Driver:
         match command:
             case AskModel(landing=landing):
                 return await self._ask(landing)
+            case Compact(stop=stop):
+                return await self.compaction.compact(stop, self.machine.turns) if self.compaction else Stopped(stop)
             case RunTools(calls=calls):
                 return await self.tools.run(calls, self.reply.usage if self.reply else None)
             case Observe():
@@ -132,40 +197,46 @@ class _Driver:
             return Unparsable(error.message)
 
     async def _check(self, output: Any) -> Signal:
-        """Ask the checker; what it raises leaves the work unverified, and is recorded."""
+        """Ask the checker; whatever keeps it from its verdict leaves the work unverified, and is recorded.
+
+        A ceiling that the work has reached does not undo the work: its answer is checked all the same.
+        """
         checker = self.plan.checker
         if checker is None:
             raise RuntimeError("a check was asked for, but the run has no checker")
-        stop = self.home.gate.stop or self.home.gate.work_stop
+        gate = self.children.family.verdict_gate or self.home.gate
+        stop = gate.stop or self._interruption()
         if stop is not None:
-            return Stopped(stop)
+            return self._not_checked(stop)
         context = TaskCompletionContext(
             session=self.home.session,
             tentative_output=output,
             stop_reason=self.reply.finish if self.reply else None,
             filesystem=self.home.filesystem.read_only_view() if self.home.filesystem else None,
-            deadline=self.home.gate.work_deadline,
+            deadline=gate.work_deadline,
             run_context=self.home.run_context,
+            adapter=RunAdapter(self.children, "verdict"),
+            task="\n\n".join(message.text for message in self.plan.prompt.messages),
+            nested=self.children.family.nested,
         )
+        asking = asyncio.ensure_future(verdict_of(checker, context))
         try:
-            result = await within(self.home.gate, _verdict_of(checker, context), self.home.clock)
+            result = await within(gate, asking, self.home.clock)
         except RunOverError:
+            await asyncio.wait({asking}, timeout=SETTLE_SECONDS)
             said = "The run was over before the completion checker had its say."
-            return Stopped(self.home.gate.stop or Stop("timeout", "gate", said, "deadline"))
-        except Exception as error:
-            result = TaskCompletionResult.unverified(f"the checker failed: {type(error).__name__}: {error}")
-        self.recorder.record(CompletionChecked(result.status, result.explanation, self.home.clock.now()))
+            return self._not_checked(gate.stop or Stop("timeout", "gate", said, "deadline"))
+        except StrayCancellationError as error:
+            result = TaskCompletionResult.unverified(f"the checker failed: {error}")
+        self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.home.clock.now()))
         return Checked(result.status, result.explanation)
 
+    def _interruption(self) -> Stop | None:
+        """Return the wish of a person to end the work, who then is not kept waiting for a verdict."""
+        stop = self.home.gate.work_stop
+        return stop if stop is not None and stop.reason == "interrupted" else None
 
-async def _verdict_of(checker: TaskCompletionChecker, context: TaskCompletionContext) -> TaskCompletionResult:
-    """Ask a checker: an async one here, a sync one on a worker thread (it may return an awaitable all the same)."""
-    is_async = inspect.iscoroutinefunction(checker.check)
-    said: object = checker.check(context) if is_async else await run_in_worker(checker.check, context)
-    return _checked(await said if inspect.isawaitable(said) else said)
-
-
-def _checked(verdict: object) -> TaskCompletionResult:
-    if not isinstance(verdict, TaskCompletionResult):
-        raise TypeError(f"check() must return a TaskCompletionResult, not {verdict!r}")
-    return verdict
+    def _not_checked(self, stop: Stop) -> Stopped:
+        """Record that an answer was given, but no verdict."""
+        self.recorder.record(CompletionChecked("unverified", not_checked(stop), self.home.clock.now()))
+        return Stopped(stop)

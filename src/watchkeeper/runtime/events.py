@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from watchkeeper.core.completion import CompletionState
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import FinishReason
 from watchkeeper.core.run_context import RunContext
@@ -141,9 +142,16 @@ class NoticeAppended:
 @event("completion_checked")
 @dataclass(frozen=True, slots=True)
 class CompletionChecked:
-    """The completion checker gave its verdict."""
+    """An answer was checked, or could not be.
 
-    status: Literal["complete", "incomplete", "unverified"]
+    Attributes:
+        verdict: ``verified``; ``rejected``: the agent is sent back, or has been sent back too often; or
+            ``unverified``: the checker could not tell, failed, or had not spoken when the run was over.
+        explanation: Why.
+        created_at: When.
+    """
+
+    verdict: CompletionState
     explanation: str
     created_at: datetime
 
@@ -168,7 +176,7 @@ class RunEnded(msgspec.Struct, frozen=True):
         output: The typed answer, or None.
         partial: What a stopped run had, or None.
         text: The last text the model gave.
-        verdict: The completion checker's word, or ``unchecked``.
+        verdict: The completion checker's last word; ``unchecked`` if it gave none.
         usage: Everything it used, its children included.
         duration_ms: From start to end.
         remaining_seconds: Time left to the deadline, or None without one.
@@ -180,7 +188,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     output: Any
     partial: Any
     text: str
-    verdict: str
+    verdict: CompletionState
     usage: Usage
     duration_ms: float
     remaining_seconds: float | None
@@ -223,7 +231,17 @@ class ManyStarted:
 @event("item_ended")
 @dataclass(frozen=True, slots=True)
 class ItemEnded:
-    """One item of a run over many is over; ``run_id`` links to its log, None if it was never started."""
+    """One item of a run over many is over.
+
+    Attributes:
+        index: Which one, from 0.
+        item: Its label.
+        run_id: Links to its log; None if it was never started.
+        sentence: How it ended.
+        stop: What ended it early, or None.
+        ended_at: When.
+        verdict: The completion checker's last word on it.
+    """
 
     index: int
     item: str
@@ -231,6 +249,7 @@ class ItemEnded:
     sentence: str
     stop: Stop | None
     ended_at: datetime
+    verdict: CompletionState = "unchecked"
 
 
 @event("many_ended")

@@ -323,16 +323,20 @@ class ModelCalls:
         wanted = CallRequest(kind="llm", estimate=call, landing=after)
         return after if turn > 1 or gate.affords(wanted) else None
 
+    def room(self, in_use: ModelInUse) -> int | None:
+        """Return how many tokens a conversation may have, so that an answer fits and landing too; None if unknown."""
+        window = in_use.model.context_window
+        if window is None:
+            return None
+        limits = self._home.gate.limits
+        return window - min(in_use.cap, limits.min_output_tokens) - (self._landing_cap(in_use) if limits.landing else 0)
+
     def _check_context(self, in_use: ModelInUse, landing: bool) -> None:
         """Stop before a model's context overflows; a landing turn may use the rest of it."""
-        window = in_use.model.context_window
-        if window is None or landing:
+        room, tokens, window = self.room(in_use), in_use.bound.likely(), in_use.model.context_window
+        if room is None or tokens is None or landing:
             return
-        tokens = in_use.bound.likely()
-        if tokens is None:
-            return
-        spare = min(in_use.cap, self._home.gate.limits.min_output_tokens)
-        if tokens + spare + (self._landing_cap(in_use) if self._home.gate.limits.landing else 0) > window:
+        if tokens > room:
             said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 

@@ -101,6 +101,10 @@ class ModelLine:
         self._tried: set[int] = set()
         self.in_use = ModelInUse(self, 0)
 
+    def model_in_use(self) -> PricedModel:
+        """Return the model that is asked now, with all that is known of it."""
+        return self.models[self.in_use.place]
+
     def begin_turn(self) -> None:
         """Let every model be tried again."""
         if self._tried:

@@ -24,9 +24,11 @@ from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.asking import Round, ask_all
 from watchkeeper.runtime.bounded import RunOverError, within
+from watchkeeper.runtime.child import Children
 from watchkeeper.runtime.events import AdviceAcknowledged, AdviceDelivered, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
+from watchkeeper.runtime.run_adapter import RunAdapter
 from watchkeeper.runtime.sources import Source
 from watchkeeper.session.events import RolledBack, SessionReset, SliceEdited
 from watchkeeper.session.slices import Extend, SliceView
@@ -47,7 +49,12 @@ class Oversight:
     """The sources of one run."""
 
     def __init__(
-        self, plan: RunPlan[Any], home: RunHome, recorder: Recorder, switch_model: Callable[[str, int], str | None]
+        self,
+        plan: RunPlan[Any],
+        home: RunHome,
+        recorder: Recorder,
+        switch_model: Callable[[str, int], str | None],
+        children: Children,
     ) -> None:
         """Begin with what the session's log says of earlier looks.
 
@@ -56,10 +63,13 @@ class Oversight:
             home: Where the run lives.
             recorder: Where to write.
             switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
+            children: Starts the runs that a source asks for.
         """
         self._home = home
         self._recorder = recorder
         self._switch_model = switch_model
+        self._adapter = RunAdapter(children)
+        self._nested = children.family.nested
         self._sources = [Source(config) for config in plan.sources]
         self._files = None if home.filesystem is None else home.filesystem.read_only_view()
         self._by_name = {source.name: source for source in self._sources}
@@ -162,6 +172,8 @@ class Oversight:
             filesystem=self._files,
             deadline=home.gate.work_deadline,
             run_context=home.run_context,
+            adapter=self._adapter,
+            nested=self._nested,
         )
         return Round(context, said, self._trajectory.count, now, share)
 

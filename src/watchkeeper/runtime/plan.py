@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
@@ -19,7 +19,8 @@ from watchkeeper.core.ids import IdSource
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.run_context import RunContext
-from watchkeeper.prompt.completion import TaskCompletionChecker
+from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
+from watchkeeper.prompt.nested import NestedExecutionConfig
 from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.session.session import Session
@@ -27,7 +28,8 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
-OnContextFull = Literal["land", "stop"]
+OnContextFull = Literal["compact", "land", "stop"]
+CONTEXT_CHOICES: Final[tuple[str, ...]] = get_args(OnContextFull)
 
 MAX_RESULT_BYTES = 32_768
 """A tool result longer than this is cut, with a note, before the model sees it."""
@@ -61,13 +63,16 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
         price: What the model charges, or None if nobody knows.
         settings: How the model is asked.
         checker: Who says whether the work is done, or None.
-        on_context_full: ``land`` takes a last turn, ``stop`` ends at once.
+        on_context_full: ``compact`` goes on with a summary, ``land`` takes a last turn, ``stop`` ends at once.
         parse_output: Whether the final text is parsed into the output type.
         on_delta: Where text goes as it arrives, or None.
         fallback: Who takes over, in this order, when the model cannot answer.
         cheaper: Who takes over where a hook says DEGRADE, or None; may be one of ``fallback``.
         sources: Who advises the agent: observers, then feedback providers.
         escalations: By source, who takes over if its advice is not heeded.
+        completion_rounds: How often "incomplete" may send the agent back to work.
+        nested: What nested evaluations may do, or None for the defaults.
+        child_models: Models that the template names for its children, by what it names them with.
     """
 
     prompt: RenderedPrompt[OutputT]
@@ -82,6 +87,9 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     cheaper: PricedModel | None = None
     sources: tuple[SourceConfig, ...] = ()
     escalations: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
+    completion_rounds: int = COMPLETION_ROUNDS
+    nested: NestedExecutionConfig | None = None
+    child_models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
 
     @property
     def models(self) -> tuple[PricedModel, ...]:
@@ -94,15 +102,15 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Which item of a run over many a run is.
+    """Which run stands above this one.
 
     Attributes:
-        parent_run_id: The run over many.
-        item: The item's label.
+        parent_run_id: That run: a run over many, or the one that started this child.
+        item: Which item of a run over many this is, or None.
     """
 
     parent_run_id: UUID
-    item: str
+    item: str | None
 
 
 class RunHome(msgspec.Struct, frozen=True):
@@ -117,7 +125,10 @@ class RunHome(msgspec.Struct, frozen=True):
         rng: Its randomness, for backoff.
         resources: What its tools may ask for.
         filesystem: What its tools may read and write, or None.
-        place: Which item of a run over many it is, or None.
+        place: Which run stands above it, or None.
+        depths: How many children of each kind stand above it and are it, by family (`runtime.child`).
+        deepest: How many of each may, by family, as those above it allow.
+        watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
     """
 
     session: Session
@@ -129,3 +140,6 @@ class RunHome(msgspec.Struct, frozen=True):
     resources: Resources = msgspec.field(default_factory=Resources)
     filesystem: Filesystem | None = None
     place: Place | None = None
+    depths: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    deepest: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    watch: Callable[[Session, UUID], Callable[[], None]] | None = None

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from watchkeeper.containment.flight import running_loop
 from watchkeeper.core.errors import WatchkeeperError
 
 T = TypeVar("T")
@@ -98,6 +99,29 @@ class Portal:
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="watchkeeper-loop", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+def wait_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], twin: str) -> T:
+    """Run a coroutine on a loop that runs on another thread, and wait for it; it sees the caller's context variables.
+
+    Args:
+        loop: Where to run it.
+        work: What to run.
+        twin: Name of the async function to call instead, for the error.
+
+    Raises:
+        WatchkeeperError: If called on the loop's own thread.
+        BaseException: Whatever the work raises; if the wait is broken off, the work is cancelled.
+    """
+    if running_loop() is loop:
+        work.close()
+        raise WatchkeeperError(f"this is the loop's own thread, which must not wait for itself; await {twin}(...)")
+    waiting = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return waiting.result()
+    except BaseException:
+        waiting.cancel()
+        raise
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

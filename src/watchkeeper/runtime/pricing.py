@@ -13,7 +13,7 @@ from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import ImagePart, Message, UserMessage, text_bytes
+from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, UserMessage, text_bytes
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.transcript import Transcript
@@ -30,9 +30,13 @@ UNBOUNDED_IMAGE_TOKENS: Final = 4096
 
 
 class InputBound:
-    """An upper bound of a request's input tokens, updated at the cost of what is new."""
+    """An upper bound of a request's input tokens, updated at the cost of what is new; a new segment is counted anew.
 
-    __slots__ = ("_counted", "_known", "_learned", "_seen", "_strict")
+    Attributes:
+        fixed: The part of it that every request repeats: tools and output schema.
+    """
+
+    __slots__ = ("_counted", "_known", "_learned", "_seen", "_segment", "_strict", "fixed")
 
     def __init__(self, request: ModelRequest, limits: Limits) -> None:
         """Bound what every request repeats: tools and output schema."""
@@ -41,7 +45,8 @@ class InputBound:
             fixed += TOOLS_OVERHEAD
         if request.output is not None:
             fixed += len(encode(request.output.schema))
-        self._known = fixed
+        self._known = self.fixed = fixed
+        self._segment = request.transcript.segment
         self._seen = 0
         self._counted = 0
         self._learned: Message | None = None
@@ -50,11 +55,21 @@ class InputBound:
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the transcript as it stands."""
+        if transcript.segment != self._segment:
+            self._begin_segment(transcript)
         for message in transcript.since(self._seen):
             if message is not self._learned:
                 self._known += text_bytes(message) + FRAME_TOKENS + self._images(message)
         self._seen = len(transcript)
         return self._known
+
+    def _begin_segment(self, transcript: Transcript) -> None:
+        """Count a new segment: the provider has counted none of it yet, nor what its messages send back unchanged."""
+        self._segment = transcript.segment
+        self._learned = None
+        self._counted = 0
+        self._seen = len(transcript)
+        self._known = self.fixed + sum(message_bytes(message) + self._images(message) for message in transcript)
 
     def learn(self, reply: ModelReply) -> None:
         """Take the provider's own count: it covers everything up to and including the reply's message."""
@@ -81,7 +96,18 @@ class InputBound:
                 "an image has no token bound, but a ceiling on cost or tokens is in force; "
                 "write ImagePart(..., max_tokens=...), or lift the ceiling"
             )
-        return UNBOUNDED_IMAGE_TOKENS
+        return image_tokens(part)
+
+
+def image_tokens(part: ImagePart) -> int:
+    """Return an image's declared bound, or what is assumed for one without."""
+    return UNBOUNDED_IMAGE_TOKENS if part.max_tokens is None else part.max_tokens
+
+
+def message_bytes(message: Message) -> int:
+    """Return an upper bound of a message's tokens, images aside, with what an adapter sends back unchanged."""
+    data = message.provider_data if isinstance(message, AssistantMessage) else None
+    return text_bytes(message) + FRAME_TOKENS + (0 if data is None else len(encode(data)))
 
 
 def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | None) -> Estimate:

@@ -8,6 +8,7 @@ from watchkeeper.core.messages import ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.events import PromptRendered
+from watchkeeper.runtime.compaction_events import ContextCompacted, segment_of
 from watchkeeper.runtime.events import ModelReplied, NoticeAppended
 from watchkeeper.session.log import Envelope
 from watchkeeper.tools.invoked import ToolInvoked
@@ -18,7 +19,7 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
 
     A reply is followed by one message per tool call, in the order of the calls; of several attempts at a call the last
     one counts. A call whose run was broken off before it had a result is answered with that, because providers refuse
-    calls that nobody answered.
+    calls that nobody answered. Where the conversation was compacted, what is returned is its newest segment.
     """
     transcript = Transcript()
     results: dict[str, ToolMessage] = {}
@@ -45,6 +46,9 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
             case NoticeAppended(text=text):
                 flush()
                 transcript.append(UserMessage.of(text))
+            case ContextCompacted(opening=opening, summary=summary, kept=kept):
+                flush()
+                transcript.begin_segment(segment_of(list(transcript), opening, summary, kept))
             case _:
                 pass
     flush()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
+from watchkeeper.core.completion import CompletionState
 from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import format_duration, format_money
@@ -16,7 +17,9 @@ from watchkeeper.core.usage import Usage
 from watchkeeper.session.session import Session
 
 OutputT = TypeVar("OutputT")
-Verdict = Literal["complete", "unverified", "unchecked"]
+
+SAID_CHARS: Final = 200
+"""How much of a checker's explanation stands in the sentence of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,9 @@ class RunResult(Generic[OutputT]):
         text: The last text the model gave.
         usage: Everything it used, its children included.
         turns: Model turns.
-        completion: The checker's word on a completed run; ``unchecked`` without a checker.
-        completion_note: What the checker said.
+        completion: The completion checker's last word: ``verified``, ``rejected`` or ``unverified``; ``unchecked`` if
+            there is no checker, or the run was stopped before it had been asked.
+        completion_note: What it said; for ``unverified``, why there is no verdict.
         limits: The limits that were in force.
         started_at: When it began.
         duration: How long it took.
@@ -54,7 +58,7 @@ class RunResult(Generic[OutputT]):
     text: str
     usage: Usage
     turns: int
-    completion: Verdict
+    completion: CompletionState
     completion_note: str
     limits: Limits
     started_at: datetime
@@ -82,11 +86,22 @@ class RunResult(Generic[OutputT]):
             f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
         )
         if self.stop is None:
-            checked = {"complete": " and checked", "unverified": ", but not verified", "unchecked": ""}
-            return f"Done{checked[self.completion]}: {took}."
+            if self.completion == "unverified":
+                return f"Done, but not verified: {self._noted()} ({took})."
+            return f"Done{' and verified' if self.completion == 'verified' else ''}: {took}."
         if self.usage.steps == 0:
             return self.stop.message
-        return f"{self.stop.message.rstrip('.')}; it had {self._had()} ({took})."
+        return f"{self.stop.message.rstrip('.')}; it had {self._had()}{self._judged(self.stop)} ({took})."
+
+    def _noted(self) -> str:
+        """Return what the checker said as it can stand in a sentence."""
+        said = " ".join(self.completion_note.split()).rstrip(".") or "no reason given"
+        return said if len(said) <= SAID_CHARS else f"{said[: SAID_CHARS - 1]}…"
+
+    def _judged(self, stop: Stop) -> str:
+        """Return the checker's word on a stopped run, where the stop does not say it."""
+        words = {"rejected": ", after an answer that was rejected", "unverified": ", which was not verified"}
+        return "" if stop.source == "checker" else words.get(self.completion, "")
 
     def _had(self) -> str:
         if self.partial is None:
@@ -106,6 +121,49 @@ class RunResult(Generic[OutputT]):
             stop = self.stop or Stop("error", "caller", "The run completed without an output.")
             raise RunStoppedError(self.sentence(), stop=stop, result=self)
         return self.output
+
+
+NOTHING_USED: Final = Usage()
+
+
+def broken_off(error: BaseException) -> Stop:
+    """Return the stop of a run that has no result of its own because this was raised in it."""
+    said = f"The run was broken off: {type(error).__name__}{': ' if str(error) else ''}{error}"
+    return Stop("error" if isinstance(error, Exception) else "aborted", "caller", said)
+
+
+def without_output(
+    stop: Stop,
+    *,
+    run_id: UUID,
+    prompt_name: str,
+    model: str,
+    limits: Limits,
+    session: Session,
+    usage: Usage = NOTHING_USED,
+    error: BaseException | None = None,
+    item: str | None = None,
+) -> RunResult[Any]:
+    """Return the result of a run whose loop never began, or was broken off."""
+    return RunResult(
+        run_id=run_id,
+        prompt_name=prompt_name,
+        model=model,
+        output=None,
+        stop=stop,
+        partial=None,
+        text="",
+        usage=usage,
+        turns=0,
+        completion="unchecked",
+        completion_note="",
+        limits=limits,
+        started_at=session.clock.now(),
+        duration=timedelta(0),
+        session=session,
+        error=error,
+        item=item,
+    )
 
 
 def _cost(nanos: int | None) -> str:
@@ -153,5 +211,9 @@ class ManyResult(Generic[OutputT]):
             f"{self.usage.tool_calls} tool calls, {self.usage.tokens.total:,} tokens, "
             f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
         )
-        count = f"{len(self.done)} of {len(self.results)} items done"
+        count = f"{len(self.done)} of {len(self.results)} items done{self._unverified()}"
         return f"{count}: {took}." if self.stop is None else f"{self.stop.message.rstrip('.')}; {count} ({took})."
+
+    def _unverified(self) -> str:
+        count = sum(result.completion == "unverified" for result in self.done)
+        return f", {count} of them not verified" if count else ""

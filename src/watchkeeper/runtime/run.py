@@ -13,19 +13,24 @@ from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import Usage
 from watchkeeper.kernel.commands import End
 from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.runtime.driver import drive
+from watchkeeper.runtime.driver import Drive, drive
 from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.replay import transcript_of
-from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.result import RunResult, broken_off
 from watchkeeper.tools.process_reference import refuse_while_importing
 
 OutputT = TypeVar("OutputT")
 
 
-async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
+async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -> RunResult[OutputT]:
     """Run to the end and return the result; the gate is closed by whoever opened it.
+
+    Args:
+        plan: What to do.
+        home: Where.
+        drive: Does it, between the events of its start and its end; the loop.
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.
@@ -39,9 +44,9 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
     _announce(plan, home, recorder)
     transcript = _opening(plan, home, recorder, earlier)
     try:
-        ending = await drive(plan, home, transcript)
+        ending = await drive(plan, home, transcript, execute)
     except BaseException as error:
-        _close(plan, home, recorder, broken_off(error), timedelta(seconds=clock.monotonic() - began))
+        _close(plan, home, recorder, End(stop=broken_off(error)), timedelta(seconds=clock.monotonic() - began))
         raise
     duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
@@ -66,12 +71,6 @@ async def execute(plan: RunPlan[OutputT], home: RunHome) -> RunResult[OutputT]:
         item=home.place.item if home.place else None,
         answered_by=ending.answered_by,
     )
-
-
-def broken_off(error: BaseException) -> End:
-    """Return the end of a run that has no result because this was raised in it."""
-    said = f"The run was broken off: {type(error).__name__}{': ' if str(error) else ''}{error}"
-    return End(stop=Stop("error" if isinstance(error, Exception) else "aborted", "caller", said))
 
 
 def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
@@ -174,6 +173,7 @@ def _log_line(plan: RunPlan[Any], home: RunHome, end: End, duration: timedelta, 
         run_id=str(home.run_context.run_id),
         prompt=plan.prompt.name,
         stop=stop.reason if stop else None,
+        completion=end.verdict,
         duration_seconds=round(duration.total_seconds(), 3),
         remaining_seconds=None if remaining is None else round(remaining, 3),
         tokens=home.gate.usage.tokens.total,

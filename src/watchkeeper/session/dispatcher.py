@@ -51,11 +51,12 @@ class _Subscription:
 class InProcessDispatcher:
     """Calls subscribers one after the other, in the order in which they subscribed, on the publishing thread."""
 
-    __slots__ = ("_concerned", "_lock", "_subscriptions")
+    __slots__ = ("_closed", "_concerned", "_lock", "_subscriptions")
 
     def __init__(self) -> None:
         """Start without subscribers."""
         self._lock = threading.Lock()
+        self._closed = False
         self._subscriptions: tuple[_Subscription, ...] = ()
         self._concerned: dict[type, tuple[_Subscription, ...]] = {}
 
@@ -63,7 +64,7 @@ class InProcessDispatcher:
         """Call ``handler(event)`` for each event of the type or of a subclass; return a function that ends it.
 
         Raises:
-            SessionError: If the handler is a coroutine function: nobody would await it.
+            SessionError: If the handler is a coroutine function, which nobody would await, or the session was closed.
         """
         return self._add(_Subscription(event_type, handler))
 
@@ -71,7 +72,7 @@ class InProcessDispatcher:
         """Call ``handler(envelope)`` for every event; return a function that ends it.
 
         Raises:
-            SessionError: If the handler is a coroutine function: nobody would await it.
+            SessionError: If the handler is a coroutine function, which nobody would await, or the session was closed.
         """
         return self._add(_Subscription(None, handler))
 
@@ -95,6 +96,13 @@ class InProcessDispatcher:
         if interrupt is not None:
             raise interrupt
 
+    def close(self) -> None:
+        """Let go of every subscriber and take no more."""
+        with self._lock:
+            self._closed = True
+            self._subscriptions = ()
+            self._concerned = {}
+
     def _find(self, event_type: type) -> tuple[_Subscription, ...]:
         with self._lock:
             concerned = tuple(
@@ -112,6 +120,11 @@ class InProcessDispatcher:
                 " (it may start a task)"
             )
         with self._lock:
+            if self._closed:
+                raise SessionError(
+                    f"subscriber {name_of(subscription.handler)} came too late: the session was closed, and nothing"
+                    " more will happen in it; read its log"
+                )
             self._subscriptions = (*self._subscriptions, subscription)
             self._concerned = {}
         return lambda: self._remove(subscription)

@@ -39,12 +39,26 @@ class RolledBack:
         session_id: Whose snapshot it was.
         seq: The position of that session's log.
         snapshot: The state itself, if this log does not tell it: it is another session's, a branch's, or was read from
-            JSON.
+            JSON. Without its children, whose own logs tell theirs.
     """
 
     session_id: UUID
     seq: int
     snapshot: Snapshot | None = None
+
+
+@event("state_inherited")
+@dataclass(frozen=True, slots=True)
+class StateInherited:
+    """A child session began with the state of another session; that session's log tells how it came to be.
+
+    Attributes:
+        session_id: Whose snapshot it was.
+        seq: The position of that session's log.
+    """
+
+    session_id: UUID
+    seq: int
 
 
 @event("session_reset")
@@ -53,4 +67,4 @@ class SessionReset:
     """Every slice became empty."""
 
 
-BUILT_IN: Final[frozenset[type]] = frozenset({SliceEdited, RolledBack, SessionReset})
+BUILT_IN: Final[frozenset[type]] = frozenset({SliceEdited, RolledBack, StateInherited, SessionReset})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, cast
 from uuid import UUID
@@ -18,8 +19,8 @@ import msgspec
 
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, SessionError
-from watchkeeper.session.dispatcher import Dispatcher, report
-from watchkeeper.session.events import RolledBack
+from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher, report
+from watchkeeper.session.events import RolledBack, StateInherited
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.reducers import EMPTY, Reducers, Slices, check_serialisable, refuse_in_reducer
 from watchkeeper.session.slices import Reducer, SliceView
@@ -43,6 +44,10 @@ class State(msgspec.Struct, frozen=True):
 
 
 EMPTY_STATE: Final = State(EMPTY, {}, EMPTY)
+
+_LOST: Final = "nothing written to it could reach its session any more"
+MERGED: Final = f"this branch was merged; {_LOST}"
+DISCARDED: Final = f"this branch was discarded; {_LOST}"
 
 
 class Journal:
@@ -72,7 +77,7 @@ class Journal:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._publisher: int | None = None
-        self._queue: deque[tuple[Dispatcher, Envelope]] = deque()
+        self._queue: deque[tuple[Dispatcher, Envelope] | InProcessDispatcher] = deque()
         self._owner = object()
         self._ended: str | None = None
         self._state = state
@@ -87,6 +92,16 @@ class Journal:
         branch._begin(State(state.log, state.slices, EMPTY))
         return branch
 
+    def inherit(self, parent: Journal, snapshot: Snapshot | None) -> None:
+        """Begin with another journal's reducers and with the slices of a snapshot; before anybody else knows this one.
+
+        Nothing is copied, nothing looked through; O(1).
+        """
+        self._reducers = parent._reducers.copy()
+        if snapshot is not None:
+            event = StateInherited(snapshot.session_id, snapshot.seq)
+            self._state = self._with(EMPTY_STATE, event, snapshot.slices, EMPTY)
+
     def read(self) -> State:
         """Return the present state."""
         refuse_in_reducer("read a session")
@@ -100,10 +115,11 @@ class Journal:
         """Add a reducer.
 
         Raises:
-            SessionError: If this is a branch's journal, or the reducer is no plain function.
+            SessionError: If this is a branch's journal or is closed, or the reducer is no plain function.
         """
         if self._dispatcher is None:
             raise SessionError("register reducers on the session itself; a branch only repeats events there")
+        self.refuse_if_ended()
         self._reducers.register(slice_type, event_type, reducer)
 
     def keeps(self, event_type: type) -> bool:
@@ -117,7 +133,7 @@ class Journal:
             session_id=session_id,
             seq=len(state.log),
             created_at=self._clock.now(),
-            slices=MappingProxyType(state.slices),
+            slices=_unchangeable(state.slices),
             origin=Origin(self._owner, state.writes),
         )
 
@@ -134,7 +150,7 @@ class Journal:
         check_serialisable(event)
         failure: ReducerError | None = None
         with self._lock:
-            self._refuse_if_ended()
+            self.refuse_if_ended()
             before = self._state
             try:
                 after = self._after(before, event)
@@ -159,9 +175,9 @@ class Journal:
         """
         refuse_in_reducer("merge")
         with self._lock:
-            self._refuse_if_ended()
+            self.refuse_if_ended()
             target._repeat(self._state.writes)
-            self._ended = "merged"
+            self._ended = MERGED
         target.publish()
 
     def discard(self) -> None:
@@ -171,9 +187,16 @@ class Journal:
             SessionError: If it was merged.
         """
         with self._lock:
-            if self._ended == "merged":
+            if self._ended is MERGED:
                 raise SessionError("this branch was merged; what it wrote is part of its session and stays")
-            self._ended = "discarded"
+            self._ended = DISCARDED
+
+    def close(self, why: str, own: InProcessDispatcher) -> None:
+        """Refuse every write from now on, saying why, and close ``own`` as soon as everything is told."""
+        with self._lock:
+            self._ended = why
+            self._queue.append(own)
+        self.publish()
 
     def publish(self) -> None:
         """Tell the subscribers what is recorded and not yet told, unless another thread is doing so."""
@@ -192,16 +215,11 @@ class Journal:
     def _publish_waiting(self) -> BaseException | None:
         """Empty the queue and give the publishing lock back; return an interrupt that a subscriber raised."""
         interrupt: BaseException | None = None
-        queue = self._queue
         self._publisher = threading.get_ident()
         try:
-            while queue:
+            while self._queue:
                 try:
-                    dispatcher, envelope = queue.popleft()
-                    try:
-                        dispatcher.publish(envelope)
-                    except Exception as error:
-                        report("dispatcher.failed", dispatcher.publish, envelope, error)
+                    self._publish_next()
                 except BaseException as error:  # the caller raises it, once everything is told
                     interrupt = interrupt or error
         finally:
@@ -209,9 +227,20 @@ class Journal:
             self._publishing.release()
         return interrupt
 
+    def _publish_next(self) -> None:
+        waiting = self._queue.popleft()
+        if isinstance(waiting, InProcessDispatcher):
+            waiting.close()
+            return
+        dispatcher, envelope = waiting
+        try:
+            dispatcher.publish(envelope)
+        except Exception as error:
+            report("dispatcher.failed", dispatcher.publish, envelope, error)
+
     def _repeat(self, events: SliceView[Any]) -> None:
         with self._lock:
-            self._refuse_if_ended()
+            self.refuse_if_ended()
             state = self._state
             for event in events:
                 state = self._after(state, event)
@@ -235,7 +264,8 @@ class Journal:
         origin = snapshot.origin
         if origin is not None and origin.owner is self._owner:
             return self._with(state, RolledBack(snapshot.session_id, snapshot.seq), snapshot.slices, origin.writes)
-        event = RolledBack(snapshot.session_id, snapshot.seq, snapshot)
+        alone = replace(snapshot, children=()) if snapshot.children else snapshot
+        event = RolledBack(snapshot.session_id, snapshot.seq, alone)
         return self._with(state, event, snapshot.slices, self._written(state, event))
 
     def _written(self, state: State, event: Any) -> SliceView[Any]:
@@ -245,9 +275,18 @@ class Journal:
         envelope = Envelope(len(state.log) + 1, self._clock.now(), event)
         return State(state.log.appended(envelope, self._owner), slices, writes)
 
-    def _refuse_if_ended(self) -> None:
+    def refuse_if_ended(self) -> None:
+        """Raise if nothing may be written here any more.
+
+        Raises:
+            SessionError: Saying how it ended.
+        """
         if self._ended is not None:
-            raise SessionError(f"this branch was {self._ended}; nothing written to it could reach its session any more")
+            raise SessionError(self._ended)
+
+
+def _unchangeable(slices: Slices) -> Slices:
+    return slices if isinstance(slices, MappingProxyType) else MappingProxyType(slices)
 
 
 def _raise(interrupt: BaseException | None) -> None:

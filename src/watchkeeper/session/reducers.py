@@ -17,7 +17,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ReducerError, SessionError
 from watchkeeper.core.tagging import check
 from watchkeeper.session.dispatcher import name_of
-from watchkeeper.session.events import BUILT_IN, RolledBack, SliceEdited
+from watchkeeper.session.events import BUILT_IN, RolledBack, SliceEdited, StateInherited
 from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceView
 
 Slices = Mapping[type, SliceView[Any]]
@@ -52,6 +52,12 @@ class Reducers:
         """Start without any."""
         self._lock = threading.Lock()
         self._by_event: dict[type, tuple[tuple[type, Reducer[Any, Any]], ...]] = {}
+
+    def copy(self) -> Reducers:
+        """Return the same reducers; what is registered later with one is unknown to the other. O(1)."""
+        copied = Reducers()
+        copied._by_event = self._by_event
+        return copied
 
     def register(self, slice_type: type, event_type: type, reducer: Reducer[Any, Any]) -> None:
         """Let a reducer decide what events of exactly this type do to a slice; registering it again changes nothing.
@@ -160,6 +166,8 @@ def _built_in(slices: Slices, event: Any, owner: object) -> Slices:
         return _edited(slices, event, owner)
     if isinstance(event, RolledBack):
         raise SessionError("a RolledBack event without its snapshot does nothing; call session.rollback(snapshot)")
+    if isinstance(event, StateInherited):
+        raise SessionError("only a child begins with the state of another session; call session.child(snapshot)")
     return {}
 
 

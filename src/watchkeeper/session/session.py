@@ -1,15 +1,18 @@
 """A session: one log, the slices that are a fold of it, and a place among other sessions.
 
 Every change is an event: recorded once, in one critical section with what it does to the slices, told to subscribers
-afterwards in the order of the log. Reading, snapshots and branches cost the same however long the log is. A session is
-safe under threads; its values are not copied, so they must not be changed.
+afterwards in the order of the log. Reading, snapshots, branches and children cost the same however long the log is. A
+session is safe under threads; its values are not copied, so they must not be changed. Parent and child share what the
+child began with and never what is written afterwards; a closed session is only read.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -20,6 +23,7 @@ from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher
 from watchkeeper.session.events import RolledBack, SessionReset
 from watchkeeper.session.journal import Journal
 from watchkeeper.session.log import Envelope, EventLog
+from watchkeeper.session.reducers import refuse_in_reducer
 from watchkeeper.session.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -34,14 +38,18 @@ class Session:
         log: Everything that happened in it, live.
         dispatcher: Who is told about it.
         clock: Where the time of its events comes from.
+        host: What the run that writes to it has for those that start others below it, or None between runs.
     """
 
     __slots__ = (
         "__weakref__",
         "_children",
+        "_ids",
         "_journal",
+        "_own",
         "clock",
         "dispatcher",
+        "host",
         "log",
         "parent",
         "session_id",
@@ -66,9 +74,12 @@ class Session:
             ids: Where the identity comes from.
         """
         self.clock = clock
-        self.dispatcher: Dispatcher = InProcessDispatcher() if dispatcher is None else dispatcher
+        self._own = InProcessDispatcher()
+        self.dispatcher: Dispatcher = self._own if dispatcher is None else dispatcher
+        self._ids = ids
         self.session_id = ids.uuid() if session_id is None else session_id
         self.parent: Session | None = None if parent is None else parent.origin
+        self.host: object | None = None
         self._children = _Children()
         self._journal = Journal(clock, self.dispatcher)
         self.log = EventLog(self._journal.read_log)
@@ -82,7 +93,7 @@ class Session:
 
     @property
     def children(self) -> tuple[Session, ...]:
-        """The sessions that this one started and that somebody still holds, oldest first."""
+        """The sessions that this one started, that are not closed and that somebody still holds, oldest first."""
         return self._children.alive()
 
     def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
@@ -111,27 +122,49 @@ class Session:
 
         Raises:
             ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
-            SessionError: If the event cannot be stored, a reducer dispatches, or this branch has ended.
+            SessionError: If the event cannot be stored, a reducer dispatches, this session was closed, or this branch
+                has ended.
         """
-        return self._journal.record(event)
+        envelope = self._journal.record(event)
+        if isinstance(event, RolledBack) and event.snapshot is not None and self.origin is self:
+            self._restore(event.snapshot.children)
+        return envelope
 
-    def snapshot(self) -> Snapshot:
-        """Return the present state as a value; nothing is copied."""
-        return self._journal.snapshot(self.session_id)
+    def _restore(self, snapshots: tuple[Snapshot, ...]) -> None:
+        known = {snapshot.session_id: snapshot for snapshot in snapshots}
+        for child in self.children if known else ():
+            if child.session_id in known:
+                with suppress(SessionError):  # it was closed a moment ago
+                    child.rollback(known[child.session_id])
+
+    def snapshot(self, *, cascade: bool = False) -> Snapshot:
+        """Return the present state as a value; nothing is copied.
+
+        Args:
+            cascade: Take those of its children along, of theirs, and so on. Each is consistent by itself; what is
+                written meanwhile to one session may be in its snapshot and not in that of another.
+        """
+        taken = self._journal.snapshot(self.session_id)
+        if not cascade:
+            return taken
+        return replace(taken, children=tuple(child.snapshot(cascade=True) for child in self.children))
 
     def rollback(self, snapshot: Snapshot) -> None:
         """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
 
+        If the snapshot has children, those of them that are still children of this session are rolled back too, each
+        by itself; the others are passed over. A branch leaves the children alone: they are not part of it.
+
         Raises:
-            SessionError: If this branch has ended.
+            SessionError: If this session was closed or this branch has ended.
         """
-        self._journal.record(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
+        self.dispatch(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
 
     def reset(self) -> None:
         """Make every slice empty; reducers and the log stay.
 
         Raises:
-            SessionError: If this branch has ended.
+            SessionError: If this session was closed or this branch has ended.
         """
         self._journal.record(SessionReset())
 
@@ -156,6 +189,55 @@ class Session:
         """
         return Branch(self)
 
+    def child(
+        self,
+        snapshot: Snapshot | None = None,
+        *,
+        session_id: UUID | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> Session:
+        """Return a session below this one; whatever is written to one of them never reaches the other.
+
+        It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
+        the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
+        closes it with `close` (seed: subagent-dispatch, "Execution Flow").
+
+        Args:
+            snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
+            session_id: Its identity; a fresh one by default.
+            clock: Where the time of its events comes from; this session's clock by default.
+            ids: Where its identity comes from; where this session's came from by default.
+
+        Raises:
+            SessionError: If this session was closed, or a reducer asks.
+        """
+        refuse_in_reducer("start a child")
+        parent = self.origin
+        parent._journal.refuse_if_ended()
+        child = Session(
+            session_id=session_id, clock=self.clock if clock is None else clock, ids=parent._ids if ids is None else ids
+        )
+        child._journal.inherit(self._journal, snapshot)
+        child.parent = parent
+        parent._children.add(child)
+        return child
+
+    def close(self) -> None:
+        """End the session: it can still be read, any write raises, and its parent no longer lists it.
+
+        Its subscribers are let go once they were told of everything; those of a dispatcher that was given to it stay
+        with that dispatcher. Its own children stay as they are. Closing it again changes nothing.
+
+        Raises:
+            SessionError: If a reducer closes it, or this is a branch.
+        """
+        refuse_in_reducer("close a session")
+        if self.parent is not None:
+            self.parent._children.remove(self)
+        why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
+        self._journal.close(why, self._own)
+
     def __repr__(self) -> str:
         """Show the identity and the length of the log."""
         return f"{type(self).__name__}({self.session_id}, {len(self.log)} events)"
@@ -168,18 +250,23 @@ class _Children:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._references: list[weakref.ref[Session]] = []
+        self._references: dict[int, weakref.ref[Session]] = {}
         self._most = 8
 
     def add(self, session: Session) -> None:
         with self._lock:
-            self._references.append(weakref.ref(session))
+            self._references.pop(id(session), None)  # one that is dead, whose place in memory this one has
+            self._references[id(session)] = weakref.ref(session)
             if len(self._references) > self._most:
-                self._references = [reference for reference in self._references if reference() is not None]
+                self._references = {key: known for key, known in self._references.items() if known() is not None}
                 self._most = 2 * len(self._references) + 8
 
+    def remove(self, session: Session) -> None:
+        with self._lock:
+            self._references.pop(id(session), None)
+
     def alive(self) -> tuple[Session, ...]:
-        sessions = [reference() for reference in self._references[:]]
+        sessions = [reference() for reference in self._references.copy().values()]
         return tuple(session for session in sessions if session is not None)
 
 
@@ -212,6 +299,14 @@ class Branch(Session):
     def children(self) -> tuple[Session, ...]:
         """The children of its session."""
         return self._base.children
+
+    def close(self) -> NoReturn:
+        """Raise: a branch ends with `merge` or `discard`, and its session is closed by whoever started it.
+
+        Raises:
+            SessionError: Always.
+        """
+        raise SessionError("a branch ends with merge() or discard(); close the session that it is a branch of")
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until the subscribers of its session were told of everything recorded there."""

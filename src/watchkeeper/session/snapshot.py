@@ -1,7 +1,8 @@
 """A snapshot: what a session knew at one position of its log.
 
 Taking one copies nothing: it shares the slices, which never change. It can be written as JSON and comes back equal,
-values typed as they were, in a process that knows their types. The log itself is not part of it.
+values typed as they were, in a process that knows their types. The log itself is not part of it. A snapshot may hold
+those of the session's children, each consistent by itself.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Snapshot:
         created_at: When it was taken, in UTC.
         slices: The slices that hold anything, by their type.
         origin: Where it was taken; not kept in JSON.
+        children: Those of the sessions below it that were open at that time, if they were asked for.
     """
 
     session_id: UUID
@@ -55,6 +57,7 @@ class Snapshot:
     slices: Mapping[type, SliceView[Any]] = field(hash=False)
     version: int = SNAPSHOT_VERSION
     origin: Origin | None = field(default=None, repr=False, compare=False)
+    children: tuple[Snapshot, ...] = ()
 
     def __getitem__(self, slice_type: type[T]) -> SliceView[T]:
         """Return the slice of a type as it was."""
@@ -91,7 +94,7 @@ class Snapshot:
 
 
 def _write(snapshot: Snapshot) -> dict[str, Any]:
-    return {
+    data = {
         MARK: TAG,
         "version": snapshot.version,
         "session_id": str(snapshot.session_id),
@@ -99,6 +102,9 @@ def _write(snapshot: Snapshot) -> dict[str, Any]:
         "created_at": dump(snapshot.created_at),
         "slices": [[tag_of(slice_type), [dump(item) for item in view]] for slice_type, view in snapshot.slices.items()],
     }
+    if snapshot.children:
+        data["children"] = [dump(child) for child in snapshot.children]
+    return data
 
 
 def _read(data: dict[str, Any]) -> Snapshot:
@@ -115,11 +121,16 @@ def _read(data: dict[str, Any]) -> Snapshot:
         strange = next((item for item in slices[slice_type] if not isinstance(item, slice_type)), None)
         if strange is not None:
             raise SnapshotError(f"the snapshot's slice {tag!r} holds a {type(strange).__name__}: {strange!r}")
+    children = tuple(map(load, data.get("children", ())))
+    stranger = next((child for child in children if not isinstance(child, Snapshot)), None)
+    if stranger is not None:
+        raise SnapshotError(f"the snapshot's children hold a {type(stranger).__name__}: {stranger!r}")
     return Snapshot(
         session_id=UUID(data["session_id"]),
         seq=int(data["seq"]),
         created_at=load(data["created_at"]),
         slices=MappingProxyType(slices),
+        children=children,
     )
 
 

@@ -317,7 +317,8 @@ def shared_by(account: Account) -> tuple[Account, ...]:
 def is_stopped(demand: Demand) -> bool:
     """Return whether a call is refused whatever the figures are."""
     return any(
-        level.barred is not None or (level.work_stop is not None and not demand.landing)
+        level.barred is not None
+        or (level.work_stop is not None and not demand.landing and level not in demand.account.past)
         for level in demand.account.chain
     )
 

@@ -31,9 +31,13 @@ UNWRITABLE: Final = "$unwritable"
 PAGE: Final = 500
 
 # Columns in the order of `StoredRun`, which is that of the table.
-_NEWEST: Final = "SELECT * FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
-_CHILDREN: Final = "SELECT * FROM runs WHERE parent_id = ? ORDER BY started_at, rowid"
-_BY_PREFIX: Final = "SELECT * FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
+_RUNS: Final = (
+    "SELECT runs.*, CASE WHEN ended_at IS NOT NULL AND items IS NULL THEN (SELECT body FROM events "
+    "WHERE events.run_id = runs.run_id AND tag = 'run_ended' ORDER BY seq DESC LIMIT 1) END FROM runs "
+)
+_NEWEST: Final = f"{_RUNS}WHERE parent_id IS NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
+_CHILDREN: Final = f"{_RUNS}WHERE parent_id = ? ORDER BY started_at, rowid"
+_BY_PREFIX: Final = f"{_RUNS}WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
 _EVENTS: Final = "SELECT seq, at, tag, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 _BEGIN: Final = (
     "INSERT OR IGNORE INTO runs (run_id, parent_id, prompt, model, item, items, limits, started_at) "
@@ -64,6 +68,7 @@ class StoredRun:
         cost_nanos: Cost in nano-dollars, once it ended; None if unknown.
         steps: Admitted calls, once it ended.
         duration_ms: How long it took, once it ended.
+        verdict: The completion checker's last word, once it ended; None for a run over many items.
     """
 
     run_id: str
@@ -81,6 +86,7 @@ class StoredRun:
     cost_nanos: int | None
     steps: int | None
     duration_ms: float | None
+    verdict: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +223,7 @@ class RunStore:
         return self._select(_NEWEST, limit)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
-        """Return the item runs of a run over many, in the order they began."""
+        """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
         return self._select(_CHILDREN, run_id)
 
     def find(self, prefix: str) -> StoredRun:
@@ -275,4 +281,5 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
     values[9] = json.loads(values[9]) if values[9] else None
+    values[15] = json.loads(values[15]).get("verdict") if values[15] else None
     return StoredRun(*values)

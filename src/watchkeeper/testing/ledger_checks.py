@@ -17,7 +17,7 @@ from watchkeeper.containment.call import CallRequest
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.ledger import Grant, Ledger, Refused, Waiter
-from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.core.limits import Landing, Limits, Verdict
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
@@ -296,6 +296,21 @@ def check_landing(ledger: Ledger) -> None:
     admitted(ledger, parent, costing(0))
 
 
+def check_verdict(ledger: Ledger) -> None:
+    """What is kept for a verdict passes no work, counts for it as spent, and is used when the work has ended."""
+    parent = opened(ledger, max_cost_usd=1, verdict=Verdict(share=0.4))
+    judge = Account(ceilings(), parent, speaks=True)
+    expect("room for it", ledger.open(judge), None)
+    parent.keeps = True
+    expect("kept", (judge.tops[COST], parent.kept[COST], parent.reserved[COST]), (40 * CENT,) * 3)
+    expect("work past what is kept", reason(asked(ledger, parent, costing(61 * CENT))[1]), "budget_exceeded")
+    expect("stops of all and of the work", (parent.stop, parent.work_stop is not None), (None, True))
+    ledger.settle(admitted(ledger, judge, costing(40 * CENT)), Charge(cost_nanos=10 * CENT), False, 0.0)
+    expect("spent and still kept", (parent.settled[COST], parent.kept[COST]), (10 * CENT, 30 * CENT))
+    ledger.close(judge, 0.0)
+    expect("kept after it was closed", (parent.kept, tuple(parent.reserved)), (NOTHING, NOTHING))
+
+
 def check_carving(ledger: Ledger) -> None:
     """What a child carves is nobody else's until it is closed or stopped for good; what it spends is counted once."""
     parent = opened(ledger, max_cost_usd=1)
@@ -378,6 +393,7 @@ CHECKS: Final[Sequence[Callable[[Ledger], None]]] = (
     check_deadline,
     check_tree,
     check_landing,
+    check_verdict,
     check_carving,
     check_waiting,
     check_figures_add_up,

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from watchkeeper.core.errors import FilesystemError
@@ -42,6 +43,11 @@ class Filesystem(ABC):
         """Start with an empty journal."""
         self._lock = threading.RLock()
         self.journal = UndoJournal()
+
+    @property
+    def host_folder(self) -> Path | None:
+        """The folder of this machine in which all of these files are, as they are; None if there is none."""
+        return None
 
     # reading
 
@@ -314,6 +320,11 @@ class ReadOnlyFilesystem(Filesystem):
         """Show the files of ``base``."""
         super().__init__()
         self._base = base
+
+    @property
+    def host_folder(self) -> Path | None:
+        """The folder that the base has; what is done there is not held to reading."""
+        return self._base.host_folder
 
     def restore(self, snapshot: FilesystemSnapshot) -> NoReturn:
         """Refuse: to restore is to change."""

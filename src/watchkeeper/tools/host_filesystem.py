@@ -46,6 +46,11 @@ class HostFilesystem(Filesystem):
         """The folder, resolved."""
         return self._root
 
+    @property
+    def host_folder(self) -> Path:
+        """The folder, resolved."""
+        return self._root
+
     def _kind(self, path: str) -> EntryKind | None:
         for folder in parents(path):
             found = self._unlinked(folder)

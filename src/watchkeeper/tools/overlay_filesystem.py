@@ -1,8 +1,9 @@
 """A filesystem on top of another: changes are kept aside until they are committed, or dropped.
 
 This is what makes a tool's file changes a transaction. Until `commit` the base sees nothing; `commit` applies all or
-nothing, and refuses if somebody else changed a path that was changed here since this overlay first looked at it. After
-`commit` or `discard` every write is refused, so a tool that was given up on can do no harm when it wakes up late.
+nothing, and refuses if somebody else changed a path that was changed here since this overlay first looked at it. `keep`
+applies a single file in the same way. After `commit` or `discard` every write is refused, so a tool that was given up
+on can do no harm when it wakes up late.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, Literal
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.paths import parents
+from watchkeeper.tools.paths import normal_path, parents
 from watchkeeper.tools.undo_journal import EntryKind
 
 ChangeKind = Literal["created", "modified", "deleted"]
@@ -83,6 +84,32 @@ class OverlayFilesystem(Filesystem):
                 self._base.restore(before)
                 raise
             self._end("committed")
+
+    def watch(self, path: str) -> None:
+        """Look at a path of the base now: what others change there from here on stands against what is done here."""
+        with self._lock:
+            self._look(normal_path(path))
+
+    def keep(self, path: str) -> bool:
+        """Apply one file to the base, and nothing else; return whether it was changed here at all.
+
+        Raises:
+            FilesystemError: If no file stands there, if somebody else changed it meanwhile, if the base cannot take
+                it, or if this overlay is over.
+        """
+        place = normal_path(path)
+        with self._lock, self._base.exclusive():
+            self._refuse_if_over()
+            self._expect_file(place)
+            upper = self._upper.get(place)
+            if upper is None:
+                return False
+            if self._base.version(place) != self._seen[place]:
+                raise FilesystemError(f"{place!r} was changed by somebody else meanwhile; it was not kept")
+            self._base.write_bytes(place, upper.data)
+            del self._upper[place]
+            self._seen[place] = self._base.version(place)
+            return True
 
     def discard(self) -> None:
         """Drop all changes; harmless if the overlay is over already."""

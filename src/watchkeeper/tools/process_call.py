@@ -1,8 +1,9 @@
 """A call of an isolated tool: its function runs in a process that can be killed.
 
-`call` returns what the function returned, or raises. Cancelling it sends TERM and returns at once; `gone` then waits
-until the whole process group is dead, which KILL sees to after the grace. Whoever calls awaits `gone` in any case:
-after it no side effect of the call can happen any more. Cancelling `gone` ends the grace, not the wait.
+`call` returns what the function returned, or raises; `read` returns what a reader makes of the process's end. `stop`
+sends TERM; so does cancelling them, which returns at once. `gone` then waits until the whole process group is dead,
+which KILL sees to after the grace. Whoever calls awaits `gone` in any case: after it no side effect of the call can
+happen any more. Cancelling `gone` ends the grace, not the wait.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
@@ -23,7 +24,11 @@ from watchkeeper.tools.process_reference import Reference, refuse_while_importin
 from watchkeeper.tools.result import ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from watchkeeper.tools.process_pipes import Ended, ProcessPipes
+
+T = TypeVar("T")
 
 KILL_GRACE_SECONDS: Final = 2.0
 """Seconds between TERM and KILL where the tool says nothing else."""
@@ -66,6 +71,16 @@ class ProcessCall:
             ConfigurationError: If this process only imports a module to find a tool in it.
             CancelledError: If it was cancelled; the process may still live for its grace.
         """
+        return await self.read(params, result_of)
+
+    async def read(self, params: Any, reader: Callable[[Ended], T]) -> T:
+        """Start the process and return what ``reader`` makes of its end, on a worker thread; once.
+
+        Raises:
+            ToolProcessError: If the process could not be started.
+            ConfigurationError: If this process only imports a module to find a tool in it.
+            CancelledError: If it was cancelled; the process may still live for its grace.
+        """
         from watchkeeper.tools.process_pipes import ProcessPipes
         from watchkeeper.tools.process_worker import Order
 
@@ -77,7 +92,7 @@ class ProcessCall:
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job: Job[ToolResult[Any]] = Job(partial(_ran, self._pipes), partial(_announce, loop, self._over))
+        job: Job[T] = Job(partial(_ran, self._pipes, reader), partial(_announce, loop, self._over))
         WORKERS.run(job)
         try:
             await asyncio.wait((self._over,))
@@ -85,6 +100,11 @@ class ProcessCall:
             self._pipes.stop()
             raise
         return job.result()
+
+    def stop(self) -> None:
+        """End the process: TERM now, KILL after the grace; harmless if there is none."""
+        if self._pipes is not None:
+            self._pipes.stop()
 
     async def gone(self) -> None:
         """Wait until nothing of the call is alive; harmless if it never began.
@@ -107,16 +127,16 @@ class ProcessCall:
             raise cancelled
 
 
-def _ran(pipes: ProcessPipes) -> ToolResult[Any]:
+def _ran(pipes: ProcessPipes, reader: Callable[[Ended], T]) -> T:
     """Run the process and read what it sent; on a worker thread, because both may take long."""
     try:
         ended = pipes.run()
     except OSError as error:
         raise ToolProcessError(f"its process could not be started: {error}") from error
-    return result_of(ended)
+    return reader(ended)
 
 
-def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[ToolResult[Any]]) -> None:
+def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[Any]) -> None:
     with suppress(RuntimeError):  # the loop was closed under the one who waits
         loop.call_soon_threadsafe(_finish, over)
 

@@ -52,7 +52,7 @@ class Resources:
         instances: Resources that exist already, by the type they are asked for by; they are not closed here.
     """
 
-    __slots__ = ("_bindings", "_closed", "_endings", "_instances", "_lock", "_making", "_parent", "_scope")
+    __slots__ = ("_bindings", "_closed", "_endings", "_instances", "_lock", "_made", "_making", "_parent", "_scope")
 
     def __init__(
         self, bindings: Iterable[ResourceBinding[Any]] = (), instances: Mapping[Any, Any] | None = None
@@ -67,6 +67,7 @@ class Resources:
         self._parent: Resources | None = None
         self._scope = Scope.RUN
         self._making: list[Any] = []
+        self._made: set[Any] = set()
         self._endings: list[tuple[Any, Callable[[], Any]]] = []
         self._lock = threading.RLock()
         self._closed = False
@@ -101,14 +102,38 @@ class Resources:
         return protocol in self._provided()
 
     def for_run(self) -> Resources:
-        """Return the same bindings and instances for one run, which makes its own and closes them at its end."""
-        return Resources(self._bindings.values(), self._instances)
+        """Return the same bindings and instances for one run, which makes its own and closes them at its end.
+
+        What was made here already stays here: the run makes it anew.
+        """
+        there = self._instances.copy()  # without the lock, which a factory may hold for long
+        given = {protocol: each for protocol, each in there.items() if protocol not in self._made}
+        return Resources(self._bindings.values(), given)
 
     def child(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
         """Return resources that put some instances in the place of these; the rest is shared, made and closed here."""
         child = Resources(instances=overrides)
         child._parent = self
         return child
+
+    def afresh(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
+        """Return resources for a run that shares nothing with this one but how resources of one tool call are made.
+
+        Args:
+            overrides: What that run has besides, by type: instances, or a `ResourceBinding` that makes one.
+        """
+        own = dict(overrides or {})
+        bindings = [binding for binding in own.values() if isinstance(binding, ResourceBinding)]
+        owner: Resources | None = self
+        known = {*own, *(binding.protocol for binding in bindings)}
+        while owner is not None:
+            fresh = [
+                each for key, each in owner._bindings.items() if each.scope is Scope.TOOL_CALL and key not in known
+            ]
+            bindings += fresh
+            known |= {binding.protocol for binding in fresh} | set(owner._instances)
+            owner = owner._parent
+        return Resources(bindings, {key: value for key, value in own.items() if not isinstance(value, ResourceBinding)})
 
     def tool_call(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
         """Return the resources of one tool call; whoever asks for them closes them when the call is over."""
@@ -194,6 +219,7 @@ class Resources:
             made.close()
             raise ConfigurationError(f"the factory of resource {_name(protocol)} is async; make it a plain function")
         resource, end = _entered(made)
+        self._made.add(protocol)
         self._instances[protocol] = resource
         if end is not None:
             self._endings.append((protocol, end))

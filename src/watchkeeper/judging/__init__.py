@@ -1,0 +1,102 @@
+"""Judges: nested evaluation, feedback and verdicts by a model, rubrics and comparisons (seed: nested-execution).
+
+The names below are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from watchkeeper.core.errors import NestedEvaluationError, NestingDepthError
+    from watchkeeper.core.run_context import derive_child_run_context, generate_span_id
+    from watchkeeper.judging.comparison import Comparison, compare
+    from watchkeeper.judging.completion import LLMCompletionVerifier
+    from watchkeeper.judging.evaluator import NestedEvaluationResult, NestedEvaluator
+    from watchkeeper.judging.rubric import Criterion, Rubric, RubricResult
+    from watchkeeper.judging.templates import (
+        COMPARISON,
+        COMPLETION,
+        TRAJECTORY,
+        ComparisonVerdict,
+        CompletionVerdict,
+        TrajectoryAssessment,
+    )
+    from watchkeeper.judging.trajectory import LLMTrajectoryFeedback
+    from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
+    from watchkeeper.prompt.nested import NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
+    from watchkeeper.session.hierarchy import iter_sessions_bottom_up
+
+_HOMES: Final = {
+    "COMPARISON": "watchkeeper.judging.templates",
+    "COMPLETION": "watchkeeper.judging.templates",
+    "Comparison": "watchkeeper.judging.comparison",
+    "ComparisonVerdict": "watchkeeper.judging.templates",
+    "CompletionVerdict": "watchkeeper.judging.templates",
+    "Criterion": "watchkeeper.judging.rubric",
+    "LLMCompletionVerifier": "watchkeeper.judging.completion",
+    "LLMTrajectoryFeedback": "watchkeeper.judging.trajectory",
+    "NestedEvaluationError": "watchkeeper.core.errors",
+    "NestedEvaluationResult": "watchkeeper.judging.evaluator",
+    "NestedEvaluator": "watchkeeper.judging.evaluator",
+    "NestedExecutionConfig": "watchkeeper.prompt.nested",
+    "NestedExecutionContext": "watchkeeper.prompt.nested",
+    "NestingDepthError": "watchkeeper.core.errors",
+    "Rubric": "watchkeeper.judging.rubric",
+    "RubricResult": "watchkeeper.judging.rubric",
+    "TRAJECTORY": "watchkeeper.judging.templates",
+    "TaskCompletionChecker": "watchkeeper.prompt.completion",
+    "TaskCompletionContext": "watchkeeper.prompt.completion",
+    "TaskCompletionResult": "watchkeeper.prompt.completion",
+    "TrajectoryAssessment": "watchkeeper.judging.templates",
+    "compare": "watchkeeper.judging.comparison",
+    "derive_child_run_context": "watchkeeper.core.run_context",
+    "derive_nested_deadline": "watchkeeper.prompt.nested",
+    "generate_span_id": "watchkeeper.core.run_context",
+    "iter_sessions_bottom_up": "watchkeeper.session.hierarchy",
+}
+
+__all__ = [
+    "COMPARISON",
+    "COMPLETION",
+    "Comparison",
+    "ComparisonVerdict",
+    "CompletionVerdict",
+    "Criterion",
+    "LLMCompletionVerifier",
+    "LLMTrajectoryFeedback",
+    "NestedEvaluationError",
+    "NestedEvaluationResult",
+    "NestedEvaluator",
+    "NestedExecutionConfig",
+    "NestedExecutionContext",
+    "NestingDepthError",
+    "Rubric",
+    "RubricResult",
+    "TRAJECTORY",
+    "TaskCompletionChecker",
+    "TaskCompletionContext",
+    "TaskCompletionResult",
+    "TrajectoryAssessment",
+    "compare",
+    "derive_child_run_context",
+    "derive_nested_deadline",
+    "generate_span_id",
+    "iter_sessions_bottom_up",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module it lives in."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'watchkeeper.judging' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

@@ -1,0 +1,203 @@
+"""Nested evaluation as values: what a judge may look at and what it may spend (seed: nested-execution).
+
+What the seed calls anti-patterns is refused here: a filesystem that can be written to, or the parent's session, handed
+to a nested run. Behaviour stands in `judging`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+from watchkeeper.core.budget import Budget
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.deadline import Deadline, earliest
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.run_context import RunContext
+from watchkeeper.session.session import Session
+from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
+from watchkeeper.tools.resources import ResourceBinding
+from watchkeeper.tools.tool import Tool
+
+Purpose = Literal["evaluation", "verdict"]
+
+MAX_NESTED: Final = timedelta(seconds=30)
+"""How long a nested run may take unless somebody says otherwise (seed: nested-execution)."""
+
+NESTED_BUDGET: Final = Budget(max_total_tokens=1000)
+"""What one may spend unless somebody says otherwise, where its budget is not shared (seed: nested-execution)."""
+
+NESTED_LIMITS: Final = Limits(
+    deadline=None,
+    max_total_tokens=None,
+    max_retries=None,
+    max_turns=20,
+    min_output_tokens=64,
+    landing=None,
+    verdict=None,
+)
+"""Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedExecutionConfig:
+    """What nested runs of a template may do (seed: nested-execution, "Configuration").
+
+    Attributes:
+        max_nested_duration: The longest that any nested run may take.
+        default_nested_budget: What one may spend where its budget is not shared with the parent's.
+        allow_nested_tools: Whether nested prompts may have tools.
+        max_nesting_depth: How many evaluations may stand inside each other; 1 allows none inside another.
+    """
+
+    max_nested_duration: DurationLike = MAX_NESTED
+    default_nested_budget: Budget | None = NESTED_BUDGET
+    allow_nested_tools: bool = False
+    max_nesting_depth: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            LimitsError: For a duration that cannot be.
+            ConfigurationError: For a depth below one, or a budget that is none.
+        """
+        object.__setattr__(self, "max_nested_duration", duration(self.max_nested_duration, "max_nested_duration"))
+        depth: object = self.max_nesting_depth
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
+        budget: object = self.default_nested_budget
+        if not isinstance(budget, Budget | None):
+            raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
+
+    @property
+    def longest(self) -> timedelta:
+        """`max_nested_duration` as a length."""
+        return duration(self.max_nested_duration, "max_nested_duration")
+
+
+NESTED: Final = NestedExecutionConfig()
+"""What nested runs may do where a template says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedExecutionContext:
+    """What a nested run is given of its parent (seed: nested-execution).
+
+    Attributes:
+        parent_session: The parent's session; the nested run may read it and has one of its own.
+        parent_run_context: The parent's identifiers where no run writes to the session; a run has its own.
+        deadline: When the nested run must be over; at the latest ``config.max_nested_duration`` from its start.
+        budget: What it may spend, set aside from what the parent has left; None shares what the parent has.
+        resource_overrides: What its tools may ask for, by type: instances, or a `ResourceBinding` that makes one for
+            it; a filesystem must be a read-only view.
+        config: What nested runs may do.
+        purpose: ``verdict`` may use what was kept back for the last word on a run.
+    """
+
+    parent_session: Session
+    parent_run_context: RunContext | None = None
+    deadline: Deadline | datetime | None = None
+    budget: Budget | None = None
+    resource_overrides: Mapping[Any, Any] = field(default_factory=dict[Any, Any])
+    config: NestedExecutionConfig = NESTED
+    purpose: Purpose = "evaluation"
+
+    def __post_init__(self) -> None:
+        """Refuse what would let a nested run change its parent.
+
+        Raises:
+            ConfigurationError: For a session that is none, a filesystem that can be written to, or a session among the
+                overrides.
+        """
+        session: object = self.parent_session
+        if not isinstance(session, Session):
+            raise ConfigurationError(f"parent_session={session!r} is no Session; give the context's session")
+        if isinstance(self.deadline, datetime):
+            object.__setattr__(self, "deadline", Deadline(self.deadline))
+        overrides = dict(self.resource_overrides)
+        for kind, value in overrides.items():
+            check_override(kind, value)
+        object.__setattr__(self, "resource_overrides", MappingProxyType(overrides))
+
+    @property
+    def filesystem(self) -> Filesystem | None:
+        """The read-only view among the overrides, or None."""
+        found = [value for value in self.resource_overrides.values() if isinstance(value, Filesystem)]
+        return found[0] if found else None
+
+
+def check_override(kind: object, value: object) -> None:
+    """Refuse a resource through which a nested run could change its parent (seed: "Shared Mutable State").
+
+    Raises:
+        ConfigurationError: Naming it.
+    """
+    if isinstance(value, Session):
+        raise ConfigurationError(
+            "resource_overrides hands a session to the nested run, which could write to it; say what it is to know"
+            " with the prompt's variables"
+        )
+    made = value.protocol if isinstance(value, ResourceBinding) else None
+    writes = isinstance(value, Filesystem) and not isinstance(value, ReadOnlyFilesystem)
+    if writes or (isinstance(made, type) and issubclass(made, Filesystem)):
+        name = getattr(kind, "__name__", repr(kind))
+        raise ConfigurationError(
+            f"resource_overrides[{name}] is a filesystem that can be written to; give filesystem.read_only_view()"
+        )
+
+
+def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig) -> None:
+    """Refuse a nested prompt with tools where nested prompts have none (seed: "Minimal Footprint").
+
+    Args:
+        name: The prompt's.
+        tools: What it offers.
+        config: What nested runs may do.
+
+    Raises:
+        ConfigurationError: Naming them.
+    """
+    if tools and not config.allow_nested_tools:
+        named = ", ".join(tool.name for tool in tools)
+        raise ConfigurationError(
+            f"the nested prompt {name!r} has tools ({named}); say what it is to know with its variables, or allow them:"
+            " nested_execution_config=NestedExecutionConfig(allow_nested_tools=True)"
+        )
+
+
+def derive_nested_deadline(
+    parent_deadline: Deadline | datetime | None,
+    max_nested_duration: DurationLike = MAX_NESTED,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Deadline:
+    """Return when a nested run must be over: with its parent, or after its own time (seed: nested-execution).
+
+    Args:
+        parent_deadline: The parent's, if it has one.
+        max_nested_duration: The nested run's own time, from now.
+        clock: Where time comes from.
+    """
+    parent = Deadline(parent_deadline) if isinstance(parent_deadline, datetime) else parent_deadline
+    own = Deadline(clock.now() + duration(max_nested_duration, "max_nested_duration"))
+    return cast("Deadline", earliest(parent, own))
+
+
+def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget | None, clock: Clock) -> Limits:
+    """Return the ceilings of a nested run: short, and without a last turn, because it only judges.
+
+    Args:
+        deadline: When it must be over, if somebody said so.
+        longest: The longest that it may take in any case.
+        budget: What it may spend; None for what its parent has left.
+        clock: Where time comes from.
+    """
+    own = NESTED_LIMITS if budget is None else tighten(NESTED_LIMITS, budget.as_limits(), clock)
+    ends = earliest(derive_nested_deadline(deadline, longest, clock=clock), own.start(clock))
+    return replace(own, deadline=ends)

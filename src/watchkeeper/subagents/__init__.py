@@ -1,0 +1,69 @@
+"""Subagents: an agent hands blocks of work to fresh prompts below it, and gets back what matters.
+
+The names below are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from watchkeeper.core.errors import DispatchSubagentError, ToolValidationError
+    from watchkeeper.prompt.registry import PromptRegistry
+    from watchkeeper.subagents.payloads import (
+        Artifact,
+        DispatchSubagent,
+        DispatchSubagentResult,
+        DispatchSubagents,
+        DispatchSubagentsResult,
+        SubagentMode,
+        SubagentOutcome,
+    )
+    from watchkeeper.subagents.section import PromptSubagentToolsSection
+    from watchkeeper.subagents.settings import SubagentSettings
+
+_HOMES: Final = {
+    "Artifact": "watchkeeper.subagents.payloads",
+    "DispatchSubagent": "watchkeeper.subagents.payloads",
+    "DispatchSubagentError": "watchkeeper.core.errors",
+    "DispatchSubagentResult": "watchkeeper.subagents.payloads",
+    "DispatchSubagents": "watchkeeper.subagents.payloads",
+    "DispatchSubagentsResult": "watchkeeper.subagents.payloads",
+    "PromptRegistry": "watchkeeper.prompt.registry",
+    "PromptSubagentToolsSection": "watchkeeper.subagents.section",
+    "SubagentMode": "watchkeeper.subagents.payloads",
+    "SubagentOutcome": "watchkeeper.subagents.payloads",
+    "SubagentSettings": "watchkeeper.subagents.settings",
+    "ToolValidationError": "watchkeeper.core.errors",
+}
+
+__all__ = [
+    "Artifact",
+    "DispatchSubagent",
+    "DispatchSubagentError",
+    "DispatchSubagentResult",
+    "DispatchSubagents",
+    "DispatchSubagentsResult",
+    "PromptRegistry",
+    "PromptSubagentToolsSection",
+    "SubagentMode",
+    "SubagentOutcome",
+    "SubagentSettings",
+    "ToolValidationError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module it lives in."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'watchkeeper.subagents' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

@@ -1,0 +1,181 @@
+"""What a nested run may look at and spend, and what is refused before it starts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.budget import Budget
+from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError
+from watchkeeper.core.run_context import root_run_context
+from watchkeeper.prompt.completion import TaskCompletionContext
+from watchkeeper.prompt.nested import (
+    MAX_NESTED,
+    NestedExecutionConfig,
+    NestedExecutionContext,
+    derive_nested_deadline,
+    nested_limits,
+    refuse_tools,
+)
+from watchkeeper.prompt.observer_context import FeedbackContext
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.session.session import Session
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.resources import ResourceBinding
+from watchkeeper.tools.tool import tool
+
+NOW = TestClock().now()
+
+
+def at(seconds: float) -> Deadline:
+    return Deadline(NOW + timedelta(seconds=seconds))
+
+
+class TestConfig:
+    def test_its_defaults_are_those_of_the_document(self) -> None:
+        config = NestedExecutionConfig()
+        assert config.longest == timedelta(seconds=30)
+        assert config.default_nested_budget == Budget(max_total_tokens=1000)
+        assert (config.allow_nested_tools, config.max_nesting_depth) == (False, 1)
+
+    def test_durations_are_read_as_everywhere(self) -> None:
+        assert NestedExecutionConfig(max_nested_duration="15s").longest == timedelta(seconds=15)
+
+    @pytest.mark.parametrize("depth", [0, -1, 1.5, True, "2"])
+    def test_a_depth_that_is_none_is_refused(self, depth: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"max_nesting_depth=.* whole number from 1 on"):
+            NestedExecutionConfig(max_nesting_depth=depth)
+
+    def test_a_duration_or_a_budget_that_is_none_is_refused(self) -> None:
+        with pytest.raises(LimitsError, match="max_nested_duration"):
+            NestedExecutionConfig(max_nested_duration=0)
+        with pytest.raises(ConfigurationError, match="default_nested_budget=500"):
+            NestedExecutionConfig(default_nested_budget=cast("Any", 500))
+
+    def test_a_template_has_one_or_none(self) -> None:
+        section = MarkdownSection(title="", key="task", template="Go.")
+        config = NestedExecutionConfig(max_nested_duration=timedelta(seconds=15))
+        template = PromptTemplate[str](ns="t", key="k", sections=(section,), nested_execution_config=config)
+        assert template.nested_execution_config is config
+        with pytest.raises(PromptDefinitionError, match="nested_execution_config='30s' is none"):
+            PromptTemplate[str](ns="t", key="k", sections=(section,), nested_execution_config=cast("Any", "30s"))
+
+
+class TestDeadline:
+    @given(st.none() | st.floats(-1000, 1000), st.floats(0.001, 1000))
+    def test_it_is_the_earlier_of_the_parents_and_its_own(self, parent: float | None, own: float) -> None:
+        clock = TestClock()
+        derived = derive_nested_deadline(None if parent is None else at(parent), timedelta(seconds=own), clock=clock)
+        assert derived.at == min(at(own).at, at(own if parent is None else parent).at)
+
+    def test_it_is_thirty_seconds_unless_somebody_says_otherwise(self) -> None:
+        assert derive_nested_deadline(None, clock=TestClock()) == at(30)
+        assert timedelta(seconds=30) == MAX_NESTED
+        before = datetime.now(UTC)
+        assert before < derive_nested_deadline(None).at <= SYSTEM_CLOCK.now() + MAX_NESTED
+
+    def test_it_takes_a_datetime(self) -> None:
+        assert derive_nested_deadline(at(5).at, clock=TestClock()) == at(5)
+
+
+class TestLimits:
+    @given(st.none() | st.floats(1, 1000), st.floats(1, 1000), st.none() | st.floats(1, 1000))
+    def test_no_nested_run_is_longer_than_any_of_its_bounds(
+        self, deadline: float | None, longest: float, own: float | None
+    ) -> None:
+        budget = None if own is None else Budget(deadline=at(own), max_total_tokens=100)
+        ends = None if deadline is None else at(deadline)
+        limits = nested_limits(ends, timedelta(seconds=longest), budget, TestClock())
+        known = [seconds for seconds in (deadline, longest, own) if seconds is not None]
+        assert limits.deadline == at(min(known))
+        assert limits.max_total_tokens == (None if budget is None else 100)
+
+    def test_it_only_judges_so_it_is_short_and_has_no_last_turn(self) -> None:
+        limits = nested_limits(None, MAX_NESTED, None, TestClock())
+        assert (limits.landing, limits.max_turns, limits.min_output_tokens) == (None, 20, 64)
+
+
+class TestContext:
+    def test_it_holds_what_it_is_given(self) -> None:
+        session = Session()
+        above = root_run_context(session.session_id)
+        view = MemoryFilesystem().read_only_view()
+        context = NestedExecutionContext(session, above, at(9).at, Budget(max_total_tokens=5), {Filesystem: view})
+        assert (context.parent_session, context.parent_run_context, context.deadline) == (session, above, at(9))
+        assert context.filesystem is view
+        assert NestedExecutionContext(session).filesystem is None
+
+    def test_what_is_overridden_cannot_be_changed_afterwards(self) -> None:
+        given: dict[Any, Any] = {int: 1}
+        context = NestedExecutionContext(Session(), resource_overrides=given)
+        given[int] = 2
+        assert dict(context.resource_overrides) == {int: 1}
+        with pytest.raises(TypeError):
+            cast("Any", context.resource_overrides)[int] = 3
+
+    def test_a_parent_that_is_no_session_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="is no Session"):
+            NestedExecutionContext(cast("Any", None))
+
+    @pytest.mark.parametrize("make", [Session, lambda: Session().branch()], ids=["session", "branch"])
+    def test_a_session_as_a_resource_is_refused(self, make: Any) -> None:
+        with pytest.raises(ConfigurationError, match="hands a session to the nested run"):
+            NestedExecutionContext(Session(), resource_overrides={Session: make()})
+
+    def test_a_filesystem_that_can_be_written_to_is_refused(self) -> None:
+        files = MemoryFilesystem()
+        said = r"resource_overrides\[Filesystem\] is a filesystem that can be written to; give .*read_only_view\(\)"
+        with pytest.raises(ConfigurationError, match=said):
+            NestedExecutionContext(Session(), resource_overrides={Filesystem: files})
+        with pytest.raises(ConfigurationError, match=r"resource_overrides\['files'\]"):
+            NestedExecutionContext(Session(), resource_overrides={"files": files})
+        making = ResourceBinding(Filesystem, lambda _: files)
+        with pytest.raises(ConfigurationError, match=said):
+            NestedExecutionContext(Session(), resource_overrides={Filesystem: making})
+
+    def test_a_factory_for_anything_else_is_fine(self) -> None:
+        making = ResourceBinding(int, lambda _: 1)
+        assert NestedExecutionContext(Session(), resource_overrides={int: making}).filesystem is None
+
+
+class TestCreate:
+    def test_feedback_gets_a_budget_of_its_own_and_the_templates_time(self) -> None:
+        session = Session(clock=TestClock())
+        view = MemoryFilesystem().read_only_view()
+        config = NestedExecutionConfig(max_nested_duration="15s", default_nested_budget=Budget(max_total_tokens=7))
+        context = FeedbackContext(session, filesystem=view, deadline=at(100), nested=config)
+        nested = context.create_nested_context()
+        assert (nested.budget, nested.deadline) == (Budget(max_total_tokens=7), at(15))
+        assert (nested.filesystem, nested.config, nested.purpose) == (view, config, "evaluation")
+        own = context.create_nested_context(budget=Budget(max_total_tokens=9), max_duration="5s")
+        assert (own.budget, own.deadline) == (Budget(max_total_tokens=9), at(5))
+
+    def test_a_verdict_shares_what_the_run_has_left(self) -> None:
+        session = Session(clock=TestClock())
+        context = TaskCompletionContext(
+            session, "done", deadline=at(10), run_context=root_run_context(session.session_id)
+        )
+        nested = context.create_nested_context()
+        assert (nested.budget, nested.deadline, nested.purpose) == (None, at(10), "verdict")
+        assert nested.parent_run_context is context.run_context
+        assert nested.filesystem is None
+
+
+def test_tools_of_a_nested_prompt_are_refused_by_name_unless_they_are_allowed() -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    with pytest.raises(ConfigurationError, match=r"'t/k' has tools \(look\)"):
+        refuse_tools("t/k", (look,), NestedExecutionConfig())
+    refuse_tools("t/k", (look,), NestedExecutionConfig(allow_nested_tools=True))
+    refuse_tools("t/k", (), NestedExecutionConfig())
