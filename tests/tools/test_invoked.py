@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from watchkeeper.core.tagging import dump, load
 from watchkeeper.core.usage import TokenUsage

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.stop import Stop
 
@@ -21,16 +18,19 @@ class Interrupts:
         self._count = 0
         self._gate: ExecutionContext | None = None
 
-    @contextmanager
-    def over(self, gate: ExecutionContext) -> Generator[None]:
-        """Pass interrupts to ``gate`` while the block runs, also one that came before."""
+    def over(self, gate: ExecutionContext) -> Interrupts:
+        """Pass interrupts to ``gate`` from now on, also one that came before; to be used with ``with``."""
         self._gate = gate
         if self._count:
             self._pass_on(gate)
-        try:
-            yield
-        finally:
-            self._gate = None
+        return self
+
+    def __enter__(self) -> None:
+        """`over` has done it."""
+
+    def __exit__(self, *_: object) -> None:
+        """Pass interrupts on no more."""
+        self._gate = None
 
     def interrupt(self) -> None:
         """Take one Ctrl-C."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from watchkeeper.app.models import model_from
 from watchkeeper.app.options import RunOptions
@@ -22,8 +24,7 @@ from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.plan import PricedModel
 
 
-@dataclass(frozen=True, slots=True)
-class Lineup:
+class Lineup(msgspec.Struct, frozen=True):
     """The models of a run.
 
     Attributes:
@@ -37,8 +38,8 @@ class Lineup:
     first: PricedModel
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
-    escalations: Mapping[str, PricedModel] = field(default_factory=dict[str, PricedModel])
-    children: Mapping[str, PricedModel] = field(default_factory=dict[str, PricedModel])
+    escalations: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
+    children: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
 
     @property
     def all(self) -> tuple[PricedModel, ...]:

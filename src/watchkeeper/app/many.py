@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, Unpack
@@ -16,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.run import gate_of, home_of, in_force, plan_of, template_of
-from watchkeeper.app.surroundings import Surroundings, opened
+from watchkeeper.app.surroundings import Surroundings, open_surroundings
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.limits import Limits, Verdict
@@ -110,7 +111,8 @@ class _Job(Generic[OutputT]):
         options = self.options
         session = Session(clock=options.clock, ids=options.ids)
         limits = in_force(self.limits, session, options)
-        async with opened(template_of(self.prompt), model, limits, options) as around:
+        async with AsyncExitStack() as stack:
+            around = open_surroundings(stack, template_of(self.prompt), model, limits, options)
             context = root_run_context(session.session_id, options.ids)
             # The whole has no last turn of its own; every item has one, inside the same ceilings.
             ceilings = replace(limits, landing=None)

@@ -6,11 +6,12 @@ that cannot work (before anything is spent) or if ``raise_on_stop`` asks for it.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar, Unpack
 
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
-from watchkeeper.app.surroundings import Surroundings, opened
+from watchkeeper.app.surroundings import Surroundings, open_surroundings
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.deadline import Deadline
@@ -83,7 +84,8 @@ async def _run(
 ) -> RunResult[OutputT]:
     session = session or Session(clock=options.clock, ids=options.ids)
     limits = in_force(limits, session, options)
-    async with opened(template_of(prompt), model, limits, options) as around:
+    async with AsyncExitStack() as stack:
+        around = open_surroundings(stack, template_of(prompt), model, limits, options)
         context = root_run_context(session.session_id, options.ids)
         gate = gate_of(limits, session, around, options)
         plan = plan_of(prompt, around, gate.deadline, options)
@@ -110,8 +112,8 @@ def in_force(limits: Limits, session: Session, options: RunOptions) -> Limits:
     budget = session[Budget].latest()
     if budget is not None:
         limits = tighten(limits, budget.as_limits(), options.clock)
-    deadline = limits.start(options.clock)
-    if deadline is not None and deadline.expired(options.clock):
+    deadline = limits.deadline
+    if isinstance(deadline, Deadline) and deadline.expired(options.clock):
         raise LimitsError(f"the deadline {deadline.at.isoformat()} is over already; give a later one or a length")
     return limits
 

@@ -5,13 +5,14 @@ is spent.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.app.lineup import Lineup, lineup, switched_to
 from watchkeeper.app.listener import Listener, one_by_one
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from watchkeeper.containment.ledger import Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """The opened things.
 
     Attributes:
@@ -66,6 +66,8 @@ class Surroundings:
         return self._forward(session, run_id, None)
 
     def _forward(self, session: Session, run_id: UUID, events: Listener[tuple[Any]] | None) -> Callable[[], None]:
+        if events is None and not self.records:
+            return _nothing_to_end
         endings: list[Callable[[], None]] = []
         if events is not None:
             endings.append(session.dispatcher.subscribe_all(lambda envelope: events.put((envelope.event,))))
@@ -81,56 +83,50 @@ class Surroundings:
         return end
 
 
-@asynccontextmanager
-async def opened(
-    template: PromptTemplate[Any], model: Model | str, limits: Limits, options: RunOptions
-) -> AsyncGenerator[Surroundings]:
-    """Open what a run of a template needs; close it afterwards.
+def open_surroundings(
+    stack: AsyncExitStack, template: PromptTemplate[Any], model: Model | str, limits: Limits, options: RunOptions
+) -> Surroundings:
+    """Open what a run of a template needs; ``stack`` closes it.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store or the ledger cannot be written.
     """
-    async with AsyncExitStack() as stack:
-        models = lineup(stack, model, limits, options, switched_to(template), template.models)
-        events: Listener[tuple[Any]] | None = None
-        records: list[Listener[tuple[UUID, Envelope]]] = []
-        store = open_store(options.store)
-        if store is not None:
-            if store is not options.store:
-                stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close)))
-            records.append(Listener("store", store.append))
-        if options.on_record is not None:
-            records.append(Listener("on_record", one_by_one(options.on_record)))
-        if options.on_event is not None:
-            events = Listener("on_event", one_by_one(options.on_event))
-            stack.push_async_callback(events.close)
-        for listener in records:
-            stack.push_async_callback(listener.close)
-        ledger = await stack.enter_async_context(opened_ledger(limits, options))
-        yield Surroundings(models, breakers_of(options), events, tuple(records), ledger)
+    models = lineup(stack, model, limits, options, switched_to(template), template.models)
+    events: Listener[tuple[Any]] | None = None
+    records: list[Listener[tuple[UUID, Envelope]]] = []
+    store = open_store(options.store)
+    if store is not None:
+        if store is not options.store:
+            stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close)))
+        records.append(Listener("store", store.append))
+    if options.on_record is not None:
+        records.append(Listener("on_record", one_by_one(options.on_record)))
+    if options.on_event is not None:
+        events = Listener("on_event", one_by_one(options.on_event))
+        stack.push_async_callback(events.close)
+    for listener in records:
+        stack.push_async_callback(listener.close)
+    ledger = opened_ledger(stack, limits, options)
+    return Surroundings(models, breakers_of(options), events, tuple(records), ledger)
 
 
-@asynccontextmanager
-async def opened_ledger(limits: Limits, options: RunOptions) -> AsyncGenerator[Ledger | None]:
-    """Open the ledger that the caller or an account needs; None if memory will do.
+def opened_ledger(stack: AsyncExitStack, limits: Limits, options: RunOptions) -> Ledger | None:
+    """Open the ledger that the caller or an account needs; None if memory will do. ``stack`` closes what is opened.
 
     Raises:
         StoreError: If it cannot be written.
     """
     where = options.ledger
     if where == "default" and limits.account is None:
-        yield None
-    elif isinstance(where, str | Path):
-        from watchkeeper.store.sqlite_ledger import SqliteLedger
+        return None
+    if not isinstance(where, str | Path):
+        return where
+    from watchkeeper.store.sqlite_ledger import SqliteLedger
 
-        ledger = SqliteLedger(where, clock=options.clock, ids=options.ids)
-        try:
-            yield ledger
-        finally:
-            await closed("the ledger", run_in_worker(ledger.shutdown))
-    else:
-        yield where
+    ledger = SqliteLedger(where, clock=options.clock, ids=options.ids)
+    stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
+    return ledger
 
 
 def breakers_of(options: RunOptions) -> CircuitBreakers | None:
@@ -140,6 +136,10 @@ def breakers_of(options: RunOptions) -> CircuitBreakers | None:
     from watchkeeper.containment.circuit_breaker import CircuitBreakers
 
     return CircuitBreakers(failure_predicate=is_outage, clock=options.clock)
+
+
+def _nothing_to_end() -> None:
+    """Nobody listens."""
 
 
 def _put_record(records: Listener[tuple[UUID, Envelope]], run_id: UUID, envelope: Envelope) -> None:

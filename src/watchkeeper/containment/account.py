@@ -167,12 +167,17 @@ class Account:
 
     def carve(self, counts: Sequence[int]) -> None:
         """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
-        parent = self.chain[1] if len(self.chain) > 1 else None
-        self.carved = tuple(Claim(self, count, parent.paths[count]) for count in counts) if parent else ()
-        self.claims: tuple[Claim, ...] = (*self.carved, *(parent.claims if parent else ()))
-        self.paths: tuple[tuple[Account, ...], ...] = tuple(
-            (self,) if parent is None or count in counts else (self, *parent.paths[count]) for count in range(7)
-        )
+        carved: tuple[Claim, ...] = ()
+        claims: tuple[Claim, ...] = ()
+        paths: tuple[tuple[Account, ...], ...] = ((self,),) * 7
+        if len(self.chain) > 1:
+            parent = self.chain[1]
+            carved = tuple(Claim(self, count, parent.paths[count]) for count in counts)
+            claims = (*carved, *parent.claims)
+            paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(7))
+        self.carved: tuple[Claim, ...] = carved
+        self.claims: tuple[Claim, ...] = claims
+        self.paths: tuple[tuple[Account, ...], ...] = paths
         self.ceilings = rows(self.paths)
         self.beyond = rows([self.chain[len(path) :] for path in self.paths]) if self.claims else ()
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, Literal, cast, overload
 
 import msgspec
@@ -37,6 +38,16 @@ class Ending(msgspec.Struct, frozen=True):
     late_result: Any
 
 
+_LAST_GROUP: Final = 0xFFFF_FFFF_FFFF
+
+
+@lru_cache(maxsize=64)
+def _begin_of_id(number: int) -> str:
+    """Write out all of a UUID but its last group: it is the same for all nodes of a tree."""
+    digits = f"{number:020x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:]}"
+
+
 class Node:
     """The gate's own record of one call: what is fixed when it begins, and its ending, once there is one."""
 
@@ -54,8 +65,7 @@ class Node:
     @property
     def node_id(self) -> str:
         """The node's UUID, written out only when somebody asks."""
-        digits = f"{self.number:032x}"
-        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        return f"{_begin_of_id(self.number >> 48)}-{self.number & _LAST_GROUP:012x}"
 
     def __repr__(self) -> str:
         """Return kind, name and status."""

@@ -8,8 +8,10 @@ parent, so a long run does not collect tokens.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from weakref import ref
 
 from watchkeeper.core.logs import logger
 
@@ -21,11 +23,12 @@ class CancellationToken:
 
     def __init__(self, parent: CancellationToken | None = None) -> None:
         """Make a token, cancelled with its parent if it has one."""
-        self._lock = threading.RLock()  # a finaliser may cancel a token while its lock is held
+        # One for a token and all below it; reentrant, because a finaliser may cancel a token while it is held.
+        self._lock: AbstractContextManager[Any] = threading.RLock() if parent is None else parent._lock
         self._event: threading.Event | None = None
         self._reason: str | None = None
         self._callbacks: dict[int, Callable[[str], None]] = {}
-        self._children: weakref.WeakSet[CancellationToken] | None = None
+        self._children: set[ref[CancellationToken]] | None = None
         if parent is not None:
             parent._adopt(self)
 
@@ -50,7 +53,8 @@ class CancellationToken:
                 return
             self._reason = reason
             callbacks, self._callbacks = list(self._callbacks.values()), {}
-            children = list(self._children) if self._children is not None else []
+            # A list first: what the collector takes meanwhile leaves the set.
+            children = [child() for child in list(self._children or ())]
             if self._event is not None:
                 self._event.set()
         for callback in callbacks:
@@ -59,7 +63,8 @@ class CancellationToken:
             except Exception as error:
                 logger().error("cancellation.callback_failed", callback=repr(callback), error=repr(error))
         for token in children:
-            token.cancel(reason)
+            if token is not None:
+                token.cancel(reason)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until cancelled or until the time is over; return whether it is cancelled.
@@ -93,7 +98,7 @@ class CancellationToken:
         with self._lock:
             if self._reason is None:
                 if self._children is None:
-                    self._children = weakref.WeakSet()
-                self._children.add(token)
+                    self._children = set()
+                self._children.add(ref(token, self._children.discard))
                 return
         token.cancel(self._reason)

@@ -53,6 +53,8 @@ class Deadline:
 def _in_utc(at: object) -> datetime:
     if not isinstance(at, datetime):
         raise LimitsError(f"deadline {at!r} is not a datetime; for a length write Deadline.after('30m')")
+    if at.tzinfo is UTC:
+        return at
     if at.utcoffset() is None:
         raise LimitsError(f"deadline {at!r} has no time zone; write datetime.now(UTC) + timedelta(...)")
     try:

@@ -12,6 +12,10 @@ import random
 from typing import Final, Protocol
 from uuid import UUID
 
+_RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
+_VERSION_4: Final = 0x4000 << 64 | 0x8000 << 48
+"""The bits of a UUID in which it says that it is random (RFC 9562, section 5.4)."""
+
 
 class IdSource(Protocol):
     """Where identifiers come from."""
@@ -40,7 +44,7 @@ class RandomIds:
 
     def uuid(self) -> UUID:
         """Return a fresh random (version 4) UUID."""
-        return UUID(int=self.random.getrandbits(128), version=4)
+        return UUID(int=self.random.getrandbits(128) & _RANDOM_BITS | _VERSION_4)
 
     def span_id(self) -> str:
         """Return 16 hex digits, never all zero."""

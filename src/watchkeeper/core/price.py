@@ -84,16 +84,21 @@ class ModelPrice:
 
     def cost(self, usage: TokenUsage) -> int:
         """Return what a call with this usage costs, in nano-dollars, rounded up."""
-        size = usage.input_tokens
-        fresh = max(size - usage.cached_tokens - usage.cache_write_tokens, 0)
+        size, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+        fresh = max(size - cached - written, 0)
         total = fresh * self.input.at(size) + usage.output_tokens * self.output.at(size)
-        total += usage.cached_tokens * (self.cached or self.input).at(size)
-        total += usage.cache_write_tokens * (self.cache_write or self.input).at(size)
+        if cached:
+            total += cached * (self.cached or self.input).at(size)
+        if written:
+            total += written * (self.cache_write or self.input).at(size)
         return self.request + _up(total)
 
     def worst_input(self, input_tokens: int) -> int:
         """Return the most that this much input can cost, in nano-dollars."""
-        dearest = max(rate.worst(input_tokens) for rate in (self.input, self.cached, self.cache_write) if rate)
+        dearest = self.input.worst(input_tokens)
+        for rate in (self.cached, self.cache_write):
+            if rate is not None:
+                dearest = max(dearest, rate.worst(input_tokens))
         return self.request + _up(input_tokens * dearest)
 
     def worst_output_token(self, input_tokens: int) -> int:

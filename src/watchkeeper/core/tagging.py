@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, Final, NoReturn, cast
@@ -77,6 +77,8 @@ def register_form(type_: type, tag: str, form: Form) -> None:
 _lock = threading.Lock()
 _forms: dict[type, Form] = {}
 _leaves: set[type] = set()
+_parts: dict[type, Callable[[Any], Iterable[Any]]] = {}
+"""How values of a type are looked into, for all that are no leaves."""
 
 
 def _add(type_: type, form: Form) -> Form:
@@ -84,6 +86,8 @@ def _add(type_: type, form: Form) -> Form:
         _forms[type_] = form
         if form.parts is None:
             _leaves.add(type_)
+        else:
+            _parts[type_] = form.parts
     return form
 
 
@@ -98,7 +102,7 @@ def _dump(value: object) -> Any:
 
 def _check(value: object) -> None:
     type_ = type(value)
-    parts = (_forms.get(type_) or _form_of(type_)).parts
+    parts = _parts.get(type_) or _form_of(type_).parts
     if parts is not None:
         for part in parts(value):
             if type(part) not in _leaves:

@@ -1,17 +1,20 @@
-"""What the turn machine asks the driver to do. Values only; the driver executes them through the gate."""
+"""What the turn machine asks the driver to do. Values only; the driver executes them through the gate.
+
+Every turn makes several, so they are msgspec structs: frozen, and much cheaper to build than a dataclass.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from watchkeeper.core.completion import CompletionState
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.stop import Stop
 
 
-@dataclass(frozen=True, slots=True)
-class AskModel:
+class AskModel(msgspec.Struct, frozen=True):
     """Ask for one reply to the transcript as it stands.
 
     Attributes:
@@ -21,8 +24,7 @@ class AskModel:
     landing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(msgspec.Struct, frozen=True):
     """Make the conversation shorter: a summary of it is to begin a new segment.
 
     Attributes:
@@ -32,34 +34,29 @@ class Compact:
     stop: Stop
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
+class RunTools(msgspec.Struct, frozen=True):
     """Run the calls of one reply; every call gets exactly one result."""
 
     calls: tuple[ToolCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Observe:
+class Observe(msgspec.Struct, frozen=True):
     """Let the observers look at the calls whose results were just appended."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAnswer:
+class ReadAnswer(msgspec.Struct, frozen=True):
     """Turn the final text into the output type."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckDone:
+class CheckDone(msgspec.Struct, frozen=True):
     """Ask the completion checker whether the work is done."""
 
     output: Any
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """The run is over.
 
     Attributes:

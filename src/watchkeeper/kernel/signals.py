@@ -1,9 +1,13 @@
-"""What the driver tells the turn machine. Values only."""
+"""What the driver tells the turn machine. Values only.
+
+Every turn makes several, so they are msgspec structs: frozen, and much cheaper to build than a dataclass.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from watchkeeper.core.completion import CompletionStatus
 from watchkeeper.core.messages import Message, ToolMessage
@@ -11,20 +15,17 @@ from watchkeeper.core.model import ModelReply
 from watchkeeper.core.stop import Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """The prompt is in the transcript; the loop may begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replied:
+class Replied(msgspec.Struct, frozen=True):
     """The model answered."""
 
     reply: ModelReply
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(msgspec.Struct, frozen=True):
     """The conversation is summarised, and goes on in a new segment.
 
     Attributes:
@@ -34,8 +35,7 @@ class Compacted:
     messages: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsDone:
+class ToolsDone(msgspec.Struct, frozen=True):
     """Every call has its result.
 
     Attributes:
@@ -47,8 +47,7 @@ class ToolsDone:
     stop: Stop | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """The observers have looked.
 
     Attributes:
@@ -60,30 +59,26 @@ class Observed:
     stop: Stop | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(msgspec.Struct, frozen=True):
     """The final text fits the output type."""
 
     output: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Unparsable:
+class Unparsable(msgspec.Struct, frozen=True):
     """The final text does not fit; ``problem`` is worded for the model."""
 
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True):
     """The completion checker gave its verdict."""
 
     status: CompletionStatus
     explanation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """The gate, a provider or the caller ended the work; the command was not, or not fully, executed."""
 
     stop: Stop

@@ -7,8 +7,9 @@ signals; the only limit it counts itself is turns. Every step is looked up in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+import msgspec
 
 from watchkeeper.core.completion import STATES, CompletionState
 from watchkeeper.core.messages import AssistantMessage, UserMessage
@@ -54,8 +55,7 @@ SAID_CHARS: Final = 300
 """How much of a checker's explanation stands in the sentence of a stop; the run's result has all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopRules:
+class LoopRules(msgspec.Struct, frozen=True):
     """What the loop must know about a run.
 
     Attributes:

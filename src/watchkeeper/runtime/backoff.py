@@ -48,9 +48,23 @@ class Backoff:
         on_failure: Callable[[ProviderError, int, float | None], None],
         worth: Callable[[float], bool] = lambda _: True,
     ) -> T:
-        """Attempt until it succeeds, or until another attempt makes no sense.
+        """Attempt until it succeeds, or until another attempt makes no sense; arguments and errors as in `again`."""
+        try:
+            return await attempt(1)
+        except ProviderError as error:
+            return await self.again(error, attempt, on_failure, worth)
+
+    async def again(
+        self,
+        first: ProviderError,
+        attempt: Callable[[int], Awaitable[T]],
+        on_failure: Callable[[ProviderError, int, float | None], None],
+        worth: Callable[[float], bool] = lambda _: True,
+    ) -> T:
+        """Go on after a first attempt that failed.
 
         Args:
+            first: How it failed.
             attempt: Makes attempt number n (from 1).
             on_failure: Told of every failure: the error, its attempt, and the seconds until the next one or None.
             worth: Asked whether another attempt after so many seconds is worth it, where nothing here forbids it.
@@ -58,19 +72,7 @@ class Backoff:
         Raises:
             ProviderError: The last one.
         """
-        try:
-            return await attempt(1)
-        except ProviderError as error:
-            return await self._again(attempt, on_failure, worth, error)
-
-    async def _again(
-        self,
-        attempt: Callable[[int], Awaitable[T]],
-        on_failure: Callable[[ProviderError, int, float | None], None],
-        worth: Callable[[float], bool],
-        first: ProviderError,
-    ) -> T:
-        """Let tenacity carry on after the first failure; imported here, because most runs never need it."""
+        # Imported here, because most runs never need it.
         from tenacity import AsyncRetrying, retry_if_exception
 
         async def numbered() -> T:

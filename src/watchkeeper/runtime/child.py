@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar, cast
 
+from msgspec import structs
+
 from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -264,7 +266,7 @@ class Children:
     def _home_of(self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext) -> RunHome:
         parent = self.family.home
         depths, deepest = depths_below(task.kind, task.max_depth, parent)
-        return replace(
+        return structs.replace(
             parent,
             session=session,
             gate=gate,

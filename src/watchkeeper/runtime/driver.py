@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import OutputParseError, StoreError
@@ -46,8 +47,7 @@ SETTLE_SECONDS: Final = 3.0
 """How long a run waits for a checker that it has cancelled; real seconds, because what it started may be real."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How a run ended.
 
     Attributes:

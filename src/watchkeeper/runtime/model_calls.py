@@ -100,6 +100,15 @@ class ModelCalls:
         self._check_context(in_use, landing)
         estimate = self._estimate(in_use, input_tokens, landing)
         after = None if landing else self._landing_estimate(turn, in_use, estimate)
+        try:
+            return await self._attempt(turn, 1, estimate, after, landing)
+        except ProviderError as error:
+            return await self._ask_again(error, turn, estimate, after, landing)
+
+    async def _ask_again(
+        self, first: ProviderError, turn: int, estimate: Estimate, after: Estimate | None, landing: bool
+    ) -> ModelReply:
+        """Try the model in use again after a failure, where that may help; errors are those of `_ask_in_use`."""
 
         async def attempt(number: int) -> ModelReply:
             return await self._attempt(turn, number, estimate, after, landing)
@@ -111,7 +120,7 @@ class ModelCalls:
             return self._worth_another(estimate, landing, wait)
 
         try:
-            return await self._backoff.run(attempt, failed, worth)
+            return await self._backoff.again(first, attempt, failed, worth)
         except ProviderError as error:
             if error.fault in OWN_FAULTS and not self.line.replacing:
                 raise WorkStoppedError(provider_stop(error), error) from error
@@ -186,6 +195,7 @@ class ModelCalls:
         clock, in_use = self._home.clock, self.line.in_use
         model, price = in_use.model, in_use.price
         began = clock.monotonic()
+        spent = Charge()
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
@@ -196,8 +206,10 @@ class ModelCalls:
                 raise StrayCancellationError from error
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
+            nonlocal spent
             if reply is not None:
-                return charge_reply(counted(reply, estimate), price)
+                spent = charge_reply(counted(reply, estimate), price)
+                return spent
             return charge_failure(error, estimate, ticket.max_output_tokens, price)
 
         request = CallRequest(
@@ -221,14 +233,13 @@ class ModelCalls:
         if reply.finish == "refusal" and self._another(landing) is not None:
             raise refusal(reply, model.provider)
         reply = self._with_own_call_ids(reply)
-        usage = counted(reply, estimate)
         self._recorder.record(
             ModelReplied(
                 turn=turn,
                 message=reply.message,
                 finish=reply.finish,
-                usage=usage,
-                cost_nanos=charge_reply(usage, price).cost_nanos,
+                usage=spent.tokens,
+                cost_nanos=spent.cost_nanos,
                 model=reply.model or model.name,
                 node_id=self._node_id or "",
                 duration_ms=(clock.monotonic() - began) * 1000,
@@ -278,6 +289,7 @@ class ModelCalls:
         then be mistaken for those of other calls.
         """
         calls: list[ToolCall] = []
+        renamed = False
         for call in reply.message.tool_calls:
             stem = own = call.call_id or "call"
             number = 1
@@ -285,8 +297,12 @@ class ModelCalls:
                 number += 1
                 own = f"{stem}-{number}"
             self._call_ids.add(own)
-            calls.append(call if own == call.call_id else replace(call, call_id=own))
-        if all(call is given for call, given in zip(calls, reply.message.tool_calls, strict=True)):
+            if own == call.call_id:
+                calls.append(call)
+            else:
+                calls.append(replace(call, call_id=own))
+                renamed = True
+        if not renamed:
             return reply
         return replace(reply, message=replace(reply.message, tool_calls=tuple(calls)))
 

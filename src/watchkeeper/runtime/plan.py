@@ -1,15 +1,17 @@
 """What a run is given before it starts: frozen values, made by the composition root or by `evaluate`.
 
-`RunPlan` says what to do and how; `RunHome` says where: whose session, whose gate, whose clock.
+`RunPlan` says what to do and how; `RunHome` says where: whose session, whose gate, whose clock. They are msgspec
+structs, because every run makes some and their many fields cost a dataclass microseconds.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar, get_args
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
@@ -33,8 +35,7 @@ MAX_RESULT_BYTES = 32_768
 """A tool result longer than this is cut, with a note, before the model sees it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PricedModel:
+class PricedModel(msgspec.Struct, frozen=True):
     """A model with what the run knows of it.
 
     Attributes:
@@ -53,8 +54,7 @@ class PricedModel:
         return f"{self.model.provider}:{self.model.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlan(Generic[OutputT]):
+class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     """What a run does.
 
     Attributes:
@@ -86,10 +86,10 @@ class RunPlan(Generic[OutputT]):
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
     sources: tuple[SourceConfig, ...] = ()
-    escalations: Mapping[str, PricedModel] = field(default_factory=dict[str, PricedModel])
+    escalations: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
     completion_rounds: int = COMPLETION_ROUNDS
     nested: NestedExecutionConfig | None = None
-    child_models: Mapping[Any, PricedModel] = field(default_factory=dict[Any, PricedModel])
+    child_models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
 
     @property
     def models(self) -> tuple[PricedModel, ...]:
@@ -101,8 +101,7 @@ class RunPlan(Generic[OutputT]):
         return tuple(line)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Which run stands above this one.
 
     Attributes:
@@ -114,8 +113,7 @@ class Place:
     item: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunHome:
+class RunHome(msgspec.Struct, frozen=True):
     """Where a run lives.
 
     Attributes:
@@ -138,10 +136,10 @@ class RunHome:
     run_context: RunContext
     clock: Clock
     ids: IdSource
-    rng: random.Random = field(default_factory=random.Random)
-    resources: Resources = field(default_factory=Resources)
+    rng: random.Random = msgspec.field(default_factory=random.Random)
+    resources: Resources = msgspec.field(default_factory=Resources)
     filesystem: Filesystem | None = None
     place: Place | None = None
-    depths: Mapping[str, int] = field(default_factory=dict[str, int])
-    deepest: Mapping[str, int] = field(default_factory=dict[str, int])
+    depths: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    deepest: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     watch: Callable[[Session, UUID], Callable[[], None]] | None = None

@@ -40,8 +40,9 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -
     clock, gate = home.clock, home.gate
     recorder = Recorder(home.session, clock)
     started_at, began = clock.now(), clock.monotonic()
+    earlier = transcript_of(home.session.log)
     _announce(plan, home, recorder)
-    transcript = _opening(plan, home, recorder)
+    transcript = _opening(plan, home, recorder, earlier)
     try:
         ending = await drive(plan, home, transcript, execute)
     except BaseException as error:
@@ -93,9 +94,8 @@ def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
         )
 
 
-def _opening(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> Transcript:
-    """Return the transcript the run begins with: an earlier conversation of the session, then the prompt."""
-    transcript = transcript_of(home.session.log)
+def _opening(plan: RunPlan[Any], home: RunHome, recorder: Recorder, transcript: Transcript) -> Transcript:
+    """Add the prompt to an earlier conversation of the session: that is what the run begins with."""
     messages = _continued(plan.prompt.messages, transcript) if len(transcript) else plan.prompt.messages
     for message in messages:
         transcript.append(message)

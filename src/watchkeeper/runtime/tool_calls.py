@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.estimate import Charge
@@ -46,8 +48,7 @@ DEADLINE_MESSAGE = "deadline exceeded"
 """What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """How one attempt at a call went.
 
     Attributes:
@@ -98,18 +99,27 @@ class ToolCalls:
         self._usage = usage
         messages: list[ToolMessage] = []
         stop: Stop | None = None
-        for side_by_side, group in groupby(calls, self._may_run_beside):
-            for batch in [tuple(group)] if side_by_side else [(call,) for call in group]:
-                if stop is not None:
-                    attempts = [not_run(call, stop) for call in batch]
-                elif len(batch) == 1:
-                    attempts = [await self._call(batch[0])]
-                else:
-                    attempts = await asyncio.gather(*(self._call(call) for call in batch))
-                for call, attempt in zip(batch, attempts, strict=True):
-                    messages.append(await self._finish(call, attempt))
-                    stop = stop or attempt.stop
+        for batch in self._batches(calls):
+            if stop is not None:
+                attempts = [not_run(call, stop) for call in batch]
+            elif len(batch) == 1:
+                attempts = [await self._call(batch[0])]
+            else:
+                attempts = await asyncio.gather(*(self._call(call) for call in batch))
+            for call, attempt in zip(batch, attempts, strict=True):
+                messages.append(await self._finish(call, attempt))
+                stop = stop or attempt.stop
         return ToolsDone(tuple(messages), stop)
+
+    def _batches(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
+        """Divide the calls of a reply, in their order, into those that run side by side."""
+        if len(calls) == 1:
+            return (calls,)
+        batches: list[Sequence[ToolCall]] = []
+        for side_by_side, group in groupby(calls, self._may_run_beside):
+            together = tuple(group)
+            batches += [together] if side_by_side else [(call,) for call in together]
+        return batches
 
     def _may_run_beside(self, call: ToolCall) -> bool:
         tool = self._tools.get(call.name)
@@ -215,7 +225,9 @@ class ToolCalls:
             except (ReducerError, SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
-        await self._drop(attempt)
+        context = attempt.context
+        if context is not None and (attempt.outcome != "ok" or context.has_resources):
+            await self._drop(attempt)
         return self._record(call, attempt)
 
     async def _drop(self, attempt: Attempt) -> None:
@@ -306,6 +318,8 @@ def recordable(attempt: Attempt) -> Attempt:
 
 def cut(text: str) -> str:
     """Shorten a tool's text to what a model is shown, and say so; the whole stays on the log."""
+    if len(text) <= MAX_RESULT_BYTES and text.isascii():
+        return text
     data = text.encode("utf-8", "replace")
     if len(data) <= MAX_RESULT_BYTES:
         return data.decode()

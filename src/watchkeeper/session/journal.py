@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, SessionError
@@ -25,9 +27,10 @@ from watchkeeper.session.slices import Reducer, SliceView
 from watchkeeper.session.snapshot import Origin, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """Everything that changes.
+
+    A msgspec struct, because every event makes one.
 
     Attributes:
         log: Every event.
@@ -153,7 +156,7 @@ class Journal:
                 after = self._after(before, event)
             except ReducerError as error:
                 failure, after = error, self._with(before, event, before.slices, before.writes)
-            envelope = after.log[-1]
+            envelope = cast("Envelope", after.log.latest())
             self._state = after
             if self._dispatcher is not None:
                 self._queue.append((self._dispatcher, envelope))

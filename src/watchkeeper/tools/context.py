@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
@@ -27,9 +28,10 @@ COMMITTED: Final = "committed"
 DISCARDED: Final = "discarded"
 
 
-@dataclass(frozen=True, slots=True)
-class CallInfo:
+class CallInfo(msgspec.Struct, frozen=True):
     """What is particular to one attempt at one call.
+
+    A msgspec struct, because every call makes one.
 
     Attributes:
         call_id: The provider's id of the call.
@@ -46,11 +48,10 @@ class CallInfo:
     attempt: int = 1
     idempotency_key: str = ""
     deadline: Deadline | None = None
-    cancellation: CancellationToken = field(default_factory=CancellationToken)
+    cancellation: CancellationToken = msgspec.field(default_factory=CancellationToken)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolScope:
+class ToolScope(msgspec.Struct, frozen=True):
     """What all calls of one run share.
 
     Attributes:
@@ -65,7 +66,7 @@ class ToolScope:
     session: Session
     run_context: RunContext
     filesystem: Filesystem | None = None
-    resources: Resources = field(default_factory=Resources)
+    resources: Resources = msgspec.field(default_factory=Resources)
     budget: Callable[[], BudgetStatus] | None = None
     clock: Clock = SYSTEM_CLOCK
 

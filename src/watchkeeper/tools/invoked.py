@@ -7,10 +7,11 @@ these events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.session.registry import event
@@ -31,9 +32,10 @@ ToolOutcome = Literal[
 
 
 @event("tool_invoked")
-@dataclass(frozen=True, slots=True)
-class ToolInvoked:
+class ToolInvoked(msgspec.Struct, frozen=True):
     """One attempt at one tool call (seed: trajectory-observers, "ToolInvoked").
+
+    A msgspec struct, because every call makes one and its fifteen fields cost a dataclass microseconds.
 
     Attributes:
         prompt_name: ``ns/key`` of the prompt, or the name it was given.

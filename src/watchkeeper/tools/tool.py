@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from types import CoroutineType
 from typing import Any, Final, Literal, cast, overload
 
 from watchkeeper.core.docstrings import parse_docstring
@@ -189,7 +190,8 @@ def _wrapped(returned: Any) -> ToolResult[Any]:
 
 
 async def _later(returned: Any) -> ToolResult[Any]:
-    return _wrapped(await returned if inspect.isawaitable(returned) else returned)
+    awaitable = isinstance(returned, CoroutineType) or inspect.isawaitable(returned)
+    return _wrapped(await returned if awaitable else returned)
 
 
 def _checked_name(function: Handler, name: str | None) -> str:
