@@ -68,12 +68,8 @@ class NestedExecutionConfig:
             ConfigurationError: For a depth below one, or a budget that is none.
         """
         object.__setattr__(self, "max_nested_duration", duration(self.max_nested_duration, "max_nested_duration"))
-        depth: object = self.max_nesting_depth
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
-        budget: object = self.default_nested_budget
-        if not isinstance(budget, Budget | None):
-            raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
+        _check_depth(self.max_nesting_depth)
+        _check_budget(self.default_nested_budget)
 
     @property
     def longest(self) -> timedelta:
@@ -115,9 +111,7 @@ class NestedExecutionContext:
             ConfigurationError: For a session that is none, a filesystem that can be written to, or a session among the
                 overrides.
         """
-        session: object = self.parent_session
-        if not isinstance(session, Session):
-            raise ConfigurationError(f"parent_session={session!r} is no Session; give the context's session")
+        _check_session(self.parent_session)
         if isinstance(self.deadline, datetime):
             object.__setattr__(self, "deadline", Deadline(self.deadline))
         overrides = dict(self.resource_overrides)
@@ -130,6 +124,21 @@ class NestedExecutionContext:
         """The read-only view among the overrides, or None."""
         found = [value for value in self.resource_overrides.values() if isinstance(value, Filesystem)]
         return found[0] if found else None
+
+
+def _check_depth(depth: object) -> None:
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
+
+
+def _check_budget(budget: object) -> None:
+    if not isinstance(budget, Budget | None):
+        raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
+
+
+def _check_session(session: object) -> None:
+    if not isinstance(session, Session):
+        raise ConfigurationError(f"parent_session={session!r} is no Session; give the context's session")
 
 
 def check_override(kind: object, value: object) -> None:
