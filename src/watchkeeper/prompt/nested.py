@@ -44,6 +44,16 @@ NESTED_LIMITS: Final = Limits(
 """Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
 
 
+def _check_depth(depth: object) -> None:
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
+
+
+def _check_budget(budget: object) -> None:
+    if not isinstance(budget, Budget | None):
+        raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
+
+
 @dataclass(frozen=True, slots=True)
 class NestedExecutionConfig:
     """What nested runs of a template may do (seed: nested-execution, "Configuration").
@@ -124,16 +134,6 @@ class NestedExecutionContext:
         """The read-only view among the overrides, or None."""
         found = [value for value in self.resource_overrides.values() if isinstance(value, Filesystem)]
         return found[0] if found else None
-
-
-def _check_depth(depth: object) -> None:
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
-
-
-def _check_budget(budget: object) -> None:
-    if not isinstance(budget, Budget | None):
-        raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
 
 
 def _check_session(session: object) -> None:
