@@ -257,7 +257,7 @@ def test_what_could_not_be_asked_is_refused() -> None:
 
 # --- what counts as evidence ------------------------------------------------------------------------------------------
 
-SHOWN = {"tentative_output": HOURS, "recent_actions": "", "files": "", "task_description": TASK}
+SHOWN = f"{TASK}\n{HOURS}"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ SHOWN = {"tentative_output": HOURS, "recent_actions": "", "files": "", "task_des
     ids=["loose", "ellipsis", "task-and-work", "task-only", "no-words", "half-a-word", "missing", "silent", "made-up"],
 )
 def test_a_verdict_stands_on_what_was_shown(verdict: Any, status: str, explanation: str | None) -> None:
-    said = judged(verdict, SHOWN)
+    said = judged(verdict, SHOWN, HOURS)
     assert said.status == status
     assert explanation in (None, said.explanation)
 

@@ -31,6 +31,9 @@ from watchkeeper.tools.invoked import ToolInvoked
 VERIFY: Final = Prompt(COMPLETION)
 """What is asked by default."""
 
+WORK: Final = ("tentative_output", "recent_actions", "files")
+"""Which of the values that a judge is shown are the work, and not the task."""
+
 NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", "nothing missing"})
 """What judges write where nothing is missing."""
 
@@ -104,7 +107,8 @@ class LLMCompletionVerifier:
         nested = context.create_nested_context(
             budget=None if self.share_budget else self.budget, max_duration=self.max_duration
         )
-        evaluator = NestedEvaluator(adapter, prompt=filled(self.verification_prompt, values), context=nested)
+        prompt = filled(self.verification_prompt, values)
+        evaluator = NestedEvaluator(adapter, prompt=prompt, context=nested)
         try:
             result = await evaluator.evaluate_async()
         except (DeadlineExceededError, BudgetExceededError) as error:
@@ -112,7 +116,9 @@ class LLMCompletionVerifier:
         if not isinstance(result.output, Verdict):
             failed = result.error or NestedEvaluationError("it ended without a verdict", kind="output")
             return TaskCompletionResult.unverified(f"the judge failed ({failed.kind}): {failed.message}")
-        return judged(result.output, values)
+        shown = "\n".join(message.text for message in prompt.render().messages)
+        work = "\n".join(prompt.variables.get(name, "") for name in WORK)
+        return judged(result.output, shown, work)
 
     def _values(self, context: TaskCompletionContext) -> Mapping[str, Any]:
         """Return what the judge is shown; on a worker thread, because files are read."""
@@ -126,7 +132,7 @@ class LLMCompletionVerifier:
         }
 
 
-def judged(verdict: Verdict, values: Mapping[str, Any]) -> TaskCompletionResult:
+def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
     """Return a verdict as a checker's, if it stands on what was shown.
 
     Every citation must stand in what the judge was shown, and one that calls the work complete must cite the work: the
@@ -134,7 +140,8 @@ def judged(verdict: Verdict, values: Mapping[str, Any]) -> TaskCompletionResult:
 
     Args:
         verdict: What the judge said.
-        values: What it was shown, by placeholder.
+        shown: All that it was shown.
+        work: The part of it that is the work.
     """
     said = " ".join(verdict.explanation.split())
     evidence: Sequence[str] | None = getattr(verdict, "evidence", None)
@@ -143,12 +150,11 @@ def judged(verdict: Verdict, values: Mapping[str, Any]) -> TaskCompletionResult:
     if verdict.complete and lacking:
         return _unfounded(f"it calls the work complete, and says that this is missing: {missing}")
     if evidence is not None:
-        work = (values["tentative_output"], values["recent_actions"], values["files"])
         quotes = [quote for quote in evidence if has_words(quote)]
-        wrong = unfounded(quotes, *work, values["task_description"])
+        wrong = unfounded(quotes, shown)
         if wrong:
             return _unfounded(f"it cites what it was not shown: {wrong[0]!r}")
-        if verdict.complete and len(unfounded(quotes, *work)) == len(quotes):
+        if verdict.complete and len(unfounded(quotes, work)) == len(quotes):
             return _unfounded("it calls the work complete and cites nothing of it")
     if verdict.complete:
         return TaskCompletionResult.ok(said)

@@ -79,16 +79,16 @@ def has_words(text: str) -> bool:
     return _WORD.search(text) is not None
 
 
-def unfounded(quotes: Iterable[str], *shown: str) -> tuple[str, ...]:
-    """Return the quotes that stand in nothing of what was shown; one without a word in it is none either.
+def unfounded(quotes: Iterable[str], shown: str) -> tuple[str, ...]:
+    """Return the quotes that stand nowhere in what was shown; one without a word in it stands nowhere.
 
     Words count, in their order; capitals, white space, punctuation and marks do not. An ellipsis stands for anything.
     """
-    texts = [f" {_words(text)} " for text in shown]
+    text = f" {_words(shown)} "
 
     def stands(quote: str) -> bool:
         parts = [words for part in _ELLIPSIS.split(quote) if (words := _words(part))]
-        return bool(parts) and all(any(f" {part} " in text for text in texts) for part in parts)
+        return bool(parts) and all(f" {part} " in text for part in parts)
 
     return tuple(quote for quote in quotes if not stands(quote))
 
