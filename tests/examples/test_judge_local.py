@@ -23,7 +23,7 @@ from watchkeeper.runtime.events import CompletionChecked
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-PROMISE = "I will name the fruits for you in a moment."
+PROMISE = "I will list the fruits for you in a moment."
 
 
 @dataclass
@@ -54,7 +54,7 @@ def verdicts(result: RunResult[str]) -> list[CompletionChecked]:
 
 
 def test_an_agent_that_stops_early_is_sent_back_by_the_local_judge_and_then_finishes() -> None:
-    task = MarkdownSection("Task", "task", "Name three fruits.")
+    task = MarkdownSection("Task", "task", "List three fruits, one on each line. Answer with the list only.")
     template = PromptTemplate[str](
         ns="examples",
         key="fruits",
