@@ -9,7 +9,6 @@ did not use returns, and the parent's log has one pair of events that leads to t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar, cast
@@ -22,7 +21,6 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message
 from watchkeeper.core.run_context import RunContext, derive_child_run_context
 from watchkeeper.core.stop import Stop
@@ -32,12 +30,12 @@ from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.runtime.bounded import closed
-from watchkeeper.runtime.child_events import ChildEnded, ChildKind, ChildStarted
+from watchkeeper.runtime.child_events import ChildKind
+from watchkeeper.runtime.child_record import ChildRecord
 from watchkeeper.runtime.depth import depths_below, standing_in
 from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.portal import wait_on
-from watchkeeper.runtime.recorder import Recorder
-from watchkeeper.runtime.result import RunResult, broken_off, without_output
+from watchkeeper.runtime.result import RunResult, without_output
 from watchkeeper.runtime.shared_budget import draw, is_drawn_from
 from watchkeeper.session.session import Session
 from watchkeeper.session.snapshot import Snapshot
@@ -245,10 +243,9 @@ class Children:
         """Run the child between the two events on its parent's log."""
         if task.hydrate is not None:
             await run_in_worker(task.hydrate, home.session)
-        recorder = Recorder(self.family.home.session, home.clock)
-        self._announce(task, rendered.name, model, home, recorder)
+        record = ChildRecord(self.family.home, home, task.kind, rendered.name)
+        record.started(model.label, task.call_id)
         unwatch = home.watch(home.session, home.run_context.run_id) if home.watch is not None else None
-        began = home.clock.monotonic()
         result: RunResult[OutputT] | None = None
         error: BaseException | None = None
         try:
@@ -260,7 +257,7 @@ class Children:
         finally:
             if unwatch is not None:
                 unwatch()
-            self._ended(task, rendered.name, home, recorder, began, result, error)
+            record.ended(result, error)
             error = None  # its traceback holds this frame, and would hold itself
 
     def _home_of(self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext) -> RunHome:
@@ -303,72 +300,6 @@ class Children:
             nested=template.nested_execution_config,
             child_models=self.family.models,
         )
-
-    def _announce(self, task: ChildTask[Any], name: str, model: PricedModel, home: RunHome, recorder: Recorder) -> None:
-        parent = self.family.home.run_context.run_id
-        depth = sum(home.depths.values())
-        limits = home.gate.limits.describe()
-        recorder.record(
-            ChildStarted(
-                run_context=home.run_context,
-                parent_run_id=parent,
-                kind=task.kind,
-                prompt_name=name,
-                model=model.label,
-                depth=depth,
-                limits=limits,
-                call_id=task.call_id,
-                started_at=home.clock.now(),
-            )
-        )
-        if enabled(logging.INFO):
-            ids = {"run_id": str(home.run_context.run_id), "parent_run_id": str(parent)}
-            logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
-
-    def _ended(
-        self,
-        task: ChildTask[Any],
-        name: str,
-        home: RunHome,
-        recorder: Recorder,
-        began: float,
-        result: RunResult[Any] | None,
-        error: BaseException | None,
-    ) -> None:
-        """Write down how a child ended, also one that was broken off."""
-        duration = (home.clock.monotonic() - began) * 1000
-        usage = home.gate.usage
-        stop = result.stop if result is not None else None if error is None else broken_off(error)
-        said = result.sentence() if result is not None else "" if stop is None else stop.message
-        completion = "unchecked" if result is None else result.completion
-        parent = self.family.home.run_context.run_id
-        recorder.record(
-            ChildEnded(
-                run_id=home.run_context.run_id,
-                parent_run_id=parent,
-                kind=task.kind,
-                prompt_name=name,
-                stop=stop,
-                completion=completion,
-                usage=usage,
-                duration_ms=duration,
-                said=said,
-                ended_at=home.clock.now(),
-            )
-        )
-        if enabled(logging.INFO):
-            logger().info(
-                "child.ended",
-                kind=task.kind,
-                prompt=name,
-                run_id=str(home.run_context.run_id),
-                parent_run_id=str(parent),
-                stop=stop.reason if stop else None,
-                completion=completion,
-                duration_seconds=round(duration / 1000, 3),
-                tokens=usage.tokens.total,
-                cost_usd=None if usage.cost is None else float(usage.cost),
-            )
 
 
 def children_of(session: Session) -> Children | None:
