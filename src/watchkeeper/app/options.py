@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
@@ -55,8 +56,7 @@ class RunKeywords(TypedDict, total=False):
     rng: random.Random
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(msgspec.Struct, frozen=True):
     """What can be said about a run beside prompt, model and limits.
 
     Attributes:
@@ -85,7 +85,7 @@ class RunOptions:
     """
 
     settings: ModelSettings = ModelSettings()
-    prices: Mapping[str, ModelPrice] = field(default_factory=dict[str, ModelPrice])
+    prices: Mapping[str, ModelPrice] = msgspec.field(default_factory=dict[str, ModelPrice])
     fallback: Sequence[Model | str] = ()
     shield: ShieldPipeline | None = None
     breakers: CircuitBreakers | None = None

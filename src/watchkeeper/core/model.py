@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
@@ -70,8 +72,7 @@ class ModelSettings:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True):
     """One turn to ask for.
 
     Attributes:
