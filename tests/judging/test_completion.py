@@ -37,8 +37,8 @@ from watchkeeper.tools.tool import tool
 TASK = "Write the opening hours of Monday and Tuesday."
 PROMISE = "I will write them down."
 HOURS = "Monday 9 to 17, Tuesday 10 to 14."
-GOOD = CompletionVerdict(("Tuesday 10 to 14",), "Both days are there.", True, "")
-BAD = CompletionVerdict((), "Only a promise.", False, "the hours of Tuesday")
+GOOD = CompletionVerdict((), ("Tuesday 10 to 14",), "Both days are there.", True, "")
+BAD = CompletionVerdict((), (), "Only a promise.", False, "the hours of Tuesday")
 
 
 def template(checker: Any, *tools: Any, **details: Any) -> PromptTemplate[str]:
@@ -101,9 +101,12 @@ async def test_without_calls_and_files_there_are_no_sections_for_them() -> None:
         ([ProviderError("no such model", fault="auth")], "the judge failed (evaluation): no such model"),
         ([ValueError("a bug")], "the judge failed (evaluation)"),
         (["nonsense"] * 2, "the judge failed (output): The final answer does not fit"),
-        ([Say(CompletionVerdict((), "Fine.", True, ""))], "unfounded: it calls the work complete and cites nothing"),
-        ([Say(CompletionVerdict(("Sunday off",), "Fine.", True, ""))], "cites what it was not shown: 'Sunday off'"),
-        ([Say(CompletionVerdict(("Monday",), "Fine.", True, "Tuesday"))], "that this is missing: Tuesday"),
+        (
+            [Say(CompletionVerdict((), (), "Fine.", True, ""))],
+            "it calls the work complete and cites nothing",
+        ),
+        ([Say(CompletionVerdict((), ("Sunday off",), "Fine.", True, ""))], "cites what it was not shown: 'Sunday off'"),
+        ([Say(CompletionVerdict((), ("Monday",), "Fine.", True, "Tuesday"))], "that this is missing: Tuesday"),
     ],
     ids=["error", "bug", "nonsense", "no-evidence", "made-up-evidence", "contradiction"],
 )
@@ -263,17 +266,29 @@ SHOWN = f"{TASK}\n{HOURS}"
 @pytest.mark.parametrize(
     ("verdict", "status", "explanation"),
     [
-        (CompletionVerdict(("monday  9 TO 17",), "Fine.", True, "none."), "complete", "Fine."),
-        (CompletionVerdict(("Monday ... Tuesday 10",), "Fine.", True, ""), "complete", "Fine."),
-        (CompletionVerdict(("opening hours", "Monday 9"), "Fine.", True, ""), "complete", "Fine."),
-        (CompletionVerdict(("opening hours",), "Fine.", True, ""), "unverified", None),
-        (CompletionVerdict((">>>", ""), "Fine.", True, ""), "unverified", None),
-        (CompletionVerdict(("day 9",), "Fine.", True, ""), "unverified", None),
-        (CompletionVerdict(("opening hours",), "No.", False, "Friday"), "incomplete", "No. Missing: Friday"),
-        (CompletionVerdict((), "", False, ""), "incomplete", "something is missing"),
-        (CompletionVerdict(("Friday 8",), "No.", False, ""), "unverified", None),
+        (CompletionVerdict((), ("monday  9 TO 17",), "Fine.", True, "none."), "complete", "Fine."),
+        (CompletionVerdict((), ("Monday ... Tuesday 10",), "Fine.", True, ""), "complete", "Fine."),
+        (CompletionVerdict((), ("opening hours", "Monday 9"), "Fine.", True, ""), "complete", "Fine."),
+        (CompletionVerdict((), ("opening hours",), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict((), (">>>", ""), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict((), ("day 9",), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict((), ("opening hours",), "No.", False, "Friday"), "incomplete", "No. Missing: Friday"),
+        (CompletionVerdict((), (), "", False, ""), "incomplete", "something is missing"),
+        (CompletionVerdict((), (), "No Friday.", False, "friday"), "incomplete", "No Friday."),
+        (CompletionVerdict((), ("Friday 8",), "No.", False, ""), "unverified", None),
     ],
-    ids=["loose", "ellipsis", "task-and-work", "task-only", "no-words", "half-a-word", "missing", "silent", "made-up"],
+    ids=[
+        "loose",
+        "ellipsis",
+        "both",
+        "task-only",
+        "no-words",
+        "half-a-word",
+        "missing",
+        "silent",
+        "said-once",
+        "made-up",
+    ],
 )
 def test_a_verdict_stands_on_what_was_shown(verdict: Any, status: str, explanation: str | None) -> None:
     said = judged(verdict, SHOWN, HOURS)

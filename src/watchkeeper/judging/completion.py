@@ -158,7 +158,9 @@ def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
             return _unfounded("it calls the work complete and cites nothing of it")
     if verdict.complete:
         return TaskCompletionResult.ok(said)
-    return TaskCompletionResult.incomplete(f"{said} Missing: {missing}" if lacking else said or "something is missing")
+    if lacking and missing.casefold() not in said.casefold():
+        said = f"{said} Missing: {missing}".lstrip()
+    return TaskCompletionResult.incomplete(said or "something is missing")
 
 
 def _unfounded(why: str) -> TaskCompletionResult:
