@@ -86,8 +86,9 @@ def test_two_models_of_one_name_are_refused() -> None:
         ({"model": 3}, "model=3 of a subagent makes no sense"),
         ({"limits": 3}, "limits=3 of a subagent makes no sense"),
         ({"hydrate": 3}, "hydrate=3 must be a function"),
+        ({"session": "mine"}, "session='mine' is no Session; leave it away"),
     ],
-    ids=["share", "depth", "parallel", "unknown prompt", "no settings", "model", "limits", "hydrate"],
+    ids=["share", "depth", "parallel", "unknown prompt", "no settings", "model", "limits", "hydrate", "session"],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):

@@ -89,6 +89,7 @@ class PromptSubagentToolsSection(MarkdownSection):
         """
         settings = dict(settings or {})
         _check_registry(registry, settings)
+        _check_session(session)
         rules = DispatchRules(
             registry=registry,
             session=session,
@@ -123,6 +124,11 @@ def _check_registry(registry: object, settings: Mapping[str, object]) -> None:
             )
         if not isinstance(given, SubagentSettings):
             raise ConfigurationError(f"settings[{name!r}]={given!r} must be SubagentSettings(...)")
+
+
+def _check_session(session: object) -> None:
+    if not isinstance(session, Session | None):
+        raise ConfigurationError(f"session={session!r} is no Session; leave it away for that of the run")
 
 
 def _listed(rules: DispatchRules) -> Iterator[str]:
