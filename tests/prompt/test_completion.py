@@ -145,6 +145,12 @@ class TestPredicate:
         verdict = TaskCompletionResult.incomplete("two records are missing")
         assert PredicateChecker(lambda _: verdict, "all filed").check(context()) is verdict
 
+    @pytest.mark.parametrize("said", ["not done", 1, None, [False]], ids=["text", "number", "none", "list"])
+    async def test_what_is_no_bool_verifies_nothing(self, said: Any) -> None:
+        verdict = await verdict_of(PredicateChecker(lambda _: said, "it is done"), context())
+        assert verdict.status == "unverified"
+        assert "the predicate must return True, False or a TaskCompletionResult" in verdict.explanation
+
     async def test_an_async_predicate_is_awaited(self) -> None:
         checker = PredicateChecker(done_later, "it is done")
         answer = checker.check(context(output="done"))

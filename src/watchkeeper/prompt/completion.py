@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.completion import STATES, CompletionState, CompletionStatus
@@ -208,7 +208,8 @@ class PredicateChecker:
     """The work is complete when a function of the context says so.
 
     Attributes:
-        predicate: Returns true when the work is done, or a verdict of its own; may be a coroutine function.
+        predicate: Returns True when the work is done, False if not, or a verdict of its own; may be a coroutine
+            function. Anything else leaves the work unverified.
         description: What must hold, worded for the agent: "every message has a record".
         on_error: What follows if nobody can tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
     """
@@ -234,6 +235,8 @@ class PredicateChecker:
     def _verdict(self, said: Said) -> TaskCompletionResult:
         if isinstance(said, TaskCompletionResult):
             return said
+        if not isinstance(cast("object", said), bool):  # a result that tells of a failure would count as true
+            raise TypeError(f"the predicate must return True, False or a TaskCompletionResult, not {said!r}")
         if said:
             return TaskCompletionResult.ok(self.description)
         return TaskCompletionResult.incomplete(f"this does not hold yet: {self.description}")

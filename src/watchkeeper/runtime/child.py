@@ -33,6 +33,7 @@ from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.child_events import ChildKind
 from watchkeeper.runtime.child_record import ChildRecord
 from watchkeeper.runtime.depth import depths_below, standing_in
+from watchkeeper.runtime.hosting import host_of
 from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, without_output
@@ -133,13 +134,19 @@ class Family:
 
 
 class Children:
-    """Starts the child runs of one run."""
+    """Starts the child runs of one run.
 
-    __slots__ = ("_execute", "_loop", "family")
+    Attributes:
+        family: What they inherit.
+        at_the_end: Whether the run's answer is being checked; only then is there something kept back to speak with.
+    """
+
+    __slots__ = ("_execute", "_loop", "at_the_end", "family")
 
     def __init__(self, family: Family, execute: Execute) -> None:
         """Start children below the run of ``family``, with the function that runs it, on the loop that runs it."""
         self.family = family
+        self.at_the_end = False
         self._execute = execute
         self._loop = asyncio.get_running_loop()
 
@@ -165,7 +172,7 @@ class Children:
         self.check_depth(task.kind, task.max_depth)
         run = await self._start_below(self._gate_for(task), task)
         stopped = self.family.home.gate.work_stop is not None and run.result.stop is not None
-        slice_ = self.family.verdict_gate
+        slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
             return await self._start_below(slice_, task)  # the work's end came between; the last word is kept back for
         return run
@@ -180,7 +187,7 @@ class Children:
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
         """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
-        home, kept = self.family.home, self.family.verdict_gate
+        home, kept = self.family.home, self._kept()
         if task.kind != "verdict" or kept is None:
             return home.gate
         left, more, ends = home.gate.left(), kept.left(), home.gate.work_deadline
@@ -188,6 +195,10 @@ class Children:
         longer = ends is not None and (wanted is None or wanted.at > ends.at)
         over = home.gate.work_stop is not None
         return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else home.gate
+
+    def _kept(self) -> ExecutionContext | None:
+        """Return what was kept back for the verdict, once it is time for it: nobody else may have it, by any name."""
+        return self.family.verdict_gate if self.at_the_end else None
 
     async def _start_below(self, above: ExecutionContext, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
         """Pass the gate and run the child; a refusal there is a result, too."""
@@ -303,8 +314,11 @@ class Children:
 
 
 def children_of(session: Session) -> Children | None:
-    """Return what starts children below the run that writes to a session, or to a branch of it; None if none does."""
-    return cast("Children | None", session.origin.host)
+    """Return what starts children below the run that writes to a session, or to a branch of it; None if none does.
+
+    Where several runs do, it is the one inside which this code runs, else the one that began last.
+    """
+    return cast("Children | None", host_of(session))
 
 
 def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt[OutputT]:

@@ -36,6 +36,7 @@ from watchkeeper.runtime.child import Children, Execute, Family
 from watchkeeper.runtime.compaction import Compaction
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
 from watchkeeper.runtime.failures import WorkStoppedError
+from watchkeeper.runtime.hosting import hosting
 from watchkeeper.runtime.model_calls import ModelCalls
 from watchkeeper.runtime.oversight import Oversight
 from watchkeeper.runtime.plan import RunHome, RunPlan
@@ -78,12 +79,10 @@ async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, execu
     """
     kept = home.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, home, transcript, execute, kept)
-    session = home.session.origin
-    before, session.host = session.host, driver.children
     try:
-        return await driver.run()
+        with hosting(home.session, home.run_context.run_id, driver.children):
+            return await driver.run()
     finally:
-        session.host = before
         if kept is not None:
             kept.close()
 
@@ -221,6 +220,7 @@ class _Driver:
             task="\n\n".join(message.text for message in self.plan.prompt.messages),
             nested=self.children.family.nested,
         )
+        self.children.at_the_end = True
         asking = asyncio.ensure_future(verdict_of(checker, context))
         try:
             result = await within(gate, asking, self.home.clock)
@@ -230,6 +230,8 @@ class _Driver:
             return self._not_checked(gate.stop or Stop("timeout", "gate", said, "deadline"))
         except StrayCancellationError as error:
             result = TaskCompletionResult.unverified(f"the checker failed: {error}")
+        finally:
+            self.children.at_the_end = False
         if gate.stop is not None and gate.stop.reason == "aborted" and result.status == "unverified":
             return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
         self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.home.clock.now()))

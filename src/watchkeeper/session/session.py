@@ -38,7 +38,7 @@ class Session:
         log: Everything that happened in it, live.
         dispatcher: Who is told about it.
         clock: Where the time of its events comes from.
-        host: What the run that writes to it has for those that start others below it, or None between runs.
+        host: What the runs that write to it have for those that start others below them, or None between runs.
     """
 
     __slots__ = (
