@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from watchkeeper.core.budget import BudgetStatus
@@ -154,6 +155,19 @@ def test_a_thread_that_wakes_up_late_can_do_no_harm(world: World, end: str) -> N
         with pytest.raises(error):
             act()
     assert (len(world.session[Noted].all()), world.files.read_text("a")) == (0, "1")
+
+
+def test_a_read_only_view_refuses_a_change_where_it_is_made(world: World) -> None:
+    view = world.files.read_only_view()
+    context = ToolContext(CallInfo("call-1", "note"), msgspec.structs.replace(world.scope, filesystem=view))
+    assert context.filesystem is not None
+    assert context.filesystem.read_text("a") == "1"
+    with pytest.raises(FilesystemError, match="'a' cannot be changed: these files are read-only here"):
+        context.filesystem.write_text("a", "2")
+    context.session.dispatch(Noted("kept"))
+    context.commit()
+    assert list(world.session[Noted].all()) == [Noted("kept")]
+    assert world.files.read_text("a") == "1"
 
 
 def test_a_file_conflict_keeps_the_session_as_it_was(world: World) -> None:

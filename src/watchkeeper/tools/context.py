@@ -20,7 +20,7 @@ from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import FilesystemError, SessionError
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.session.session import Branch, Session
-from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
 from watchkeeper.tools.resources import Resources
 
@@ -149,14 +149,18 @@ class ToolContext:
 
     @property
     def filesystem(self) -> Filesystem | None:
-        """The run's files, with changes kept aside until the call has succeeded; None if the run has none."""
-        if self.scope.filesystem is None:
-            return None
+        """The run's files, with changes kept aside until the call has succeeded; None if the run has none.
+
+        A read-only view is given as it is: what tries to change it is refused there and then, in words.
+        """
+        base = self.scope.filesystem
+        if base is None or isinstance(base, ReadOnlyFilesystem):
+            return base
         with self._lock:
             if self._overlay is None:
                 if self._over:
                     raise FilesystemError(f"tool call {self.call_id!r} is over ({self._over}); its files are closed")
-                self._overlay = OverlayFilesystem(self.scope.filesystem)
+                self._overlay = OverlayFilesystem(base)
             return self._overlay
 
     @property
