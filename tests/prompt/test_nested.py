@@ -29,7 +29,7 @@ from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.resources import ResourceBinding
+from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
 
 NOW = TestClock().now()
@@ -141,9 +141,17 @@ class TestContext:
         with pytest.raises(ConfigurationError, match=said):
             NestedExecutionContext(Session(), resource_overrides={Filesystem: making})
 
+    @pytest.mark.parametrize("make", [MemoryFilesystem, Session], ids=["files", "session"])
+    def test_what_a_factory_makes_is_held_to_the_same(self, make: Any) -> None:
+        context = NestedExecutionContext(Session(), resource_overrides={int: ResourceBinding(int, lambda _: make())})
+        with pytest.raises(ConfigurationError, match=r"resource_overrides(\[int\] is a filesystem| hands a session)"):
+            Resources().afresh(context.resource_overrides).get(int)
+
     def test_a_factory_for_anything_else_is_fine(self) -> None:
         making = ResourceBinding(int, lambda _: 1)
-        assert NestedExecutionContext(Session(), resource_overrides={int: making}).filesystem is None
+        context = NestedExecutionContext(Session(), resource_overrides={int: making})
+        assert context.filesystem is None
+        assert Resources().afresh(context.resource_overrides).get(int) == 1
 
 
 class TestCreate:

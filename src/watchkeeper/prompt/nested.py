@@ -21,7 +21,7 @@ from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
-from watchkeeper.tools.resources import ResourceBinding
+from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import Tool
 
 Purpose = Literal["evaluation", "verdict"]
@@ -127,6 +127,8 @@ class NestedExecutionContext:
         overrides = dict(self.resource_overrides)
         for kind, value in overrides.items():
             check_override(kind, value)
+            if isinstance(value, ResourceBinding):
+                overrides[kind] = _held_to_reading(kind, value)
         object.__setattr__(self, "resource_overrides", MappingProxyType(overrides))
 
     @property
@@ -159,6 +161,17 @@ def check_override(kind: object, value: object) -> None:
         raise ConfigurationError(
             f"resource_overrides[{name}] is a filesystem that can be written to; give filesystem.read_only_view()"
         )
+
+
+def _held_to_reading(kind: object, binding: Any) -> Any:
+    """Return a binding whose factory is refused what would be refused as an instance."""
+
+    def make(resources: Resources) -> Any:
+        made = binding.factory(resources)
+        check_override(kind, made)
+        return made
+
+    return replace(binding, factory=make)
 
 
 def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig) -> None:
