@@ -37,7 +37,7 @@ from watchkeeper.runtime.hosting import host_of
 from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, without_output
-from watchkeeper.runtime.shared_budget import draw, is_drawn_from
+from watchkeeper.runtime.shared_budget import part_of
 from watchkeeper.session.session import Session
 from watchkeeper.session.snapshot import Snapshot
 from watchkeeper.tools.filesystem import Filesystem
@@ -209,25 +209,28 @@ class Children:
         session = home.session.child(task.snapshot)
         context = derive_child_run_context(home.run_context, session.session_id, home.ids)
         held: list[RunResult[OutputT]] = []
-        usage = Usage()
+        usage, refused = Usage(), cast("Stop | None", None)
 
         async def work(ticket: Ticket) -> None:
-            nonlocal usage
-            with above.child(task.limits, name, carve=task.carve, on_event=session.dispatch) as gate:
-                below = self._home_of(task, session, gate, context)
-                try:
-                    with standing_in(below):
-                        held.append(await self._run(task, rendered, model, below))
-                finally:
-                    usage = gate.usage
-                    if task.tracker is not None and not is_drawn_from(task.tracker, above):
-                        draw(task.tracker, usage)
+            nonlocal usage, refused
+            async with part_of(task.tracker, above, task.limits, home.clock, home.ids) as part:
+                refused = part.stop
+                if refused is not None:
+                    return
+                opened = above.child(part.limits, name, carve=task.carve, on_event=session.dispatch)
+                with opened as gate, part.drawn_by(gate):
+                    below = self._home_of(task, session, gate, context)
+                    try:
+                        with standing_in(below):
+                            held.append(await self._run(task, rendered, model, below))
+                    finally:
+                        usage = gate.usage
 
         try:
             outcome = await above.acall(CallRequest(kind="child", operation_name=name), work, no_charge)
             if held:
                 return ChildRun(held[0], context)
-            stop = outcome.stop
+            stop = outcome.stop or refused
             if stop is None:
                 if outcome.error is not None:
                     raise outcome.error
