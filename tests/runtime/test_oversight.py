@@ -24,7 +24,7 @@ from watchkeeper.prompt.observer import (
     ObserverConfig,
     ObserverTrigger,
 )
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
@@ -260,6 +260,22 @@ async def test_the_context_knows_budget_trend_task_and_files() -> None:
     assert seen[0][3] is not None
     # Advice goes under the name of the source.
     assert {advice.observer_name for advice in result.session[Assessment].all()} == {"Watcher"}
+
+
+async def test_a_feedback_provider_sees_the_prompt_that_the_agent_got() -> None:
+    seen: list[Any] = []
+
+    class Reads(Judge):
+        def provide(self, *, context: ObserverContext) -> Feedback:
+            assert isinstance(context, FeedbackContext)
+            seen.append(context.prompt)
+            return Feedback(self.name, "read")
+
+    await play(watched(feedback_providers=[FeedbackProviderConfig(Reads(), ALWAYS)]), looks(2))
+    (prompt,) = seen
+    assert "Look." in prompt.text
+    assert "look" in [each.name for each in prompt.tools]
+    assert FeedbackContext(Session()).prompt is None
 
 
 async def test_tool_calls_are_observed_whatever_else_listens_to_them() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from watchkeeper.core.budget import Budget, BudgetStatus
 from watchkeeper.core.deadline import Deadline
@@ -24,6 +24,7 @@ from watchkeeper.tools.invoked import ToolInvoked, is_success
 
 if TYPE_CHECKING:
     from watchkeeper.prompt.adapter import ProviderAdapter
+    from watchkeeper.prompt.rendered import RenderedPrompt
 
 Trend = Literal["rising", "steady", "falling"]
 
@@ -112,10 +113,12 @@ class FeedbackContext(ObserverContext):
     Attributes:
         adapter: Evaluates prompts with the run's own model, or None outside of a run.
         nested: What nested evaluations may do.
+        prompt: The run's prompt as its agent got it: messages, tools, type of the answer; None outside of a run.
     """
 
     adapter: ProviderAdapter | None = None
     nested: NestedExecutionConfig = NESTED
+    prompt: RenderedPrompt[Any] | None = None
 
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None

@@ -76,6 +76,7 @@ class Oversight:
         self._awaited = [source for source in self._sources if source.trigger.when_file_exists is not None]
         self._escalating = any(source.config.escalate is not None for source in self._sources)
         self._severities: dict[str, Sequence[Severity]] = {source.name: source.severities for source in self._sources}
+        self._prompt = plan.prompt
         self._task = "\n\n".join(message.text for message in plan.prompt.messages)
         self._trajectory = Trajectory()
         self._followed: dict[type[Any], Callable[[Any], None]] = {
@@ -171,6 +172,7 @@ class Oversight:
             run_context=home.run_context,
             adapter=self._adapter,
             nested=self._nested,
+            prompt=self._prompt,
         )
         return Round(context, said, self._trajectory.count, now, share)
 
