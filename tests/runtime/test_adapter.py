@@ -18,6 +18,7 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import (
     BudgetExceededError,
+    ConfigurationError,
     DeadlineExceededError,
     OutputParseError,
     PromptEvaluationError,
@@ -55,6 +56,19 @@ class Slow(ScriptedModel):
     async def turn(self, request: ModelRequest) -> ModelReply:
         await self.clock.sleep(3600)
         return await super().turn(request)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("openai:gpt-5-mini", r"'openai:gpt-5-mini' is none; make one: .*\.model_from\('openai:gpt-5-mini'\)$"),
+        (None, "needs a Model, and None is none$"),
+    ],
+    ids=["string", "none"],
+)
+def test_what_is_no_model_is_refused_with_the_way_to_make_one(model: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Adapter(model)
 
 
 def test_an_adapter_is_a_provider_adapter() -> None:

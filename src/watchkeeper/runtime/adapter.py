@@ -35,6 +35,13 @@ OutputT = TypeVar("OutputT")
 UNLIMITED = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None, landing=None)
 
 
+def _checked_model(model: object) -> Model:
+    if isinstance(model, Model):
+        return model
+    way = f"; make one: watchkeeper.app.models.model_from({model!r})" if isinstance(model, str) else ""
+    raise ConfigurationError(f"Adapter needs a Model, and {model!r} is none{way}")
+
+
 class Adapter:
     """Evaluates prompts with one model (seeds: deadlines, nested-execution)."""
 
@@ -59,8 +66,11 @@ class Adapter:
             clock: Time.
             ids: Identifiers.
             rng: Randomness for backoff.
+
+        Raises:
+            ConfigurationError: If that is no model.
         """
-        self.model = model
+        self.model = _checked_model(model)
         self._settings = settings
         self._price = price or (FREE if model.free else None)
         self._clock = clock
