@@ -60,6 +60,10 @@ class TestConfig:
         with pytest.raises(ConfigurationError, match="default_nested_budget=500"):
             NestedExecutionConfig(default_nested_budget=cast("Any", 500))
 
+    def test_a_permission_that_is_none_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="allow_nested_tools='no' must be True or False"):
+            NestedExecutionConfig(allow_nested_tools=cast("Any", "no"))
+
     def test_a_template_has_one_or_none(self) -> None:
         section = MarkdownSection(title="", key="task", template="Go.")
         config = NestedExecutionConfig(max_nested_duration=timedelta(seconds=15))
@@ -124,6 +128,22 @@ class TestContext:
     def test_a_parent_that_is_no_session_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="is no Session"):
             NestedExecutionContext(cast("Any", None))
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ({"deadline": "30s"}, r"deadline='30s' of a nested run makes no sense; give .*derive_nested_deadline\("),
+            ({"budget": 3}, r"budget=3 of a nested run .*Budget\("),
+            ({"resource_overrides": 3}, "resource_overrides=3 of a nested run"),
+            ({"config": 3}, r"config=3 of a nested run .*NestedExecutionConfig\("),
+            ({"parent_run_context": 3}, "parent_run_context=3 of a nested run"),
+            ({"purpose": "x"}, "purpose='x' must be 'evaluation' or 'verdict'"),
+        ],
+        ids=["deadline", "budget", "overrides", "config", "run context", "purpose"],
+    )
+    def test_a_value_of_another_kind_is_refused(self, given: dict[str, Any], words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            NestedExecutionContext(Session(), **given)
 
     @pytest.mark.parametrize("make", [Session, lambda: Session().branch()], ids=["session", "branch"])
     def test_a_session_as_a_resource_is_refused(self, make: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -44,6 +44,11 @@ NESTED_LIMITS: Final = Limits(
 """Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
 
 
+def _check_allowed(allowed: object) -> None:
+    if not isinstance(allowed, bool):
+        raise ConfigurationError(f"allow_nested_tools={allowed!r} must be True or False")
+
+
 def _check_depth(depth: object) -> None:
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
@@ -75,9 +80,10 @@ class NestedExecutionConfig:
 
         Raises:
             LimitsError: For a duration that cannot be.
-            ConfigurationError: For a depth below one, or a budget that is none.
+            ConfigurationError: For a depth below one, or a budget or a permission that is none.
         """
         object.__setattr__(self, "max_nested_duration", duration(self.max_nested_duration, "max_nested_duration"))
+        _check_allowed(self.allow_nested_tools)
         _check_depth(self.max_nesting_depth)
         _check_budget(self.default_nested_budget)
 
@@ -89,6 +95,16 @@ class NestedExecutionConfig:
 
 NESTED: Final = NestedExecutionConfig()
 """What nested runs may do where a template says nothing."""
+
+
+KINDS: Final = (
+    ("parent_run_context", RunContext | None, "context.run_context"),
+    ("deadline", Deadline | datetime | None, "derive_nested_deadline(context.deadline, '15s')"),
+    ("budget", Budget | None, "Budget(max_total_tokens=8_000)"),
+    ("resource_overrides", Mapping, "{Clock: clock}"),
+    ("config", NestedExecutionConfig, "NestedExecutionConfig(max_nested_duration='15s')"),
+)
+"""What the fields of a context hold, with an example of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +134,14 @@ class NestedExecutionContext:
         """Refuse what would let a nested run change its parent.
 
         Raises:
-            ConfigurationError: For a session that is none, a filesystem that can be written to, or a session among the
-                overrides.
+            ConfigurationError: For a session that is none, a filesystem that can be written to, a session among the
+                overrides, or a value that is of another kind than its field.
         """
         _check_session(self.parent_session)
+        for name, kind, example in KINDS:
+            _check_kind(name, getattr(self, name), kind, example)
+        if self.purpose not in get_args(Purpose):
+            raise ConfigurationError(f"purpose={self.purpose!r} must be 'evaluation' or 'verdict'")
         if isinstance(self.deadline, datetime):
             object.__setattr__(self, "deadline", Deadline(self.deadline))
         overrides = dict(self.resource_overrides)
@@ -136,6 +156,11 @@ class NestedExecutionContext:
         """The read-only view among the overrides, or None."""
         found = [value for value in self.resource_overrides.values() if isinstance(value, Filesystem)]
         return found[0] if found else None
+
+
+def _check_kind(name: str, value: object, kind: Any, example: str) -> None:
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{name}={value!r} of a nested run makes no sense; give for example {example}")
 
 
 def _check_session(session: object) -> None:
