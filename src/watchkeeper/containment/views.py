@@ -50,6 +50,12 @@ class Views:
         """
         return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
 
+    @property
+    def is_booked(self) -> bool:
+        """Whether nothing is set aside any more for a call here or below; what is held for a landing is no call."""
+        account = self._account
+        return all(reserved <= held for reserved, held in zip(account.reserved, account.hold, strict=True))
+
     def stands_below(self, other: Views) -> bool:
         """Return whether it is a context, or stands below it: what passes here counts there."""
         return other._account in self._account.chain

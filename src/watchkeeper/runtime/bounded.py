@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
@@ -19,6 +19,12 @@ T = TypeVar("T")
 
 CLOSE_SECONDS: Final = 10.0
 """How long the end of a run waits for something to be closed; real seconds, because what is waited for is real."""
+
+BOOKING_SECONDS: Final = 0.1
+"""How long code that is interrupted at the gate may take to hear of it before it is cancelled besides; real seconds."""
+
+LOOKS: Final = 50
+"""How often within that time it is looked whether a call is booked."""
 
 
 class RunOverError(Exception):
@@ -71,17 +77,35 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
     forget = gate.cancellation.on_cancel(end_from_anywhere)
     try:
         await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
+        is_late = not task.done()
+        if is_late and clock.monotonic() < until:  # the gate interrupts what passed it, and has to book it first
+            await asyncio.wait({task}, timeout=BOOKING_SECONDS)
     finally:
         forget()
         if timer is not None:
             timer.cancel()
         if not task.done():
             task.cancel()
-    if not task.done():
+    if is_late:
+        _forget_result(task)
         raise RunOverError("the run was over before this had ended")
     if task.cancelled():
         raise StrayCancellationError
     return task.result()
+
+
+async def booked(gate: ExecutionContext) -> None:
+    """Wait a moment, after everything was stopped, until the calls that were interrupted are booked."""
+    for _ in range(LOOKS):
+        if gate.stop is None or gate.is_booked:
+            return
+        await asyncio.sleep(BOOKING_SECONDS / LOOKS)
+
+
+def _forget_result(task: asyncio.Future[Any]) -> None:
+    """Let nobody complain that nobody has heard what a late task has raised."""
+    if task.done() and not task.cancelled():
+        task.exception()
 
 
 async def closed(what: str, closing: Awaitable[object]) -> None:

@@ -13,6 +13,7 @@ from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import Usage
 from watchkeeper.kernel.commands import End
 from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.runtime.bounded import booked
 from watchkeeper.runtime.driver import Drive, drive
 from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunHome, RunPlan
@@ -45,6 +46,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -
     transcript = _opening(plan, home, recorder, earlier)
     try:
         ending = await drive(plan, home, transcript, execute)
+        await booked(gate)
     except BaseException as error:
         _close(plan, home, recorder, End(stop=broken_off(error)), timedelta(seconds=clock.monotonic() - began))
         raise
