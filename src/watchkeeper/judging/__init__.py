@@ -24,17 +24,28 @@ if TYPE_CHECKING:
         TrajectoryAssessment,
     )
     from watchkeeper.judging.trajectory import LLMTrajectoryFeedback
-    from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
+    from watchkeeper.prompt.command_checker import CommandChecker
+    from watchkeeper.prompt.completion import (
+        FileOutputChecker,
+        PredicateChecker,
+        TaskCompletionChecker,
+        TaskCompletionContext,
+        TaskCompletionResult,
+    )
+    from watchkeeper.prompt.composite_checker import CompositeChecker
     from watchkeeper.prompt.nested import NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
     from watchkeeper.session.hierarchy import iter_sessions_bottom_up
 
 _HOMES: Final = {
     "COMPARISON": "watchkeeper.judging.templates",
     "COMPLETION": "watchkeeper.judging.templates",
+    "CommandChecker": "watchkeeper.prompt.command_checker",
     "Comparison": "watchkeeper.judging.comparison",
     "ComparisonVerdict": "watchkeeper.judging.templates",
     "CompletionVerdict": "watchkeeper.judging.templates",
+    "CompositeChecker": "watchkeeper.prompt.composite_checker",
     "Criterion": "watchkeeper.judging.rubric",
+    "FileOutputChecker": "watchkeeper.prompt.completion",
     "LLMCompletionVerifier": "watchkeeper.judging.completion",
     "LLMTrajectoryFeedback": "watchkeeper.judging.trajectory",
     "NestedEvaluationError": "watchkeeper.core.errors",
@@ -43,6 +54,7 @@ _HOMES: Final = {
     "NestedExecutionConfig": "watchkeeper.prompt.nested",
     "NestedExecutionContext": "watchkeeper.prompt.nested",
     "NestingDepthError": "watchkeeper.core.errors",
+    "PredicateChecker": "watchkeeper.prompt.completion",
     "Rubric": "watchkeeper.judging.rubric",
     "RubricResult": "watchkeeper.judging.rubric",
     "TRAJECTORY": "watchkeeper.judging.templates",
@@ -60,10 +72,13 @@ _HOMES: Final = {
 __all__ = [
     "COMPARISON",
     "COMPLETION",
+    "CommandChecker",
     "Comparison",
     "ComparisonVerdict",
     "CompletionVerdict",
+    "CompositeChecker",
     "Criterion",
+    "FileOutputChecker",
     "LLMCompletionVerifier",
     "LLMTrajectoryFeedback",
     "NestedEvaluationError",
@@ -72,6 +87,7 @@ __all__ = [
     "NestedExecutionConfig",
     "NestedExecutionContext",
     "NestingDepthError",
+    "PredicateChecker",
     "Rubric",
     "RubricResult",
     "TRAJECTORY",

@@ -19,6 +19,7 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.judging.arguments import check_adapter, check_budget, check_prompt
 from watchkeeper.judging.evaluator import NestedEvaluator
 from watchkeeper.judging.showing import TASK_CHARS, cut, has_words, shown_answer, shown_calls, shown_files, unfounded
 from watchkeeper.judging.templates import COMPLETION
@@ -36,6 +37,9 @@ WORK: Final = ("tentative_output", "recent_actions", "files")
 
 NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", "nothing missing"})
 """What judges write where nothing is missing."""
+
+ENDS: Final = (".", "!", "?", ":", ";", "…")
+"""What a sentence ends with."""
 
 
 @runtime_checkable
@@ -86,9 +90,13 @@ class LLMCompletionVerifier:
         """Refuse what could not be asked.
 
         Raises:
-            ConfigurationError: For a prompt whose answers are no verdicts, or a policy or number that is none.
+            ConfigurationError: For a prompt whose answers are no verdicts, somebody who cannot be asked, or a policy,
+                budget or number that is none.
         """
         on_error_of(self)
+        if self.adapter is not None:
+            check_adapter(self.adapter)
+        check_budget(self.budget)
         if isinstance(self.files, str):
             raise ConfigurationError(f"files={self.files!r} must be a list of paths")
         object.__setattr__(self, "files", tuple(self.files))
@@ -159,7 +167,8 @@ def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
     if verdict.complete:
         return TaskCompletionResult.ok(said)
     if lacking and missing.casefold() not in said.casefold():
-        said = f"{said} Missing: {missing}".lstrip()
+        end = "" if not said or said.endswith(ENDS) else "."
+        said = f"{said}{end} Missing: {missing}".lstrip()
     return TaskCompletionResult.incomplete(said or "something is missing")
 
 
@@ -169,6 +178,7 @@ def _unfounded(why: str) -> TaskCompletionResult:
 
 def _check_answers(prompt: Prompt[Any]) -> None:
     """Refuse a prompt whose answers are no verdicts."""
+    check_prompt(prompt, "verification_prompt")
     answers: Any = prompt.output_type
     try:
         fields = get_type_hints(answers)

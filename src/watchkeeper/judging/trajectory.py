@@ -13,6 +13,7 @@ from typing import Any, Final
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.errors import ConfigurationError, NestedEvaluationError, ObserverError
 from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.judging.arguments import check_adapter, check_budget, check_prompt
 from watchkeeper.judging.evaluator import NestedEvaluator
 from watchkeeper.judging.showing import TASK_CHARS, cut, shown_calls
 from watchkeeper.judging.templates import TRAJECTORY, TrajectoryAssessment
@@ -60,6 +61,7 @@ class LLMTrajectoryFeedback:
 
         Raises:
             ObserverError: For numbers below one, or a prompt whose answers are no assessments.
+            ConfigurationError: For somebody who cannot be asked, a budget that is none, or what is no prompt.
             LimitsError: For a duration that cannot be.
         """
         for name in ("min_calls", "recent_calls"):
@@ -67,6 +69,10 @@ class LLMTrajectoryFeedback:
                 raise ObserverError(f"{name}={getattr(self, name)!r} must be at least 1")
         if self.max_duration is not None:
             duration(self.max_duration, "max_duration")
+        if self.adapter is not None:
+            check_adapter(self.adapter)
+        check_budget(self.budget)
+        check_prompt(self.evaluation_prompt, "evaluation_prompt")
         answers: Any = self.evaluation_prompt.output_type
         if not (isinstance(answers, type) and issubclass(answers, TrajectoryAssessment)):
             raise ObserverError(f"evaluation_prompt must ask for a TrajectoryAssessment, not for {answers!r}")
