@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.judging.support import ANSWER, Inside, answers, children, inside, question
-from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events
+from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.core.budget import Budget, BudgetTracker
-from watchkeeper.core.clock import Clock, TestClock
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import (
     BudgetExceededError,
@@ -42,6 +42,7 @@ from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.run_context import RunContext, root_run_context
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging import (
     NestedEvaluationResult,
     NestedEvaluator,
@@ -53,7 +54,7 @@ from watchkeeper.judging import (
 from watchkeeper.judging.outside import outside_model
 from watchkeeper.prompt.adapter import PromptResponse
 from watchkeeper.prompt.advice import Feedback
-from watchkeeper.prompt.completion import TaskCompletionContext
+from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.events import PromptExecuted
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
@@ -539,6 +540,11 @@ async def test_a_throttle_is_captured() -> None:
     assert said.child_run_context is not None
 
 
+async def test_a_model_that_only_names_the_fault_is_throttled_too() -> None:
+    _, checker = await inside(asking(), [ANSWER, *[ProviderError("slow down", fault="rate_limit")] * 30])
+    assert (checker.said[0].success, checker.said[0].error.kind) == (False, "throttled")
+
+
 async def test_an_answer_that_cannot_be_read_is_captured() -> None:
     result, checker = await inside(asking(report()), [ANSWER, "no", "no", "no", "no"])
     said = checker.said[0]
@@ -958,3 +964,38 @@ async def test_outside_of_runs_it_is_evaluated_too_and_its_turns_stay_its_own() 
     with pytest.raises(ConfigurationError, match="evaluates whole prompts"):
         await model.turn(ModelRequest(Transcript()))
     await model.close()
+
+
+class Left:
+    """A sync checker that is still at work when the run is over, and then asks a model."""
+
+    def __init__(self, adapter: Adapter | None = None) -> None:
+        self.adapter = adapter
+        self.over, self.done = threading.Event(), threading.Event()
+        self.raised: list[BaseException] = []
+
+    def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+        assert context.adapter is not None
+        nested = context.create_nested_context(max_duration="1h")
+        evaluator = NestedEvaluator(self.adapter or context.adapter, prompt=question(), context=nested)
+        self.over.wait(10)
+        try:
+            evaluator.evaluate()
+        except BaseException as error:
+            self.raised.append(error)
+        self.done.set()
+        return TaskCompletionResult.ok()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["the run's own", "another"])
+async def test_what_a_run_has_left_behind_cannot_ask_a_model_that_nobody_counts(other: bool) -> None:
+    model, judge = ScriptedModel(answers), ScriptedModel(answers)
+    checker = Left(Adapter(judge) if other else None)
+    limits = Limits(deadline=timedelta(milliseconds=50))
+    result = await play(agent(checker=checker), model, limits, clock=SYSTEM_CLOCK)
+    assert result.completion == "unverified"
+    checker.over.set()
+    assert await run_in_worker(checker.done.wait, 10)
+    assert isinstance(checker.raised[0], ConfigurationError)
+    assert "is over" in str(checker.raised[0])
+    assert (len(model.requests), len(judge.requests)) == (1, 0)

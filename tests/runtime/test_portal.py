@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from watchkeeper.core.errors import WatchkeeperError
-from watchkeeper.runtime.portal import Portal
+from watchkeeper.runtime.portal import Portal, wait_on
 
 COLOUR: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
@@ -167,3 +167,10 @@ def test_a_forked_process_starts_a_loop_of_its_own() -> None:
     assert portal.call(colour(), "x") == "none"
     portal.forget()
     assert portal.call(colour(), "x") == "none"
+
+
+def test_nobody_can_wait_on_a_loop_that_is_closed() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(WatchkeeperError, match="the loop of the run is closed"):
+        wait_on(loop, colour(), "x")

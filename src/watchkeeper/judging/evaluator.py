@@ -27,6 +27,7 @@ from watchkeeper.core.errors import (
 from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.core.run_context import RunContext
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.judging.arguments import check_adapter, check_prompt, check_tracker
 from watchkeeper.judging.outside import evaluated_by, outside_model
 from watchkeeper.prompt.adapter import ProviderAdapter
 from watchkeeper.prompt.nested import NestedExecutionContext, nested_limits, refuse_tools
@@ -34,6 +35,7 @@ from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.runtime.adapter import Adapter
 from watchkeeper.runtime.child import Children, ChildRun, ChildTask, children_of
+from watchkeeper.runtime.hosting import is_inside
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.run_adapter import RunAdapter
@@ -76,8 +78,11 @@ class NestedEvaluator(Generic[OutputT]):
             context: What it may look at and spend.
 
         Raises:
-            ConfigurationError: If the prompt has tools and ``context.config`` does not allow them.
+            ConfigurationError: If one of them is of another kind, or if the prompt has tools and ``context.config``
+                does not allow them.
         """
+        check_adapter(adapter)
+        check_prompt(prompt, "prompt")
         refuse_tools(prompt.name, prompt.template.tools, context.config)
         self.adapter = adapter
         self.prompt = prompt
@@ -113,6 +118,7 @@ class NestedEvaluator(Generic[OutputT]):
             StoreError: If the run cannot be recorded any more.
         """
         context = self.context
+        check_tracker(budget_tracker)
         if context.deadline is None and context.budget is None and budget_tracker is None:
             raise ConfigurationError(
                 "nothing limits this nested evaluation; give its NestedExecutionContext a deadline"
@@ -136,6 +142,7 @@ class NestedEvaluator(Generic[OutputT]):
         if children is not None:
             yield children
             return
+        self._refuse_if_over()
         with standalone(
             context.parent_session,
             model=self._model(None) or outside_model(self.adapter),
@@ -144,6 +151,19 @@ class NestedEvaluator(Generic[OutputT]):
             tracker=tracker,
         ) as children:
             yield children
+
+    def _refuse_if_over(self) -> None:
+        """Refuse code that a run has left behind: nobody would count what it spends now.
+
+        Raises:
+            ConfigurationError: If it was started by the run that is judged, or asks that run's model.
+        """
+        run = self.context.parent_run_context
+        if isinstance(self.adapter, RunAdapter) or (run is not None and is_inside(run.run_id)):
+            raise ConfigurationError(
+                "the run that this evaluation was to stand below is over; evaluate while it goes on, or afterwards with"
+                " an Adapter of your own"
+            )
 
     def _model(self, children: Children | None) -> PricedModel | None:
         """Return whom to ask; None for the model that the run uses at that moment."""
@@ -195,7 +215,7 @@ class NestedEvaluator(Generic[OutputT]):
 
 
 def _kind(error: PromptEvaluationError) -> str:
-    if isinstance(error, ThrottleError):
+    if isinstance(error, ThrottleError) or (error.stop is not None and error.stop.reason == "provider_rate_limit"):
         return "throttled"
     return "output" if isinstance(error, OutputParseError) else "evaluation"
 

@@ -31,6 +31,7 @@ from watchkeeper.runtime.child import Children, Execute, Family
 from watchkeeper.runtime.driver import Ending
 from watchkeeper.runtime.events import ModelReplied
 from watchkeeper.runtime.failures import provider_stop
+from watchkeeper.runtime.hosting import hosting
 from watchkeeper.runtime.patience import held_back
 from watchkeeper.runtime.plan import PricedModel, RunHome, RunPlan
 from watchkeeper.runtime.pricing import charge_failure, estimate_call, message_bytes
@@ -78,12 +79,9 @@ def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
     """Return what executes a child run by having an adapter evaluate its prompt."""
 
     async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, loop: Execute) -> Ending:
-        session = home.session.origin
-        session.host = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
-        try:
+        children = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
+        with hosting(home.session, home.run_context.run_id, children):
             return await _ask(adapter, prompt, plan, home)
-        finally:
-            session.host = None
 
     async def run(plan: RunPlan[Any], home: RunHome) -> RunResult[Any]:
         return await execute(plan, home, drive)

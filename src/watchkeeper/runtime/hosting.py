@@ -63,7 +63,4 @@ def is_inside(run_id: UUID) -> bool:
 
 
 def _hosts(origin: Session) -> Hosts:
-    host = origin.host
-    if host is not None and not isinstance(host, tuple):
-        return ((origin.session_id, host),)
-    return cast("Hosts", host or ())
+    return cast("Hosts", origin.host or ())

@@ -110,13 +110,17 @@ def wait_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], twin:
         twin: Name of the async function to call instead, for the error.
 
     Raises:
-        WatchkeeperError: If called on the loop's own thread.
+        WatchkeeperError: If called on the loop's own thread, or the loop is closed.
         BaseException: Whatever the work raises; if the wait is broken off, the work is cancelled.
     """
     if running_loop() is loop:
         work.close()
         raise WatchkeeperError(f"this is the loop's own thread, which must not wait for itself; await {twin}(...)")
-    waiting = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        waiting = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError as error:
+        work.close()
+        raise WatchkeeperError("the loop of the run is closed, because the run is over; nothing was started") from error
     try:
         return waiting.result()
     except BaseException:
