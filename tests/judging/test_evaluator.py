@@ -896,10 +896,25 @@ async def test_where_a_cost_ceiling_holds_it_is_refused_because_nobody_knows_its
         (ValueError("a bug"), "evaluation"),
         (response(usage=cast("Any", None)), "evaluation"),
         (response(usage=TokenUsage(-1, 0)), "evaluation"),
+        (response(usage=TokenUsage(cast("Any", float("nan")), 0)), "evaluation"),
+        (response(usage=TokenUsage(1, 1, cached_tokens=-500)), "evaluation"),
         (response(cost=Decimal(-1)), "evaluation"),
+        (response(cost=cast("Any", float("nan"))), "evaluation"),
         ("no response", "evaluation"),
     ],
-    ids=["throttle", "unreadable", "other", "bug", "no-usage", "nonsense-usage", "nonsense-cost", "no-response"],
+    ids=[
+        "throttle",
+        "unreadable",
+        "other",
+        "bug",
+        "no-usage",
+        "nonsense-usage",
+        "usage-no-number",
+        "usage-of-cache-below-zero",
+        "nonsense-cost",
+        "cost-no-decimal",
+        "no-response",
+    ],
 )
 async def test_what_goes_wrong_in_it_is_captured_and_it_is_called_once(raised: Any, kind: str) -> None:
     outside = Outside(raised)

@@ -23,6 +23,7 @@ from watchkeeper.session.session import Session
 from watchkeeper.subagents.payloads import DispatchSubagentsResult
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
 from watchkeeper.tools.tool import tool
 
 
@@ -92,6 +93,19 @@ async def test_one_failure_does_not_lose_the_others() -> None:
     assert "snapshot_version" in outcomes[5].error
     assert played.calls[-1].outcome == "ok"
     assert "## 2. research/dig: failed\nThe subagent research/dig was stopped" in played.said
+
+
+async def test_an_error_that_nobody_expected_fails_its_own_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(files: OverlayFilesystem, path: str) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(OverlayFilesystem, "watch", watch)
+    tasks = [task(), task(expected_artifacts=("bad.txt",)), task()]
+    options = {"filesystem": MemoryFilesystem()}
+    played = await play(dispatching(*tasks), children=Slow(lambda _: "found"), options=options)
+    outcomes = played.value.outcomes
+    assert [outcome.ok for outcome in outcomes] == [True, False, True]
+    assert outcomes[1].error == "The subagent research/dig did not run to its end: the disk is gone."
 
 
 async def test_if_all_fail_the_call_has_failed_and_returns_nothing() -> None:

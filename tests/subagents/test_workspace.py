@@ -171,3 +171,17 @@ def test_no_change_of_anybody_is_ever_lost(moves: list[tuple[str, int, str]], de
                         version[each] += 1
             children.pop(child).discard()
         assert {each: base.read_text(each) for each in PATHS if base.is_file(each)} == content
+
+
+def test_an_artifact_behind_a_link_is_none_and_harms_no_other(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    child = Workspace(HostFilesystem(folder)).open(["link/evil.txt", "good.txt"])
+    assert child.overlay is not None
+    with pytest.raises(FilesystemError, match="symbolic link"):
+        child.overlay.write_text("link/evil.txt", "mine")
+    child.overlay.write_text("good.txt", "mine")
+    assert child.hand_over(["link/evil.txt", "good.txt"]) == HandedOver(("good.txt",), (), ("link/evil.txt",), {})
+    assert list((tmp_path / "elsewhere").iterdir()) == []

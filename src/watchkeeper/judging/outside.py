@@ -8,7 +8,8 @@ the parent's decision. Nobody knows its price beforehand, so it is refused where
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from decimal import Decimal
 from typing import Any, Final, cast
 
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
@@ -158,12 +159,17 @@ def _checked(adapter: ProviderAdapter, response: object) -> PromptResponse[Any]:
     name, said = type(adapter).__name__, cast("PromptResponse[Any]", response)
     if not isinstance(response, PromptResponse):
         raise TypeError(f"{name} must return a PromptResponse, not {response!r}")
-    usage, cost = cast("object", said.usage), said.cost
-    if not isinstance(usage, TokenUsage) or min(usage.input_tokens, usage.output_tokens) < 0:
+    usage, cost = cast("object", said.usage), cast("object", said.cost)
+    if not isinstance(usage, TokenUsage) or not all(map(_is_count, astuple(usage))):
         raise ValueError(f"{name} says that it used {usage!r}; that is no TokenUsage")
-    if cost is not None and not (cost.is_finite() and cost >= 0):
+    if cost is not None and not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
         raise ValueError(f"{name} says that it cost {cost!r} dollars")
     return said
+
+
+def _is_count(given: object) -> bool:
+    """Return whether this can be added to what is counted: with one NaN, no ceiling would hold any more."""
+    return isinstance(given, int) and not isinstance(given, bool) and given >= 0
 
 
 def _nanos(response: PromptResponse[Any]) -> int | None:

@@ -39,6 +39,9 @@ from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
 
+ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
+"""What is worded for the model."""
+
 CANCELLED: Final = "The subagent was cancelled before its work was done."
 
 
@@ -123,8 +126,9 @@ class Dispatch:
             async with slots:
                 try:
                     outcomes[place] = SubagentOutcome(await self.run(task, calling))
-                except (ToolValidationError, DispatchSubagentError) as error:
-                    outcomes[place] = SubagentOutcome(error=str(error))
+                except Exception as error:
+                    said = error if isinstance(error, ANSWERS) else broken(f"{task.prompt_ns}/{task.prompt_key}", error)
+                    outcomes[place] = SubagentOutcome(error=str(said))
 
         async with asyncio.TaskGroup() as group:
             for place, task in enumerate(params.tasks):

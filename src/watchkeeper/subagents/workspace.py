@@ -8,6 +8,7 @@ child of the same call included, fails that artifact and nothing else. Whatever 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from watchkeeper.core.errors import FilesystemError
@@ -66,7 +67,10 @@ class ChildFiles:
             for path in expected:
                 place = _place(path)
                 if place is not None:
-                    self.overlay.watch(place)
+                    with suppress(
+                        FilesystemError
+                    ):  # nobody can write there either; what comes of it is said at the end
+                        self.overlay.watch(place)
 
     def hand_over(self, artifacts: Iterable[str]) -> HandedOver:
         """Apply those of the artifacts that are files to the parent's files."""
@@ -76,7 +80,7 @@ class ChildFiles:
         failed: dict[str, str] = {}
         for path in artifacts:
             place = _place(path)
-            if self.overlay is None or place is None or not self.overlay.is_file(place):
+            if self.overlay is None or place is None or not _is_file(self.overlay, place):
                 absent.append(path)
             elif place in self._workspace.came[self._began :] and self._changed(place):
                 failed[path] = "another subagent changed it meanwhile"
@@ -98,6 +102,14 @@ class ChildFiles:
 
     def _changed(self, place: str) -> bool:
         return self.overlay is not None and any(change.path == place for change in self.overlay.changes())
+
+
+def _is_file(files: Filesystem, place: str) -> bool:
+    """Return whether there is a file that can be looked at; behind a link, for example, there is none."""
+    try:
+        return files.is_file(place)
+    except FilesystemError:
+        return False
 
 
 def _place(path: str) -> str | None:
