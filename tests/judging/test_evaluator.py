@@ -241,6 +241,10 @@ async def test_write_state_is_blocked_both_ways() -> None:
     @tool
     def note(*, context: ToolContext) -> str:
         """Take a note."""
+        parent = context.session.parent
+        assert parent is not None
+        with pytest.raises(SessionError, match="can be read from below"):
+            parent[Feedback].append(Feedback("child", "yours"))
         context.session[Feedback].append(Feedback("child", "mine"))
         notes.append(context.session.origin)
         return "noted"
@@ -855,7 +859,7 @@ async def test_an_adapter_of_the_callers_own_is_a_child_with_all_that_belongs_to
     assert result.usage.tokens == TokenUsage(130, 30)
     assert result.usage.cost_nanos == 1_000_000
     given = outside.seen[0]
-    assert given["session"].parent is result.session
+    assert given["session"].parent == result.session
     assert given["run_context"] == said.child_run_context
     assert given["budget"] == Budget(max_total_tokens=5_000)
     assert given["deadline"].at.isoformat() == "2026-01-01T00:00:30+00:00"

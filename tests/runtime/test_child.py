@@ -63,7 +63,7 @@ async def test_a_child_has_a_session_a_dispatcher_and_a_span_of_its_own_in_its_p
     run = cast("ChildRun[str]", checker.said[0])
     parent = events(result, RunStarted)[0].run_context
     assert (run.result.output, run.result.stop) == ("Fine.", None)
-    assert run.result.session.parent is result.session
+    assert run.result.session.parent == result.session
     assert run.result.session.dispatcher is not result.session.dispatcher
     context = run.run_context
     assert (context.trace_id, context.parent_span_id) == (parent.trace_id, parent.span_id)

@@ -166,7 +166,7 @@ def test_a_branch_has_the_identity_of_its_session() -> None:
     child = Session(parent=branch)
     assert (branch.session_id, branch.parent, branch.origin) == (session.session_id, parent, session)
     assert (branch.clock, branch.dispatcher) == (session.clock, session.dispatcher)
-    assert child.parent is session
+    assert child.parent == session
     assert branch.children == session.children == (child,)
     assert session.origin is session
     assert parent.children == (session,)

@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from watchkeeper.core.errors import SessionError
 from watchkeeper.core.logs import logger
@@ -133,6 +133,20 @@ class InProcessDispatcher:
         with self._lock:
             self._subscriptions = tuple(other for other in self._subscriptions if other is not subscription)
             self._concerned = {}
+
+
+class RefusingDispatcher(InProcessDispatcher):
+    """Takes no subscribers, and says why."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: str) -> None:
+        """Say ``why`` to whoever subscribes."""
+        super().__init__()
+        self._why = why
+
+    def _add(self, subscription: _Subscription) -> NoReturn:
+        raise SessionError(self._why)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -285,6 +285,34 @@ class Journal:
             raise SessionError(self._ended)
 
 
+class ReadOnlyJournal(Journal):
+    """Another journal as it is at the moment of looking, through which nothing can be written."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, base: Journal, why: str) -> None:
+        """Show ``base``, and say ``why`` where somebody writes."""
+        super().__init__(base._clock, InProcessDispatcher())
+        self._base = base
+        self._ended = why
+
+    def read(self) -> State:
+        """Return the present state of the other."""
+        return self._base.read()
+
+    def branch(self) -> Journal:
+        """Return a branch of the other; it cannot be merged through this one."""
+        return self._base.branch()
+
+    def snapshot(self, session_id: UUID) -> Snapshot:
+        """Return the present slices of the other as a value; O(1)."""
+        return self._base.snapshot(session_id)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything recorded in the other is told; False if that took too long or a subscriber asks."""
+        return self._base.flush(timeout_s)
+
+
 def _unchangeable(slices: Slices) -> Slices:
     return slices if isinstance(slices, MappingProxyType) else MappingProxyType(slices)
 

@@ -19,9 +19,9 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import SessionError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.session.accessor import SliceAccessor
-from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher
+from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher, RefusingDispatcher
 from watchkeeper.session.events import RolledBack, SessionReset
-from watchkeeper.session.journal import Journal
+from watchkeeper.session.journal import Journal, ReadOnlyJournal
 from watchkeeper.session.log import Envelope, EventLog
 from watchkeeper.session.reducers import refuse_in_reducer
 from watchkeeper.session.snapshot import Snapshot
@@ -34,24 +34,22 @@ class Session:
 
     Attributes:
         session_id: Its identity.
-        parent: The session that started it, or None.
         log: Everything that happened in it, live.
         dispatcher: Who is told about it.
         clock: Where the time of its events comes from.
-        host: What the runs that write to it have for those that start others below them, or None between runs.
     """
 
     __slots__ = (
         "__weakref__",
+        "_above",
         "_children",
+        "_host",
         "_ids",
         "_journal",
         "_own",
         "clock",
         "dispatcher",
-        "host",
         "log",
-        "parent",
         "session_id",
     )
 
@@ -78,13 +76,33 @@ class Session:
         self.dispatcher: Dispatcher = self._own if dispatcher is None else dispatcher
         self._ids = ids
         self.session_id = ids.uuid() if session_id is None else session_id
-        self.parent: Session | None = None if parent is None else parent.origin
-        self.host: object | None = None
+        self._above: Session | None = None if parent is None else parent._itself()
+        self._host: object | None = None
         self._children = _Children()
         self._journal = Journal(clock, self.dispatcher)
         self.log = EventLog(self._journal.read_log)
-        if self.parent is not None:
-            self.parent._children.add(self)
+        if self._above is not None:
+            self._above._children.add(self)
+
+    @property
+    def parent(self) -> Session | None:
+        """The session that started it, live and to be read only, or None (seed: nested-execution, "State Visibility").
+
+        It is equal to that session, and not the same.
+        """
+        return None if self._above is None else SessionView(self._above)
+
+    @property
+    def host(self) -> object | None:
+        """What the runs that write to it have for those that start others below them, or None between runs."""
+        return self._itself()._host
+
+    @host.setter
+    def host(self, host: object | None) -> None:
+        self._itself()._host = host
+
+    def _itself(self) -> Session:
+        return self.origin
 
     @property
     def origin(self) -> Session:
@@ -219,7 +237,7 @@ class Session:
             session_id=session_id, clock=self.clock if clock is None else clock, ids=parent._ids if ids is None else ids
         )
         child._journal.inherit(self._journal, snapshot)
-        child.parent = parent
+        child._above = parent
         parent._children.add(child)
         return child
 
@@ -233,8 +251,8 @@ class Session:
             SessionError: If a reducer closes it, or this is a branch.
         """
         refuse_in_reducer("close a session")
-        if self.parent is not None:
-            self.parent._children.remove(self)
+        if self._above is not None:
+            self._above._children.remove(self)
         why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
         self._journal.close(why, self._own)
 
@@ -287,7 +305,7 @@ class Branch(Session):
         self.clock = base.clock
         self.dispatcher = base.dispatcher
         self.session_id = base.session_id
-        self.parent = base.parent
+        self._above = base._above
         self.log = EventLog(self._journal.read_log)
 
     @property
@@ -330,3 +348,48 @@ class Branch(Session):
             SessionError: If it was merged: that cannot be undone.
         """
         self._journal.discard()
+
+
+class SessionView(Session):
+    """A session as those below it see it: live, and to be read only."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, base: Session) -> None:
+        """Show ``base``."""
+        why = f"session {base.session_id} can be read from below, but nothing can be written to it from there"
+        self._base = base
+        self._journal = ReadOnlyJournal(base._journal, why)
+        self.clock = base.clock
+        self.dispatcher = RefusingDispatcher(why)
+        self.session_id = base.session_id
+        self._above = base._above
+        self.log = base.log
+
+    @property
+    def children(self) -> tuple[Session, ...]:
+        """The children of the session, to be read only."""
+        return tuple([SessionView(child) for child in self._base.children])
+
+    def child(self, snapshot: Snapshot | None = None, **options: Any) -> Session:
+        """Return a session below the one that is seen, as its own `child` does."""
+        return self._base.child(snapshot, **options)
+
+    def close(self) -> NoReturn:
+        """Raise: who started it closes it.
+
+        Raises:
+            SessionError: Always.
+        """
+        raise SessionError(f"session {self.session_id} is closed by whoever started it, not from below")
+
+    def _itself(self) -> Session:
+        return self._base
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same session, seen or itself."""
+        return isinstance(other, Session) and other._itself() is self._base
+
+    def __hash__(self) -> int:
+        """Return the hash of the session."""
+        return hash(self._base)
