@@ -18,10 +18,13 @@ from watchkeeper.tools.invoked import ToolInvoked, is_success
 TASK_CHARS: Final = 2_000
 ANSWER_CHARS: Final = 4_000
 FILE_CHARS: Final = 2_000
+NAME_CHARS: Final = 64
 ARGUMENT_CHARS: Final = 160
 RESULT_CHARS: Final = 160
 
-_MARKS: Final = re.compile(r"<{3,}|>{3,}")
+_MARKS: Final = re.compile(r"[<>]{3,}")
+"""Whole runs of both signs: taking out only one of them could bring the other's halves together."""
+
 _ELLIPSIS: Final = re.compile(r"\.{3,}|…")
 _WORD: Final = re.compile(r"\w+")
 
@@ -53,7 +56,8 @@ def shown_calls(calls: Sequence[ToolInvoked]) -> str:
 def _shown_call(call: ToolInvoked) -> str:
     arguments = _line(display(call.params), ARGUMENT_CHARS)
     outcome = "ok" if is_success(call) else call.outcome if call.outcome != "ok" else "failed"
-    return f"{call.name} {arguments} -> {outcome}: {_line(call.rendered_output, RESULT_CHARS)}"
+    name = _line(call.name, NAME_CHARS)  # a model may have called a tool that there is not, by any name
+    return f"{name} {arguments} -> {outcome}: {_line(call.rendered_output, RESULT_CHARS)}"
 
 
 def _line(text: str, most: int) -> str:
