@@ -1018,3 +1018,25 @@ async def test_what_a_run_has_left_behind_cannot_ask_a_model_that_nobody_counts(
     assert isinstance(checker.raised[0], ConfigurationError)
     assert "is over" in str(checker.raised[0])
     assert (len(model.requests), len(judge.requests)) == (1, 0)
+
+
+class UsedUp(BudgetTracker):
+    """Is used up by others as soon as somebody has seen that something is left."""
+
+    looks = 0
+
+    def remaining(self) -> Budget:
+        self.looks += 1
+        if self.looks > 1:
+            raise BudgetExceededError("the shared budget is used up")
+        return super().remaining()
+
+
+async def test_a_tracker_that_others_use_up_at_that_moment_is_a_ceiling_that_was_reached() -> None:
+    async def act(context: TaskCompletionContext) -> Any:
+        nested = NestedExecutionContext(context.session)
+        evaluator = NestedEvaluator(Adapter(ScriptedModel(answers)), prompt=question(), context=nested)
+        return await evaluator.evaluate_async(budget_tracker=UsedUp(Budget(max_total_tokens=500)))
+
+    _, checker = await inside(act, [ANSWER])
+    assert isinstance(checker.raised[0], BudgetExceededError)

@@ -128,7 +128,7 @@ class NestedEvaluator(Generic[OutputT]):
             limits = self._limits(children, budget_tracker)
             try:
                 run = await children.start(self._task(children, limits, budget_tracker))
-            except (ConfigurationError, StoreError):
+            except (ConfigurationError, StoreError, BudgetExceededError):  # the last: others have used up the tracker
                 raise
             except Exception as error:
                 return NestedEvaluationResult(False, error=failure(error, "error"))
