@@ -140,7 +140,7 @@ def _only_one(text: str, type_: type[T], form: AnswerForm) -> T:
 
 
 def _read(candidate: str, type_: type[T], form: AnswerForm) -> T:
-    data = json.loads(candidate)
+    data = json.loads(candidate, object_pairs_hook=_each_once)
     wrapped = isinstance(data, dict) and cast("dict[str, Any]", data).keys() == {WRAPPED}
     bare = form.wrapper is not None and not wrapped
     unknown = unknown_field({WRAPPED: data} if bare else data, form.schema.schema)
@@ -149,6 +149,19 @@ def _read(candidate: str, type_: type[T], form: AnswerForm) -> T:
     if form.wrapper is None or bare:
         return decode(candidate, type_)
     return cast("T", getattr(decode(candidate, form.wrapper), WRAPPED))
+
+
+def _each_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; one that says two different things in one field says nothing.
+
+    Raises:
+        CodecError: Naming the field.
+    """
+    data: dict[str, Any] = {}
+    for name, value in fields:
+        if data.setdefault(name, value) != value:
+            raise CodecError(f"it gives `{name}` twice, differently, and only one can be meant")
+    return data
 
 
 def _candidates(text: str, openers: str) -> Iterator[str]:
