@@ -116,7 +116,7 @@ class _Job(Generic[OutputT]):
             context = root_run_context(session.session_id, options.ids)
             # The whole has no last turn of its own; every item has one, inside the same ceilings.
             ceilings = replace(limits, landing=None)
-            gate = gate_of(ceilings, session, around, options)
+            gate = gate_of(ceilings, session, context, around, options)
             unwatch = around.watch(session, context.run_id)
             try:
                 with gate, self.interrupts.over(gate):

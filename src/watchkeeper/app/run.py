@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.surroundings import Surroundings, open_surroundings
+from watchkeeper.containment.config import ChainMetadata
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.deadline import Deadline
@@ -87,7 +88,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         around = open_surroundings(stack, template_of(prompt), model, limits, options)
         context = root_run_context(session.session_id, options.ids)
-        gate = gate_of(limits, session, around, options)
+        gate = gate_of(limits, session, context, around, options)
         plan = plan_of(prompt, around, gate.deadline, options)
         home = home_of(session, gate, context, options, around)
         unwatch = around.watch(session, context.run_id)
@@ -118,11 +119,14 @@ def in_force(limits: Limits, session: Session, options: RunOptions) -> Limits:
     return limits
 
 
-def gate_of(limits: Limits, session: Session, around: Surroundings, options: RunOptions) -> ExecutionContext:
-    """Open the gate of a run: its ceilings, its hooks, its circuit breakers."""
+def gate_of(
+    limits: Limits, session: Session, context: RunContext, around: Surroundings, options: RunOptions
+) -> ExecutionContext:
+    """Open the gate of a run: its ceilings, its hooks, its circuit breakers; what it reports carries the run's ids."""
     return ExecutionContext(
         limits,
         options.shield,
+        ChainMetadata(str(context.request_id), str(context.run_id)),
         circuit_breaker=around.breakers,
         ledger=around.ledger,
         clock=options.clock,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date
+from operator import attrgetter
 from typing import Final
 
 from watchkeeper.core.account_limit import Period
@@ -32,6 +33,9 @@ CEILINGS: Final = (
     "max_retries",
 )
 """Field of `Limits` for each count that can have a ceiling."""
+
+ceilings_of: Final = attrgetter(*CEILINGS)
+"""Returns the ceilings of limits, in that order."""
 
 NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
 
@@ -145,7 +149,7 @@ class Account:
         self.period: Period | None = period
         self.renews_on: date | None = None
         self.chain: tuple[Account, ...] = (self, *(parent.chain if parent else ()))
-        self.tops = [limits.ceiling(field) for field in CEILINGS]
+        self.tops: list[int | None] = [*ceilings_of(limits)]
         self.carves = carves
         self.speaks = speaks
         self.past: tuple[Account, ...] = () if parent is None else parent.chain if speaks else parent.past
@@ -193,8 +197,10 @@ class Account:
 def rows(paths: Sequence[tuple[Account, ...]]) -> tuple[Row, ...]:
     """Return a row for every ceiling on the path of each count."""
     return tuple(
-        (count, top, account)
-        for count, path in enumerate(paths)
-        for account in path
-        if (top := account.tops[count]) is not None
+        [
+            (count, top, account)
+            for count, path in enumerate(paths)
+            for account in path
+            if (top := account.tops[count]) is not None
+        ]
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext:
+class RunContext(msgspec.Struct, frozen=True, gc=False):
     """Identifiers of one run.
 
     Attributes:

@@ -7,15 +7,15 @@ normalise), output tokens include the reasoning ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
+
+import msgspec
 
 NANOS_PER_USD: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
+class TokenUsage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one model reply or of many, in provider-neutral terms.
 
     Attributes:
@@ -48,8 +48,7 @@ class TokenUsage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """What a run and all its children have used.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.messages import Message
 from watchkeeper.core.usage import TokenUsage
@@ -13,8 +14,7 @@ from watchkeeper.session.registry import event
 
 
 @event("prompt_deadline_assigned")
-@dataclass(frozen=True, slots=True)
-class PromptDeadlineAssigned:
+class PromptDeadlineAssigned(msgspec.Struct, frozen=True):
     """An evaluation has a deadline (seed: deadlines, "Session State").
 
     Attributes:
@@ -31,8 +31,7 @@ class PromptDeadlineAssigned:
 
 
 @event("prompt_rendered")
-@dataclass(frozen=True, slots=True)
-class PromptRendered:
+class PromptRendered(msgspec.Struct, frozen=True):
     """A prompt was rendered; with it a transcript begins.
 
     Attributes:
@@ -53,8 +52,7 @@ class PromptRendered:
 
 
 @event("prompt_executed")
-@dataclass(frozen=True, slots=True)
-class PromptExecuted:
+class PromptExecuted(msgspec.Struct, frozen=True):
     """An evaluation came to its end with an answer.
 
     Attributes:

@@ -6,8 +6,9 @@ document order, each once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic
+
+import msgspec
 
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.messages import Message, SystemMessage, UserMessage
@@ -16,8 +17,7 @@ from watchkeeper.prompt.output import OutputT
 from watchkeeper.tools.tool import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt(Generic[OutputT]):
+class RenderedPrompt(msgspec.Struct, Generic[OutputT], frozen=True):
     """What one evaluation of a prompt starts from (seed: deadlines, "Rendered Prompt Metadata").
 
     Attributes:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
 
+import msgspec
 from msgspec import structs
 
 from watchkeeper.containment.call import CallRequest, Ticket
@@ -106,8 +107,7 @@ class ChildRun(Generic[OutputT]):
     run_context: RunContext
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """What the children of one run inherit.
 
     Attributes:
@@ -127,7 +127,7 @@ class Family:
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
     tools: tuple[Tool, ...] = ()
-    models: Mapping[Any, PricedModel] = field(default_factory=dict[Any, PricedModel])
+    models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
     nested: NestedExecutionConfig = NESTED
     verdict_gate: ExecutionContext | None = None
     on_context_full: OnContextFull = "land"
@@ -341,7 +341,9 @@ def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt
                 " rename one: @tool(name=...)"
             )
     offered = {**{tool.name: tool for tool in task.tools}, **own}
-    return replace(rendered, messages=(*rendered.messages, *task.messages), tools=tuple(offered.values()))
+    return msgspec.structs.replace(
+        rendered, messages=(*rendered.messages, *task.messages), tools=tuple(offered.values())
+    )
 
 
 def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:

@@ -76,6 +76,11 @@ class InProcessDispatcher:
         """
         return self._add(_Subscription(None, handler))
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is subscribed."""
+        return not self._subscriptions
+
     def publish(self, envelope: Envelope) -> None:
         """Tell everybody concerned; a subscriber that raises is reported in the log of the process."""
         if not self._subscriptions:

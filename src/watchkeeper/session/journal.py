@@ -158,9 +158,10 @@ class Journal:
                 failure, after = error, self._with(before, event, before.slices, before.writes)
             envelope = cast("Envelope", after.log.latest())
             self._state = after
-            if self._dispatcher is not None:
+            if self._dispatcher is not None and not self._is_alone():
                 self._queue.append((self._dispatcher, envelope))
-        self.publish()
+        if self._queue:
+            self.publish()
         if failure is not None:
             raise failure
         return envelope
@@ -197,6 +198,11 @@ class Journal:
             self._ended = why
             self._queue.append(own)
         self.publish()
+
+    def _is_alone(self) -> bool:
+        """Whether there is nobody to tell at this moment, and nothing waits to be told before."""
+        dispatcher = self._dispatcher
+        return type(dispatcher) is InProcessDispatcher and dispatcher.is_idle and not self._queue
 
     def publish(self) -> None:
         """Tell the subscribers what is recorded and not yet told, unless another thread is doing so."""
