@@ -66,10 +66,22 @@ def test_nothing_can_be_written_to_it_from_below(write: str) -> None:
     session, _, view = seen_from_below()
     session.dispatch(Note("yours"))
     before = len(session.log)
-    with pytest.raises(SessionError, match="can be read from below, but nothing can be written to it from there"):
+    with pytest.raises(SessionError, match="below or above, but nothing can be written to it from there"):
         WRITES[write](view)
     assert (list(session[Note].all()), len(session.log)) == ([Note("yours")], before)
     assert [len(child.log) for child in session.children] == [0]
+
+
+@pytest.mark.parametrize("write", [name for name in WRITES if name != "sibling"])
+def test_nothing_can_be_written_to_a_child_from_above(write: str) -> None:
+    session = Session()
+    child = session.child()
+    child.dispatch(Note("its own"))
+    before = len(child.log)
+    (seen,) = session.children
+    with pytest.raises(SessionError, match="can be read from below or above"):
+        WRITES[write](seen)
+    assert (list(seen[Note].all()), len(seen.log)) == ([Note("its own")], before)
 
 
 def test_it_cannot_be_closed_from_below() -> None:

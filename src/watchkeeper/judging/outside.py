@@ -8,9 +8,11 @@ the parent's decision. Nobody knows its price beforehand, so it is refused where
 from __future__ import annotations
 
 import asyncio
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
+
+import msgspec
 
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.decision import Decision
@@ -160,7 +162,7 @@ def _checked(adapter: ProviderAdapter, response: object) -> PromptResponse[Any]:
     if not isinstance(response, PromptResponse):
         raise TypeError(f"{name} must return a PromptResponse, not {response!r}")
     usage, cost = cast("object", said.usage), cast("object", said.cost)
-    if not isinstance(usage, TokenUsage) or not all(map(_is_count, astuple(usage))):
+    if not isinstance(usage, TokenUsage) or not all(map(_is_count, msgspec.structs.astuple(usage))):
         raise ValueError(f"{name} says that it used {usage!r}; that is no TokenUsage")
     if cost is not None and not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
         raise ValueError(f"{name} says that it cost {cost!r} dollars")

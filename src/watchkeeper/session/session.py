@@ -111,7 +111,10 @@ class Session:
 
     @property
     def children(self) -> tuple[Session, ...]:
-        """The sessions that this one started, that are not closed and that somebody still holds, oldest first."""
+        """The sessions it started that are not closed and that somebody still holds, oldest first; to be read only."""
+        return tuple([SessionView(child) for child in self._started()])
+
+    def _started(self) -> tuple[Session, ...]:
         return self._children.alive()
 
     def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
@@ -150,7 +153,7 @@ class Session:
 
     def _restore(self, snapshots: tuple[Snapshot, ...]) -> None:
         known = {snapshot.session_id: snapshot for snapshot in snapshots}
-        for child in self.children if known else ():
+        for child in self._started() if known else ():
             if child.session_id in known:
                 with suppress(SessionError):  # it was closed a moment ago
                     child.rollback(known[child.session_id])
@@ -165,7 +168,7 @@ class Session:
         taken = self._journal.snapshot(self.session_id)
         if not cascade:
             return taken
-        return replace(taken, children=tuple(child.snapshot(cascade=True) for child in self.children))
+        return replace(taken, children=tuple(child.snapshot(cascade=True) for child in self._started()))
 
     def rollback(self, snapshot: Snapshot) -> None:
         """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
@@ -313,10 +316,8 @@ class Branch(Session):
         """The session that this is a branch of, however deep."""
         return self._base.origin
 
-    @property
-    def children(self) -> tuple[Session, ...]:
-        """The children of its session."""
-        return self._base.children
+    def _started(self) -> tuple[Session, ...]:
+        return self._base._started()
 
     def close(self) -> NoReturn:
         """Raise: a branch ends with `merge` or `discard`, and its session is closed by whoever started it.
@@ -351,13 +352,13 @@ class Branch(Session):
 
 
 class SessionView(Session):
-    """A session as those below it see it: live, and to be read only."""
+    """A session as those below it and above it see it: live, and to be read only."""
 
     __slots__ = ("_base",)
 
     def __init__(self, base: Session) -> None:
         """Show ``base``."""
-        why = f"session {base.session_id} can be read from below, but nothing can be written to it from there"
+        why = f"session {base.session_id} can be read from below or above, but nothing can be written to it from there"
         self._base = base
         self._journal = ReadOnlyJournal(base._journal, why)
         self.clock = base.clock
@@ -366,10 +367,8 @@ class SessionView(Session):
         self._above = base._above
         self.log = base.log
 
-    @property
-    def children(self) -> tuple[Session, ...]:
-        """The children of the session, to be read only."""
-        return tuple([SessionView(child) for child in self._base.children])
+    def _started(self) -> tuple[Session, ...]:
+        return self._base._started()
 
     def child(self, snapshot: Snapshot | None = None, **options: Any) -> Session:
         """Return a session below the one that is seen, as its own `child` does."""
@@ -381,7 +380,7 @@ class SessionView(Session):
         Raises:
             SessionError: Always.
         """
-        raise SessionError(f"session {self.session_id} is closed by whoever started it, not from below")
+        raise SessionError(f"session {self.session_id} is closed by whoever started it")
 
     def _itself(self) -> Session:
         return self._base
