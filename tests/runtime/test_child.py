@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.judging.support import ANSWER, Inside, answers, children, inside, question
@@ -319,6 +319,7 @@ ENDS: dict[str, Callable[[], Any]] = {
 }
 
 
+@settings(max_examples=20)  # each ends with a collection of everything that the process holds
 @given(st.lists(st.sampled_from(sorted(ENDS)), min_size=1, max_size=4), st.booleans())
 def test_whatever_way_children_end_nothing_of_them_stays(ends: list[str], carve: bool) -> None:
     clock = TestClock()
