@@ -313,7 +313,7 @@ async def test_a_command_sends_the_agent_back_with_its_output_until_it_succeeds(
         return "written"
 
     checker = CompositeChecker(
-        [FileOutputChecker(["sum.py"]), CommandChecker("python3 -c 'import sum; assert sum.TOTAL == 3, sum.TOTAL'")]
+        [FileOutputChecker(["sum.py"]), CommandChecker("python3 -B -c 'import sum; assert sum.TOTAL == 3, sum.TOTAL'")]
     )
     model = ScriptedModel(
         [
