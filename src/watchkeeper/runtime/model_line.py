@@ -179,6 +179,8 @@ def services_of(models: Sequence[PricedModel]) -> tuple[str, ...]:
     A breaker watches a provider. Where several models of one line are the same provider's, each is watched by itself;
     else the failures of one would shut out the one that is to replace it.
     """
+    if len(models) == 1:
+        return (models[0].model.provider,)
     providers = [each.model.provider for each in models]
     names = [
         provider if providers.count(provider) == 1 else f"{provider}:{each.model.name}"
