@@ -181,9 +181,9 @@ async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_
     monkeypatch.setattr("watchkeeper.tools.command.KILL_GRACE_SECONDS", 600.0)
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
     process = await lives.began()
-    running.cancel()
-    await asyncio.sleep(0)
-    running.cancel()  # whoever waits in vain says so once more: the grace is over
+    while not running.done():  # whoever waits in vain says so once more: the grace is over
+        running.cancel()
+        await asyncio.wait({running}, timeout=0.5)
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(process)
