@@ -43,7 +43,9 @@ class Lives:
         text = b""
         while not text.endswith(b"\n"):
             await asyncio.to_thread(lambda: select.select([self.descriptor], [], [], 60))
-            text += os.read(self.descriptor, 64)
+            part = os.read(self.descriptor, 64)
+            assert part, "they ended before one of them had written its number"
+            text += part
         return int(text)
 
     def ended(self) -> bool:
@@ -142,10 +144,13 @@ async def test_what_it_leaves_running_ends_with_it_also_outside_of_its_group(tmp
     program = (
         "import os, time\n"
         f"pipe = os.open({str(fifo)!r}, os.O_WRONLY)\n"
+        "heard, said = os.pipe()\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    os.write(pipe, f'{os.getpid()}\\n'.encode())\n"
+        "    os.write(said, b'!')\n"
         "    time.sleep(600)\n"
+        "os.read(heard, 1)\n"
     )
     assert (await run(sys.executable, "-c", program, folder=tmp_path)).status == 0
     left = await lives.began()
