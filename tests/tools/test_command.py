@@ -183,6 +183,8 @@ async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(process)
+    lives.close()
+    lives = Lives(fifo)
     monkeypatch.setattr("watchkeeper.tools.command.KILL_GRACE_SECONDS", 600.0)
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
     process = await lives.began()
