@@ -1,12 +1,13 @@
 """What oversight costs: CPU time per tool call of the engine with five observers that look at every call.
 
-The same scripted run is made without observers, with five that look at every call and have nothing to say (what nearly
-every call of a long run sees), and with five of which one speaks after every call: it is recorded, told to the agent
-and read by the next turn. The difference, at call 10, 1,000 and 10,000, is the figure: between medians of turns, so
-that a pause of the collector is in neither, and the least of several rounds, because others use the machine, too.
-The target is 60 µs plus one hand-off to a thread, which is measured in the same process, and flat within 20 %. It is
-held against quiet calls; what speaking adds has a bound of its own, so that it cannot grow unseen. Run with
-``python -m benchmarks.observers``; exits 1 if a bound is missed.
+The same scripted run is made without observers; with the five that ship and have nothing to say (what nearly every
+call of a long run sees); with five of which one speaks after every call: it is recorded, told to the agent and read by
+the next turn; and with five plain ones of a user's own, which are asked on a thread. The difference, from call 10,
+1,000 and 10,000 on, is the figure: between medians of turns, so that a pause of the collector is in neither, of runs
+made one right after the other, and the median of several such pairs, because others use the machine, too.
+Each is to cost at most 60 µs plus one hand-off to a thread, and to be flat within 20 %. The hand-off is measured in the
+same process: those that ship are held against one in a tight loop, which keeps both cores warm; those on a thread
+against one in a run, as a sync tool pays it. Run with ``python -m benchmarks.observers``; exits 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -32,15 +34,20 @@ from watchkeeper.observers.error_cascade import ErrorCascadeDetector
 from watchkeeper.observers.pace import PaceEstimator
 from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.observers.stall import StallDetector
+from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
+from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.tools.tool import tool
+from watchkeeper.session.session import Session
+from watchkeeper.tools.tool import Tool, tool
 
 MARKS = (10, 1_000, 10_000)
 WINDOW = 200
-TARGET, SPEAKING, FLAT = 60.0, 60.0, 1.2
-ROUNDS, SHORT_RUNS = 5, 20
+TARGET, FLAT = 60.0, 1.2
+ROUNDS = 6
+RUNS = {10: 20, 1_000: 3, 10_000: 1}
+"""How often each mark is run up to in a round."""
 LIMITS = Limits(
     deadline="10h",
     max_cost_usd=1000,
@@ -54,18 +61,42 @@ QUIET = (*WATCHING, PaceEstimator(least_used=0.5, name="Late pace"))
 SPEAKS = (ResourceObserver(), *WATCHING)
 
 
+@dataclass(frozen=True)
+class Own:
+    """An observer as users write them."""
+
+    name: str
+
+    def should_run(self, session: Session, *, context: ObserverContext) -> bool:
+        """Whether calls fail."""
+        return context.trajectory.errors_in_a_row >= 3
+
+    def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
+        """Say so."""
+        return Assessment(self.name, "Calls fail.")
+
+
+OWN = tuple(Own(f"Own {number}") for number in range(5))
+
+
 @tool
 async def read(path: str) -> str:
     """Read a file."""
     return path
 
 
+@tool
+def read_aside(path: str) -> str:
+    """Read a file, on a thread."""
+    return path
+
+
 class Busy(Fake):
     """A model that makes another call every turn, and notes the CPU time at which each turn began."""
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, turns: int, tool_name: str) -> None:
         """Make so many calls."""
-        super().__init__(turns, "read")
+        super().__init__(turns, tool_name)
         self.turns = turns
         self.began: list[float] = []
 
@@ -79,20 +110,21 @@ class Busy(Fake):
         return ModelReply(AssistantMessage("", (call,)), TokenUsage(100, 20), "tool_calls")
 
 
-def template_with(observers: tuple[Any, ...]) -> PromptTemplate[str]:
+def template_with(observers: Sequence[Any] = (), offered: Tool = read) -> PromptTemplate[str]:
     """Return the agent, observed or not."""
     trigger = ObserverTrigger(on_every_call=True)
     return PromptTemplate(
         ns="bench",
         key="observed",
-        sections=[MarkdownSection(title="Task", key="task", template="Read all that is in src/.", tools=(read,))],
+        sections=[MarkdownSection(title="Task", key="task", template="Read all that is in src/.", tools=(offered,))],
         observers=[ObserverConfig(observer, trigger) for observer in observers],
     )
 
 
 async def turns_of(template: PromptTemplate[str], turns: int) -> list[float]:
     """Run to the end; return the CPU time at which each turn began."""
-    model = Busy(turns)
+    (offered,) = template.sections[0].tools
+    model = Busy(turns, offered.name)
     result = await arun(template, model=model, limits=LIMITS, store=None)
     if result.stop is not None or result.usage.tool_calls != turns:
         raise RuntimeError(f"the run did not do its work: {result.sentence()}")
@@ -100,10 +132,14 @@ async def turns_of(template: PromptTemplate[str], turns: int) -> list[float]:
 
 
 def per_call(began: list[float], mark: int) -> float:
-    """Return µs per turn up to a call: the median of the turns before it, which a busy machine disturbs little."""
-    last = min(mark, len(began) - 1)
-    turns = [after - before for before, after in pairwise(began[max(last - WINDOW, 0) : last + 1])]
+    """Return µs per turn from a call on: the median of some turns, which a busy machine disturbs little."""
+    turns = [after - before for before, after in pairwise(began[mark : mark + window(mark)])]
     return statistics.median(turns) * 1e6
+
+
+def window(mark: int) -> int:
+    """Return how many turns are looked at from a call on."""
+    return min(mark, WINDOW)
 
 
 async def hand_off() -> float:
@@ -115,42 +151,46 @@ async def hand_off() -> float:
     return (time.process_time() - began) / 2000 * 1e6
 
 
-def measured(templates: Sequence[PromptTemplate[str]], marks: Sequence[int]) -> list[dict[int, float]]:
-    """Run each template once, one after the other; return µs per turn at each mark."""
-    found: list[dict[int, float]] = []
+def measured(templates: Sequence[PromptTemplate[str]], mark: int) -> list[float]:
+    """Run each template once, one after the other; return µs per turn from a call on."""
+    found: list[float] = []
     for template in templates:
         gc.collect()
-        began = asyncio.run(turns_of(template, max(marks) + 1))
-        found.append({mark: per_call(began, mark) for mark in marks})
+        found.append(per_call(asyncio.run(turns_of(template, mark + window(mark))), mark))
     return found
 
 
-def report(name: str, figures: dict[int, float], most: float, thread: float) -> bool:
+def report(name: str, figures: dict[int, float], thread: float) -> bool:
     """Print what one kind of call costs; return whether it keeps its bounds."""
-    print(f"{name}: at most {most:g} and one hand-off of {thread:.1f}")
+    print(f"{name}: at most {TARGET:g} and one hand-off of {thread:.1f}")
     for mark, figure in figures.items():
         print(f"  call {mark:>6,}: {figure:6.1f}")
-    growth = max(figures[1_000], figures[10_000]) / min(figures[1_000], figures[10_000])
-    print(f"  growth from call 1,000 to 10,000: {growth:.2f}   (at most {FLAT:g})")
-    return max(figures.values()) <= most + thread and growth <= FLAT
+    growth = max(figures.values()) / min(figures.values())
+    print(f"  growth over the run: {growth:.2f}   (at most {FLAT:g})")
+    return max(figures.values()) <= TARGET + thread and growth <= FLAT
 
 
 def main() -> int:
     """Print the tables; return 1 if a bound is missed."""
-    templates = [template_with(observers) for observers in ((), QUIET, SPEAKS)]
-    least: list[dict[int, float]] = [{} for _ in templates]
-    thread = float("inf")
+    templates = [template_with(), template_with((), read_aside), *map(template_with, (QUIET, SPEAKS, OWN))]
+    above: dict[int, list[list[float]]] = {mark: [] for mark in MARKS}
+    threads: list[float] = []
     for _ in range(ROUNDS):
-        rounds = [measured(templates, MARKS[:1]) for _ in range(SHORT_RUNS)]
-        for found in (*rounds, measured(templates, MARKS[1:])):
-            for best, figures in zip(least, found, strict=True):
-                best.update({mark: min(best.get(mark, figure), figure) for mark, figure in figures.items()})
-        thread = min(thread, asyncio.run(hand_off()))
-    bare, quiet, speaks = least
+        for mark in MARKS:
+            for _ in range(RUNS[mark]):
+                bare, *others = measured(templates, mark)
+                above[mark].append([figure - bare for figure in others])
+        threads.append(asyncio.run(hand_off()))
+    thread = statistics.median(threads)
+    figures = {mark: [statistics.median(each) for each in zip(*pairs, strict=True)] for mark, pairs in above.items()}
+    in_a_run, quiet, speaks, own = ({mark: each[place] for mark, each in figures.items()} for place in range(4))
     print("CPU per tool call with five observers on every call, µs above the same run without")
-    kept = report("nobody has anything to say", {mark: quiet[mark] - bare[mark] for mark in MARKS}, TARGET, thread)
-    spoken = {mark: speaks[mark] - bare[mark] for mark in MARKS}
-    return int(not (report("one of them speaks", spoken, TARGET + SPEAKING, thread) and kept))
+    kept = [
+        report("those that ship, nothing to say", quiet, thread),
+        report("those that ship, one of them speaks", speaks, thread),
+        report("plain ones on a thread, nothing to say", own, statistics.median(in_a_run.values())),
+    ]
+    return int(not all(kept))
 
 
 if __name__ == "__main__":

@@ -639,8 +639,8 @@ async def test_the_budget_status_shows_ceilings_beside_what_was_used(clock: Test
         max_tool_calls=3,
         tool_calls_used=1,
         steps_used=1,
-        max_cost_usd=status.max_cost_usd,
-        cost_usd=status.cost_usd,
+        max_cost_nanos=2_500_000_000,
+        cost_nanos=500_000_000,
     )
     assert status.remaining_cost_usd == 2
 

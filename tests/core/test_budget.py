@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import BudgetExceededError, LimitsError
-from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -109,8 +109,13 @@ def test_status_without_ceilings_leaves_nothing_to_count_down() -> None:
     assert (status.remaining_seconds, status.cost_usd) == (None, Decimal(0))
 
 
+def test_of_a_ceiling_of_nothing_all_is_used() -> None:
+    status = BudgetStatus(max_tokens=0, max_tool_calls=0, max_cost_nanos=0, max_steps=0)
+    assert set(status.shares.values()) == {1.0}
+
+
 def test_status_of_an_unknown_cost_does_not_know_what_remains() -> None:
-    assert BudgetStatus(max_cost_usd=Decimal(2), cost_usd=None).remaining_cost_usd is None
+    assert BudgetStatus(max_cost_nanos=2 * NANOS_PER_USD, cost_nanos=None).remaining_cost_usd is None
 
 
 def test_status_says_what_remains() -> None:
@@ -122,8 +127,8 @@ def test_status_says_what_remains() -> None:
         tokens_used=40,
         max_tool_calls=3,
         tool_calls_used=1,
-        max_cost_usd=Decimal("2.00"),
-        cost_usd=Decimal("0.50"),
+        max_cost_nanos=2_000_000_000,
+        cost_nanos=500_000_000,
     )
     assert (status.remaining_tokens, status.remaining_tool_calls) == (60, 2)
     assert status.remaining_cost_usd == Decimal("1.50")
@@ -136,9 +141,9 @@ def test_what_remains_is_never_negative_and_never_more_than_the_ceiling(ceiling:
         tokens_used=used,
         max_tool_calls=ceiling,
         tool_calls_used=used,
-        max_cost_usd=Decimal(ceiling),
-        cost_usd=Decimal(used),
+        max_cost_nanos=ceiling,
+        cost_nanos=used,
     )
     left = max(ceiling - used, 0)
     assert (status.remaining_tokens, status.remaining_tool_calls) == (left, left)
-    assert status.remaining_cost_usd == Decimal(left)
+    assert status.remaining_cost_usd == Decimal(left) / NANOS_PER_USD

@@ -203,15 +203,32 @@ def test_it_never_speaks_of_work_where_the_task_is(paths: list[str]) -> None:
     assert ask(DRIFT, at(*paths), TASK) is None
 
 
-def test_it_is_asked_when_there_are_calls_enough() -> None:
+def test_it_is_asked_once_enough_calls_went_elsewhere() -> None:
     session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, trajectory=trajectory)
-    assert not DRIFT.should_run(session, context=context)
-    for number, call in enumerate([*at("a/b.py") * 9, TracedCall("look", {}, "ok")], 1):
+    context = ObserverContext(session, trajectory=trajectory, task=TASK)
+    wanted: list[bool] = []
+    for number, call in enumerate([*HOME, *far(7), TracedCall("look", {}, "ok"), *far(3)], 1):
         trajectory.add(event_of(call, number))
-    assert not DRIFT.should_run(session, context=context)
-    trajectory.add(event_of(at("a/b.py")[0], 11))
-    assert DRIFT.should_run(session, context=context)
+        wanted.append(DRIFT.should_run(session, context=context))
+    assert wanted.index(True) == 11
+    assert all(wanted[11:])
+
+
+@given(st.lists(st.sampled_from(["src/payments/a.py", "www/b.css", "top.md", ""]), max_size=40), st.booleans())
+def test_it_is_asked_exactly_where_it_speaks(paths: list[str], named: bool) -> None:
+    session, trajectory = Session(), Trajectory()
+    for number, call in enumerate(at(*paths), 1):
+        trajectory.add(event_of(call, number))
+        session.dispatch(event_of(call, number))
+    context = ObserverContext(session, trajectory=trajectory, task=TASK if named else "Look around.")
+    spoke = DRIFT.observe(session, context=context) is not None
+    assert DRIFT.should_run(session, context=context) is (spoke and len([path for path in paths if path]) >= 10)
+
+
+def test_only_the_beginning_of_a_long_task_is_read_for_its_place() -> None:
+    mentioned = "Look into www/styles, too."
+    assert ask(DRIFT, [*HOME, *far(10)], f"{TASK} {mentioned}") is None
+    assert ask(DRIFT, [*HOME, *far(10)], f"{TASK} {'x ' * 25_000} {mentioned}") is not None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.pace import PaceEstimator
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer_context import ObserverContext
@@ -51,7 +51,7 @@ def test_it_cautions_where_most_of_the_time_is_used() -> None:
 
 
 def test_without_a_deadline_it_informs() -> None:
-    assessment = said(max_cost_usd=Decimal(2), cost_usd=Decimal(1), calls=1)
+    assessment = said(max_cost_nanos=2 * NANOS_PER_USD, cost_nanos=NANOS_PER_USD, calls=1)
     assert assessment is not None
     assert assessment.severity == "info"
     assert assessment.suggestions == ()
@@ -67,7 +67,7 @@ def test_without_a_deadline_it_informs() -> None:
         {"max_tokens": 1000, "tokens_used": 50},
         {"max_tokens": 1000, "tokens_used": 1000},
         {"max_tokens": 1000, "tokens_used": 1200},
-        {"max_cost_usd": Decimal(2), "cost_usd": None},
+        {"max_cost_nanos": 2 * NANOS_PER_USD, "cost_nanos": None},
         {"remaining_seconds": 600.0, "max_tokens": 1000, "tokens_used": 500},
         {"remaining_seconds": 0.0, "max_tokens": 1000, "tokens_used": 900},
     ],

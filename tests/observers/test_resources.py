@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.resources import ResourceObserver, format_remaining
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer_context import ObserverContext
@@ -97,17 +97,21 @@ def test_the_seeds_severities_render_as_in_its_text(minutes: int, used: int, exp
     [
         ({}, "No resource constraints configured.", "info"),
         (
-            {"max_cost_usd": Decimal(2), "cost_usd": Decimal("1.5")},
+            {"max_cost_nanos": 2 * NANOS_PER_USD, "cost_nanos": 3 * NANOS_PER_USD // 2},
             "You have spent $1.50 of $2.00 (75% of budget). $0.50 remaining.",
             "caution",
         ),
         (
-            {"max_cost_usd": Decimal("0.02"), "cost_usd": Decimal("0.0003")},
+            {"max_cost_nanos": 20_000_000, "cost_nanos": 300_000},
             "You have spent $0.0003 of $0.02 (2% of budget). $0.0197 remaining.",
             "info",
         ),
-        ({"max_cost_usd": Decimal(2), "cost_usd": Decimal(2)}, "You have exhausted your cost budget.", "warning"),
-        ({"max_cost_usd": Decimal(2), "cost_usd": None}, "No resource constraints configured.", "info"),
+        (
+            {"max_cost_nanos": 2 * NANOS_PER_USD, "cost_nanos": 2 * NANOS_PER_USD},
+            "You have exhausted your cost budget.",
+            "warning",
+        ),
+        ({"max_cost_nanos": 2 * NANOS_PER_USD, "cost_nanos": None}, "No resource constraints configured.", "info"),
         (
             {"max_steps": 2000, "steps_used": 1000},
             "You have taken 1000 of 2000 allowed steps. 1000 steps remaining.",

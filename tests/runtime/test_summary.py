@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from decimal import Decimal
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.deadline import Deadline
@@ -40,8 +39,8 @@ def test_every_limit_that_holds_is_told_with_what_is_left_of_it() -> None:
         tokens_used=120_000,
         max_tool_calls=40,
         tool_calls_used=45,
-        max_cost_usd=Decimal(2),
-        cost_usd=Decimal("0.75"),
+        max_cost_nanos=2_000_000_000,
+        cost_nanos=750_000_000,
         max_steps=200,
         steps_used=80,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from watchkeeper.containment.account import (
     CACHE_WRITE_TOKENS,
     CACHED_TOKENS,
@@ -21,7 +19,7 @@ from watchkeeper.containment.account import (
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.stop import Stop
-from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
+from watchkeeper.core.usage import TokenUsage, Usage
 
 
 def usage_of(account: Account) -> Usage:
@@ -53,7 +51,6 @@ def retries_of(account: Account) -> int:
 def budget_status_of(account: Account, deadline: Deadline | None, now: float) -> BudgetStatus:
     """Return the account's own ceilings beside what was used."""
     tops, settled = account.tops, account.settled
-    nanos = tops[COST]
     return BudgetStatus(
         deadline=deadline,
         elapsed_seconds=now - account.opened_at,
@@ -62,8 +59,8 @@ def budget_status_of(account: Account, deadline: Deadline | None, now: float) ->
         tokens_used=settled[TOTAL_TOKENS],
         max_tool_calls=tops[TOOL_CALLS],
         tool_calls_used=settled[TOOL_CALLS],
-        max_cost_usd=None if nanos is None else Decimal(nanos) / NANOS_PER_USD,
-        cost_usd=None if account.unpriced else Decimal(settled[COST]) / NANOS_PER_USD,
+        max_cost_nanos=tops[COST],
+        cost_nanos=None if account.unpriced else settled[COST],
         max_steps=tops[STEPS],
         steps_used=settled[STEPS],
     )

@@ -87,8 +87,8 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         tokens_used: Input and output tokens used.
         max_tool_calls: Ceiling of admitted tool calls.
         tool_calls_used: Admitted tool calls.
-        max_cost_usd: Ceiling in dollars.
-        cost_usd: Dollars spent; None if something that was used has no known price.
+        max_cost_nanos: Ceiling in nano-dollars.
+        cost_nanos: Nano-dollars spent; None if something that was used has no known price.
         max_steps: Ceiling of admitted calls of any kind.
         steps_used: Admitted calls of any kind.
     """
@@ -100,8 +100,8 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     tokens_used: int = 0
     max_tool_calls: int | None = None
     tool_calls_used: int = 0
-    max_cost_usd: Decimal | None = None
-    cost_usd: Decimal | None = Decimal(0)
+    max_cost_nanos: int | None = None
+    cost_nanos: int | None = 0
     max_steps: int | None = None
     steps_used: int = 0
 
@@ -113,13 +113,13 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
             whole = self.elapsed_seconds + self.remaining_seconds
             used["deadline"] = self.elapsed_seconds / whole if whole > 0 else 1.0
         if self.max_tokens is not None:
-            used["max_total_tokens"] = self.tokens_used / self.max_tokens
-        if self.max_cost_usd is not None and self.cost_usd is not None:
-            used["max_cost_usd"] = float(self.cost_usd / self.max_cost_usd)
+            used["max_total_tokens"] = self.tokens_used / self.max_tokens if self.max_tokens else 1.0
+        if self.max_cost_nanos is not None and self.cost_nanos is not None:
+            used["max_cost_usd"] = self.cost_nanos / self.max_cost_nanos if self.max_cost_nanos else 1.0
         if self.max_tool_calls is not None:
-            used["max_tool_calls"] = self.tool_calls_used / self.max_tool_calls
+            used["max_tool_calls"] = self.tool_calls_used / self.max_tool_calls if self.max_tool_calls else 1.0
         if self.max_steps is not None:
-            used["max_steps"] = self.steps_used / self.max_steps
+            used["max_steps"] = self.steps_used / self.max_steps if self.max_steps else 1.0
         return used
 
     @property
@@ -138,11 +138,25 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         return None if self.max_tool_calls is None else max(self.max_tool_calls - self.tool_calls_used, 0)
 
     @property
+    def max_cost_usd(self) -> Decimal | None:
+        """Ceiling in dollars."""
+        return _dollars(self.max_cost_nanos)
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """Dollars spent; None if something that was used has no known price."""
+        return _dollars(self.cost_nanos)
+
+    @property
     def remaining_cost_usd(self) -> Decimal | None:
         """Dollars left under the ceiling; None also if the cost so far is unknown."""
-        if self.max_cost_usd is None or self.cost_usd is None:
+        if self.max_cost_nanos is None or self.cost_nanos is None:
             return None
-        return max(self.max_cost_usd - self.cost_usd, Decimal(0))
+        return _dollars(max(self.max_cost_nanos - self.cost_nanos, 0))
+
+
+def _dollars(nanos: int | None) -> Decimal | None:
+    return None if nanos is None else Decimal(nanos) / NANOS_PER_USD
 
 
 class BudgetTracker:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ObserverConfig,
         ObserverTrigger,
         TrajectoryObserver,
+        on_loop,
     )
     from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 
@@ -47,6 +48,7 @@ _HOMES: Final = {
     "TrajectoryObserver": "watchkeeper.prompt.observer",
     "answer_advice": "watchkeeper.observers.acknowledge",
     "answer_section": "watchkeeper.observers.acknowledge",
+    "on_loop": "watchkeeper.prompt.observer",
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "TrajectoryObserver",
     "answer_advice",
     "answer_section",
+    "on_loop",
 ]
 
 

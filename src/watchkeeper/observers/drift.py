@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, cast
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
+from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, CallDigest
 from watchkeeper.session.session import Session
@@ -38,6 +39,12 @@ SAYS_NOTHING: Final = frozenset(
 """Words that stand in the name of half of all paths, or in half of all tasks."""
 
 SHORTEST_WORD: Final = 3
+
+REMEMBERED: Final = 512
+"""Of so many paths it is remembered where they are: more than the newest calls of a few runs have."""
+
+READ_CHARS: Final = 50_000
+"""So much of a task is read for where it is; what follows is mostly what it works on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +79,14 @@ class DriftDetector:
         check_share("DriftDetector", "outside", self.outside)
         check_name("DriftDetector", self.name)
 
+    @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether there are calls enough to judge."""
-        return context.trajectory.with_paths >= self.window
+        """Whether the newest calls went elsewhere."""
+        return context.trajectory.with_paths >= self.window and bool(self._look(context)[1])
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Compare where the newest calls went with where the task is."""
-        given = tuple(self.paths)
-        home = home_of(given, context.task, () if given else self._early(context.trajectory.first_paths))
-        strayed = self._strayed(context.trajectory.recent(4 * self.window), home) if home.folders else ()
+        home, strayed = self._look(context)
         if not strayed:
             return None
         severity: Severity = "warning" if len(strayed) == self.window else "caution"
@@ -96,6 +102,12 @@ class DriftDetector:
             ("Go back to the task, or say why this work is needed for it.",),
             severity,
         )
+
+    def _look(self, context: ObserverContext) -> tuple[Home, Sequence[CallDigest]]:
+        """Return where the task is, and the newest calls that went elsewhere, if they are enough."""
+        given = tuple(self.paths)
+        home = home_of(given, context.task[:READ_CHARS], () if given else self._early(context.trajectory.first_paths))
+        return home, self._strayed(context.trajectory.recent(4 * self.window), home) if home.folders else ()
 
     def _strayed(self, recent: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
         """Return those of the newest calls with paths that lie outside; nothing if they are too few."""
@@ -129,9 +141,10 @@ class DriftDetector:
 
 
 class Home(NamedTuple):
-    """Where a task is: its folders, part by part, and the words by which a path shows that it belongs to it."""
+    """Where a task is: its folders, part by part and as paths begin with them, and the words that show it in a path."""
 
     folders: frozenset[tuple[str, ...]]
+    begins: tuple[str, ...]
     words: frozenset[str]
 
 
@@ -150,10 +163,11 @@ def home_of(given: tuple[str, ...], task: str, early: tuple[str, ...]) -> Home:
     begun = {folder_of(path) for path in early}
     if not given and not any(_holds(folder, named) for folder in begun for named in folders):
         folders |= surroundings(begun)
-    return Home(frozenset(folders), frozenset(_stem(word.lower()) for word in WORD.findall(text)) - {""})
+    begins = tuple("/".join((*folder, "")) for folder in folders)
+    return Home(frozenset(folders), begins, frozenset(_stem(word.lower()) for word in WORD.findall(text)) - {""})
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=REMEMBERED)
 def folder_of(path: str) -> tuple[str, ...]:
     """Return the folder that a path stands for, part by part: itself, or for a file the one that it lies in.
 
@@ -171,7 +185,7 @@ def is_placed(path: str) -> bool:
     return "/" in path.replace("\\", "/").strip("./~ ")
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=REMEMBERED)
 def words_of(path: str) -> frozenset[str]:
     """Return the words in a path's names that say something."""
     return frozenset(_stem(word.lower()) for word in WORD.findall(EXTENSION.sub("", path))) - {""}
@@ -184,7 +198,7 @@ def _stem(word: str) -> str:
     return word[:-1] if len(word) > SHORTEST_WORD and word.endswith("s") and not word.endswith("ss") else word
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=REMEMBERED)
 def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
     """Return whether a call worked where the task is; None if its paths say nothing about it.
 
@@ -195,7 +209,7 @@ def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
     placed = [path for path in paths if is_placed(path)]
     if not placed:
         return None
-    return any(belongs(path, home) for path in placed)
+    return any(path.startswith(home.begins) or belongs(path, home) for path in placed)
 
 
 def belongs(path: str, home: Home) -> bool:

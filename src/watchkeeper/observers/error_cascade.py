@@ -15,6 +15,7 @@ from typing import Final
 
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
+from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.trajectory import CallDigest
 from watchkeeper.session.session import Session
@@ -51,6 +52,7 @@ class ErrorCascadeDetector:
         check_share("ErrorCascadeDetector", "likeness", self.likeness)
         check_name("ErrorCascadeDetector", self.name)
 
+    @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether enough calls failed in a row."""
         return context.trajectory.errors_in_a_row >= self.failures

@@ -15,6 +15,7 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_share
 from watchkeeper.observers.resources import format_remaining
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
+from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.session.session import Session
 
@@ -58,6 +59,7 @@ class PaceEstimator:
         if not self.name.strip():
             raise ObserverError("PaceEstimator(name='') must have a name")
 
+    @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether there is enough to judge."""
         budget = context.budget
@@ -65,6 +67,7 @@ class PaceEstimator:
             return False
         return self.least_used <= _first(budget.shares)[1] < 1
 
+    @on_loop
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Project every limit; speak of the one that comes first."""
         budget = context.budget

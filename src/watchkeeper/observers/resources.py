@@ -7,15 +7,14 @@ worded alike.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import format_money
-from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.evidence import check_share
 from watchkeeper.prompt.advice import Assessment, Severity
+from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.session.session import Session
 
@@ -55,10 +54,12 @@ class ResourceObserver:
                 f" caution_threshold={self.caution_threshold!r}: less is left when it warns"
             )
 
+    @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whenever its trigger fires."""
         return True
 
+    @on_loop
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
         """Say what is left of every limit that there is."""
         said = statements_of(context.budget)
@@ -81,8 +82,8 @@ def statements_of(budget: BudgetStatus) -> list[tuple[str, float]]:
         said.append(_timed(budget.elapsed_seconds, seconds))
     if budget.max_tokens is not None:
         said.append(_counted(budget.tokens_used, budget.max_tokens))
-    if budget.max_cost_usd is not None and budget.cost_usd is not None:
-        said.append(_spent(budget.cost_usd, budget.max_cost_usd))
+    if budget.max_cost_nanos is not None and budget.cost_nanos is not None:
+        said.append(_spent(budget.cost_nanos, budget.max_cost_nanos))
     if budget.max_tool_calls is not None:
         said.append(_made(budget.tool_calls_used, budget.max_tool_calls))
     if budget.max_steps is not None:
@@ -96,13 +97,12 @@ def _timed(elapsed: float, left: float) -> tuple[str, float]:
     return f"You have {format_remaining(left)} remaining before the deadline.", left / (elapsed + left)
 
 
-def _spent(used: Decimal, most: Decimal) -> tuple[str, float]:
-    spent, ceiling = int(used * NANOS_PER_USD), int(most * NANOS_PER_USD)
-    left = ceiling - spent
+def _spent(used: int, most: int) -> tuple[str, float]:
+    left = most - used
     if left <= 0:
         return "You have exhausted your cost budget.", 0.0
-    said = f"You have spent {format_money(spent)} of {format_money(ceiling)} ({spent / ceiling:.0%} of budget)."
-    return f"{said} {format_money(left)} remaining.", left / ceiling
+    said = f"You have spent {format_money(used)} of {format_money(most)} ({used / most:.0%} of budget)."
+    return f"{said} {format_money(left)} remaining.", left / most
 
 
 def _counted(used: int, most: int) -> tuple[str, float]:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
+from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest
 from watchkeeper.session.session import Session
@@ -80,6 +81,7 @@ class StallDetector:
         check_share("StallDetector", "novelty", self.novelty)
         check_name("StallDetector", self.name)
 
+    @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether the newest call was made before: where it was not, no pattern ends with it."""
         trajectory = context.trajectory

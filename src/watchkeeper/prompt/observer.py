@@ -6,9 +6,10 @@ cadence of its own. Whatever cannot work is refused here, when the template is m
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from watchkeeper.core.errors import LimitsError, ObserverError
 from watchkeeper.core.quantities import DurationLike, duration
@@ -18,9 +19,40 @@ from watchkeeper.session.session import Session
 
 EscalationAction = Literal["stop", "switch_model", "call"]
 
+M = TypeVar("M", bound=Callable[..., Any])
+
+ON_LOOP: Final = "_watchkeeper_on_loop"
+
+
+def on_loop(method: M) -> M:
+    """Have a plain ``should_run``, ``observe`` or ``provide`` asked on the event loop instead of on a worker thread.
+
+    For methods that only read what the context has at hand, and take microseconds: handing them to a thread would take
+    longer. Nothing can interrupt them; one that overruns its time limit all the same is off for the rest of the run.
+
+    Args:
+        method: The method.
+
+    Returns:
+        The same method, marked.
+
+    Raises:
+        ObserverError: If it is ``async def``, and so is asked on the loop anyway.
+    """
+    if inspect.iscoroutinefunction(method):
+        name = getattr(method, "__qualname__", repr(method))
+        raise ObserverError(f"@on_loop means nothing for {name}: it is `async def`, and is asked on the loop anyway")
+    setattr(method, ON_LOOP, True)
+    return method
+
+
+def is_on_loop(method: Callable[..., Any]) -> bool:
+    """Return whether a method is marked with `on_loop`."""
+    return getattr(method, ON_LOOP, None) is True
+
 
 class TrajectoryObserver(Protocol):
-    """Assesses how a run is going; may be sync (run on a worker thread) or async."""
+    """Assesses how a run is going; its methods may be sync (run on a worker thread, or see `on_loop`) or async."""
 
     @property
     def name(self) -> str:

@@ -7,9 +7,10 @@ look costs more at call ten thousand than at call ten.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 from watchkeeper.core.budget import Budget, BudgetStatus
 from watchkeeper.core.deadline import Deadline
@@ -32,9 +33,10 @@ TREND_SPAN: Final = 3
 """How many pieces of advice of one source make a trend."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObserverContext:
+class ObserverContext(msgspec.Struct, frozen=True):
     """What an observer may look at (seed: trajectory-observers).
+
+    A msgspec struct, because every round makes one.
 
     Attributes:
         session: The run's session; read it, do not write to it.
@@ -50,11 +52,11 @@ class ObserverContext:
     """
 
     session: Session
-    budget: BudgetStatus = field(default_factory=BudgetStatus)
-    trajectory: Trajectory = field(default_factory=Trajectory)
+    budget: BudgetStatus = BudgetStatus()
+    trajectory: Trajectory = msgspec.field(default_factory=Trajectory)
     now: datetime | None = None
     advice: Sequence[Advice] = ()
-    severities: Mapping[str, Sequence[Severity]] = field(default_factory=dict[str, Sequence[Severity]])
+    severities: Mapping[str, Sequence[Severity]] = msgspec.field(default_factory=dict[str, Sequence[Severity]])
     task: str = ""
     filesystem: Filesystem | None = None
     deadline: Deadline | None = None
@@ -106,8 +108,7 @@ class ObserverContext:
         return "rising" if history[-1] > history[0] else "falling"
 
 
-@dataclass(frozen=True, slots=True)
-class FeedbackContext(ObserverContext):
+class FeedbackContext(ObserverContext, frozen=True):
     """What a feedback provider may look at (seed: nested-execution): what an observer may, and whom it may ask.
 
     Attributes:

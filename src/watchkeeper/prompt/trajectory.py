@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -75,7 +76,8 @@ def error_kind(message: str) -> str:
 
 def paths_in(params: Any) -> Iterable[str]:
     """Yield the paths among a call's arguments: by the name of the argument, or by their look."""
-    for name, value in _arguments(params):
+    for given, value in _arguments(params):
+        name = str(given)  # a model's own names may be anything
         if isinstance(value, str):
             if _may_be_path(name, value):
                 yield value
@@ -86,7 +88,14 @@ def paths_in(params: Any) -> Iterable[str]:
 
 
 def _may_be_path(name: str, text: str) -> bool:
-    return 0 < len(text) <= LONGEST_PATH and (PATH_NAMES.search(str(name)) is not None or _is_path(text))
+    if not 0 < len(text) <= LONGEST_PATH:
+        return False
+    return (len(name) <= LONGEST_PATH and _names_path(name)) or _is_path(text)
+
+
+@lru_cache(maxsize=512)
+def _names_path(name: str) -> bool:
+    return PATH_NAMES.search(name) is not None
 
 
 def _is_path(text: str) -> bool:

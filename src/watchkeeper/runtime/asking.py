@@ -1,8 +1,9 @@
 """Asking observers and feedback providers, whatever they do: they may raise, hang, or answer nonsense; the run goes on.
 
-Sync ones are asked one after the other on one worker thread, in one hand-off; async ones on the loop. Each has a time
-limit of its own. One that overruns is left behind with its thread, and the rest are asked on another. Whatever they
-raise or return is recorded and bounded; only SystemExit and KeyboardInterrupt pass.
+They are asked in their order: async methods and those marked `on_loop` on the loop, the others on a worker thread, as
+many as follow one another in one hand-off. Each source has a time limit of its own. One that overruns it on a thread is
+left behind with the thread, and the rest are asked on another. Whatever they raise or return is recorded and bounded;
+only SystemExit and KeyboardInterrupt pass.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -23,6 +22,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback
+from watchkeeper.prompt.observer import is_on_loop
 from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, is_cancelled, within
 from watchkeeper.runtime.events import SourceRan
@@ -30,8 +30,6 @@ from watchkeeper.runtime.sources import Source
 
 ERROR_CHARS: Final = 500
 """Longer errors are cut."""
-
-IS_ASYNC: Final = attrgetter("is_async")
 
 
 class Round(NamedTuple):
@@ -58,24 +56,68 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
     It returns early if the run is over meanwhile.
     """
     runs: list[SourceRan] = []
-    for is_async, group in groupby(due, IS_ASYNC):
-        sources = list(group)
-        if is_async:
-            for source in sources:
-                runs += await _ask_on_loop(source, round_, gate, clock)
+    if gate.work_stop is not None:
+        return runs
+    aside: list[Source] = []  # once one is asked on a thread, the sync ones that follow are asked there with it
+    wants = False
+    for source in due:
+        if aside and not source.is_async:
+            aside.append(source)
             continue
-        while sources and gate.work_stop is None:
-            looks = Looks(sources, round_, gate, clock)
-            try:
-                await run_in_worker(looks, patience=Patience(looks.until, clock, gate.cancellation))
-            except TimeoutError:
-                sources = looks.leave()
-            except BaseException:
-                looks.leave()
-                raise
-            else:
-                sources = []
-            runs += looks.runs
+        if aside:
+            runs += await _ask_aside(aside, wants, round_, gate, clock)
+            aside = []
+        wants = False
+        if source.asks_on_loop:
+            wants, ran = _ask_here(source, round_, clock)
+            if ran is not None:
+                heard(ran, round_)
+                runs.append(ran)
+            if not wants:
+                continue
+        if source.is_async:
+            runs += await _ask_on_loop(source, wants, round_, gate, clock)
+        else:
+            aside.append(source)
+    if aside:
+        runs += await _ask_aside(aside, wants, round_, gate, clock)
+    return runs
+
+
+def _ask_here(source: Source, round_: Round, clock: Clock) -> tuple[bool, SourceRan | None]:
+    """Ask what is marked `on_loop`; return whether there is more to ask elsewhere, or else what came of it."""
+    began = clock.monotonic()
+    try:
+        if not _as_bool(_should_run(source, round_)):
+            ran = silent(source)
+        elif source.speaks_on_loop:
+            ran = _ran(source, _speak(source, round_), round_)
+        else:
+            return True, None
+    except (Exception, asyncio.CancelledError) as error:  # nothing was awaited: it comes from the source
+        ran = failed(source, error, round_)
+    if clock.monotonic() - began >= source.limit_seconds:
+        ran = overran(source, round_)
+    return False, ran
+
+
+async def _ask_aside(
+    sources: list[Source], wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
+) -> Sequence[SourceRan]:
+    """Ask sync sources on a worker thread; ``wants`` if the first of them is known to have something to say."""
+    runs: list[SourceRan] = []
+    while sources and gate.work_stop is None:
+        looks = Looks(sources, wants, round_, gate, clock)
+        try:
+            await run_in_worker(looks, patience=Patience(looks.until, clock, gate.cancellation))
+        except TimeoutError:
+            sources, wants = looks.leave(), False
+        except BaseException:
+            looks.leave()
+            raise
+        else:
+            sources = []
+        runs += looks.runs
     return runs
 
 
@@ -88,9 +130,12 @@ class Looks:
         runs: What came of those that spoke or failed.
     """
 
-    def __init__(self, sources: Sequence[Source], round_: Round, gate: ExecutionContext, clock: Clock) -> None:
-        """Begin before the first of them."""
+    def __init__(
+        self, sources: Sequence[Source], wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
+    ) -> None:
+        """Begin before the first of them; ``wants`` if it was asked already whether it has something to say."""
         self._sources = sources
+        self._wants = wants
         self._round = round_
         self._clock = clock
         self._deadline = gate.work_deadline
@@ -102,9 +147,10 @@ class Looks:
 
     def __call__(self) -> None:
         """Ask them, one after the other."""
-        round_, lock, clock = self._round, self._lock, self._clock
+        round_, lock, clock, wants = self._round, self._lock, self._clock, self._wants
         for source in self._sources:
-            ran = look(source, round_)
+            ran = look(source, wants, round_)
+            wants = False
             with lock:
                 if self._left:
                     return
@@ -132,24 +178,25 @@ class Looks:
             return rest[1:]
 
 
-def look(source: Source, round_: Round) -> SourceRan | None:
+def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
     """Ask one sync source; return what came of it, or None if it had nothing to say."""
     try:
-        wanted = _should_run(source, round_)
-        if wanted is False or not (wanted is True or _as_bool(wanted)):
+        if not (wants or _as_bool(_should_run(source, round_))):
             return silent(source)
         return _ran(source, _speak(source, round_), round_)
     except (Exception, asyncio.CancelledError) as error:  # nobody can cancel a thread: it comes from the source
         return failed(source, error, round_)
 
 
-async def _ask_on_loop(source: Source, round_: Round, gate: ExecutionContext, clock: Clock) -> Sequence[SourceRan]:
+async def _ask_on_loop(
+    source: Source, wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
+) -> Sequence[SourceRan]:
     """Ask one async source within its time limit; nothing, or what came of it."""
     if gate.work_stop is not None:
         return ()
     until = clock.monotonic() + source.limit_seconds
     try:
-        ran = await within(gate, _look_async(source, round_), clock, until)
+        ran = await within(gate, _look_async(source, wants, round_), clock, until)
     except RunOverError:
         ran = overran(source, round_) if clock.monotonic() >= until else None
     except Exception as error:
@@ -160,9 +207,9 @@ async def _ask_on_loop(source: Source, round_: Round, gate: ExecutionContext, cl
     return (ran,)
 
 
-async def _look_async(source: Source, round_: Round) -> SourceRan | None:
-    """Ask a source of which at least one method is async; the other one is called on a worker thread."""
-    if not _as_bool(await _answer(source.should_run, _should_run, source, round_)):
+async def _look_async(source: Source, wants: bool, round_: Round) -> SourceRan | None:
+    """Ask a source of which at least one method is async; the other one is called where it belongs."""
+    if not (wants or _as_bool(await _answer(source.should_run, _should_run, source, round_))):
         return silent(source)
     return _ran(source, await _answer(source.speak, _speak, source, round_), round_)
 
@@ -172,6 +219,8 @@ async def _answer(
 ) -> Any:
     if inspect.iscoroutinefunction(method):
         return await ask(source, round_)
+    if is_on_loop(method):
+        return ask(source, round_)
     try:
         return await run_in_worker(ask, source, round_)
     except asyncio.CancelledError as error:
@@ -233,6 +282,8 @@ def _verb(source: Source) -> str:
 
 
 def _as_bool(wanted: object) -> bool:
+    if wanted is True or wanted is False:
+        return wanted
     if inspect.iscoroutine(wanted):
         wanted.close()
         raise TypeError("should_run() returned a coroutine; declare it `async def`, so that it is asked on the loop")

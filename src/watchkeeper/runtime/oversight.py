@@ -180,7 +180,8 @@ class Oversight:
         """Return the block that is appended now, and note on the log who said what and what is in it."""
         for ran in runs:
             self._by_name[ran.source].follow(ran, call_index, now)
-        advices = [advice for source in self._sources if (advice := source.deliver(call_index)) is not None]
+        waiting = [source for source in self._sources if source.waiting is not None]
+        advices = [advice for source in waiting if (advice := source.deliver(call_index)) is not None]
         if not (runs or advices):
             return ""
         if not advices:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Severity
-from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger, SourceConfig
+from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger, SourceConfig, is_on_loop
 from watchkeeper.prompt.observer_context import TREND_SPAN
 from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
 
@@ -28,7 +28,9 @@ class Source:
         name: Its name.
         limit_seconds: What one look may take.
         is_observer: Whether it has the observer's face.
-        is_async: Whether it is to be asked on the loop.
+        is_async: Whether a method of its own is ``async def``.
+        asks_on_loop: Whether its ``should_run`` is marked to be asked on the loop.
+        speaks_on_loop: Whether both its methods are.
         should_run: The user's method.
         speak: The user's method: ``observe`` or ``provide``.
         about_limits: Whether it speaks of hard limits; its warnings are then never held back.
@@ -45,6 +47,7 @@ class Source:
 
     __slots__ = (
         "about_limits",
+        "asks_on_loop",
         "config",
         "file_seen",
         "grave",
@@ -58,6 +61,7 @@ class Source:
         "share",
         "should_run",
         "speak",
+        "speaks_on_loop",
         "spoke_at",
         "spoke_at_call",
         "trigger",
@@ -74,6 +78,8 @@ class Source:
         self.should_run: Callable[..., Any] = config.source.should_run
         self.speak: Callable[..., Any] = config.source.observe if self.is_observer else config.source.provide
         self.is_async = any(inspect.iscoroutinefunction(method) for method in (self.should_run, self.speak))
+        self.asks_on_loop = is_on_loop(self.should_run)
+        self.speaks_on_loop = self.asks_on_loop and is_on_loop(self.speak)
         self.about_limits = bool(getattr(config.source, "about_limits", False))
         self.file_seen = False
         self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
