@@ -6,8 +6,9 @@ nothing. Everything else is public where it lives: ``watchkeeper.<layer>.<noun>`
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
     from watchkeeper.app.agent import Agent
@@ -133,15 +134,7 @@ __all__ = [
     "tool",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from the module it lives in."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'watchkeeper' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_when_used(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

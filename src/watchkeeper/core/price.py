@@ -8,11 +8,13 @@ selects applies to the whole call, as providers bill it; a worst case takes the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.usage import TokenUsage
+
+OPTIONAL_RATES: Final = ("cached", "cache_write")
 
 _MILLION: Final = 1_000_000
 
@@ -28,6 +30,16 @@ class Rate:
 
     base: int
     tiers: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no call could be charged by."""
+        numbers: list[object] = [self.base, *(number for tier in self.tiers for number in tier)]
+        for number in numbers:
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise ConfigurationError(
+                    f"Rate({self.base!r}, {self.tiers!r}) must hold whole nano-dollars per million tokens, 0 or more;"
+                    " ModelPrice.per_million(input_usd, output_usd) takes dollars"
+                )
 
     def at(self, input_tokens: int) -> int:
         """Return the rate for a call with this much input."""
@@ -65,6 +77,16 @@ class ModelPrice:
     cache_write: Rate | None = None
     request: int = 0
     source: str = "given"
+
+    def __post_init__(self) -> None:
+        """Refuse rates that are none."""
+        for name in ("input", "output", "cached", "cache_write"):
+            rate: object = getattr(self, name)
+            if not isinstance(rate, Rate) and not (rate is None and name in OPTIONAL_RATES):
+                raise ConfigurationError(
+                    f"ModelPrice({name}={rate!r}) must be a Rate;"
+                    " ModelPrice.per_million(input_usd, output_usd) makes a price of dollars"
+                )
 
     @classmethod
     def per_million(
@@ -114,7 +136,10 @@ def _up(millionths: int) -> int:
 
 
 def _rate(usd_per_million: Decimal | str | float) -> int:
-    rate = Decimal(str(usd_per_million)) * 1_000_000_000
+    try:
+        rate = Decimal(str(usd_per_million)) * 1_000_000_000
+    except InvalidOperation:
+        rate = Decimal("NaN")
     if not rate.is_finite() or rate < 0:
-        raise ConfigurationError(f"price {usd_per_million!r} must be 0 or more dollars per million tokens")
+        raise ConfigurationError(f"price {usd_per_million!r} must be 0 or more dollars per million tokens, as 1.25")
     return int(rate.to_integral_value(rounding="ROUND_CEILING"))

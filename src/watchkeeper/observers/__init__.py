@@ -5,8 +5,9 @@ The names below, with the protocols and records that observers of one's own need
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
     from watchkeeper.observers.acknowledge import answer_advice, answer_section
@@ -74,15 +75,7 @@ __all__ = [
     "on_loop",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from the module it lives in."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'watchkeeper.observers' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_when_used(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

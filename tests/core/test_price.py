@@ -1,0 +1,42 @@
+"""Prices: what cannot be charged by is refused when it is made."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.price import ModelPrice, Rate
+
+
+@pytest.mark.parametrize("base", [-1, 1.5, "1", True, None, Decimal(1)])
+def test_a_rate_is_a_whole_number_of_nano_dollars(base: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must hold whole nano-dollars per million tokens"):
+        Rate(base)
+    with pytest.raises(ConfigurationError, match=r"per_million\(input_usd, output_usd\) takes dollars"):
+        Rate(1, ((200_000, base),))
+
+
+@pytest.mark.parametrize("name", ["input", "output", "cached", "cache_write"])
+def test_a_price_is_made_of_rates(name: str) -> None:
+    rates: dict[str, Any] = {"input": Rate(1), "output": Rate(2), name: Decimal("1.25")}
+    with pytest.raises(ConfigurationError, match=rf"ModelPrice\({name}=Decimal\('1.25'\)\) must be a Rate"):
+        ModelPrice(**rates)
+
+
+def test_what_is_read_and_written_costs_something() -> None:
+    rates: dict[str, Any] = {"input": Rate(1), "output": None}
+    with pytest.raises(ConfigurationError, match="output=None"):
+        ModelPrice(**rates)
+
+
+@pytest.mark.parametrize("dollars", ["abc", "", "-1", float("nan"), float("inf"), None])
+def test_dollars_must_be_dollars(dollars: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be 0 or more dollars per million tokens"):
+        ModelPrice.per_million(dollars, 1)
+
+
+def test_fractions_of_a_nano_dollar_are_rounded_up() -> None:
+    assert ModelPrice.per_million("0.0000000001", 1).input == Rate(1)
