@@ -168,11 +168,13 @@ async def test_one_that_raises_on_the_loop_is_recorded_and_the_run_goes_on(error
     assert result.output == Report(1)
 
 
-@pytest.mark.parametrize("half", ["should_run", "observe"])
-async def test_one_that_overruns_its_time_on_the_loop_is_off_and_what_it_said_is_lost(half: str) -> None:
+@pytest.mark.parametrize(("kind", "half"), [(Brief, "should_run"), (Brief, "observe"), (Glancing, "should_run")])
+async def test_one_that_overruns_its_time_on_the_loop_is_off_and_what_it_said_is_lost(
+    kind: type[Recording], half: str
+) -> None:
     clock = TestClock()
 
-    class Slow(Brief):
+    class Slow(kind):  # type: ignore[valid-type,misc]
         def note(self, method: str) -> None:
             super().note(method)
             if method == half:

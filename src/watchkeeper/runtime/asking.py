@@ -87,18 +87,20 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
 def _ask_here(source: Source, round_: Round, clock: Clock) -> tuple[bool, SourceRan | None]:
     """Ask what is marked `on_loop`; return whether there is more to ask elsewhere, or else what came of it."""
     began = clock.monotonic()
+    wants = False
+    ran: SourceRan | None = None
     try:
         if not _as_bool(_should_run(source, round_)):
             ran = silent(source)
         elif source.speaks_on_loop:
             ran = _ran(source, _speak(source, round_), round_)
         else:
-            return True, None
+            wants = True
     except (Exception, asyncio.CancelledError) as error:  # nothing was awaited: it comes from the source
         ran = failed(source, error, round_)
     if clock.monotonic() - began >= source.limit_seconds:
-        ran = overran(source, round_)
-    return False, ran
+        return False, overran(source, round_)
+    return wants, ran
 
 
 async def _ask_aside(
