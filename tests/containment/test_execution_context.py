@@ -630,11 +630,18 @@ async def test_calls_know_the_call_inside_which_they_were_made(clock: TestClock)
 
 
 async def test_the_budget_status_shows_ceilings_beside_what_was_used(clock: TestClock) -> None:
-    gate = gate_with(clock, max_cost_usd="2.50", max_total_tokens=1000, max_tool_calls=3)
+    most = {"max_steps": 40, "max_input_tokens": 500, "max_output_tokens": 600, "max_retries": 7, "max_turns": 9}
+    gate = gate_with(clock, max_cost_usd="2.50", max_total_tokens=1000, max_tool_calls=3, **most)
     await gate.acall(TOOL, answer, charged(0.5, 10, 20))
     status = gate.budget_status()
     assert status == BudgetStatus(
         max_tokens=1000,
+        max_steps=40,
+        max_input_tokens=500,
+        input_tokens_used=10,
+        max_output_tokens=600,
+        output_tokens_used=20,
+        max_retries=7,
         tokens_used=30,
         max_tool_calls=3,
         tool_calls_used=1,
@@ -643,6 +650,14 @@ async def test_the_budget_status_shows_ceilings_beside_what_was_used(clock: Test
         cost_nanos=500_000_000,
     )
     assert status.remaining_cost_usd == 2
+
+
+async def test_the_budget_status_speaks_of_turns_only_to_who_says_how_many_were_taken(clock: TestClock) -> None:
+    gate = gate_with(clock, max_turns=9)
+    assert (gate.budget_status().max_turns, gate.budget_status().shares) == (None, {})
+    assert (gate.budget_status(0).max_turns, gate.budget_status(0).shares) == (9, {"max_turns": 0.0})
+    assert gate.budget_status(turns_used=3).counts == [("max_turns", 3, 9)]
+    assert gate_with(clock).budget_status(3).counts == []
 
 
 async def test_a_listener_that_raises_changes_nothing(clock: TestClock) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import BudgetExceededError, LimitsError
+from watchkeeper.core.limits import COUNTED, Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -114,6 +115,44 @@ def test_of_a_ceiling_of_nothing_all_is_used() -> None:
     assert set(status.shares.values()) == {1.0}
 
 
+EVERY_LIMIT: dict[str, Any] = {
+    "max_total_tokens": {"max_tokens": 1000, "tokens_used": 500},
+    "max_input_tokens": {"max_input_tokens": 1000, "input_tokens_used": 500},
+    "max_output_tokens": {"max_output_tokens": 1000, "output_tokens_used": 500},
+    "max_cost_usd": {"max_cost_nanos": 1000, "cost_nanos": 500},
+    "max_tool_calls": {"max_tool_calls": 1000, "tool_calls_used": 500},
+    "max_steps": {"max_steps": 1000, "steps_used": 500},
+    "max_turns": {"max_turns": 1000, "turns_used": 500},
+    "max_retries": {"max_retries": 1000, "retries_used": 500},
+}
+
+
+@pytest.mark.parametrize("name", EVERY_LIMIT)
+def test_every_limit_has_its_share_under_its_own_name(name: str) -> None:
+    status = BudgetStatus(**EVERY_LIMIT[name])
+    assert status.shares == {name: 0.5}
+    assert status.counts == [(name, 500, 1000)]
+    assert hasattr(Limits(), name)
+
+
+def test_the_time_has_its_share_and_is_no_count() -> None:
+    status = BudgetStatus(elapsed_seconds=30.0, remaining_seconds=90.0)
+    assert (status.shares, status.counts) == ({"deadline": 0.25}, [])
+    assert BudgetStatus(remaining_seconds=0.0).shares == {"deadline": 1.0}
+
+
+def test_every_numeric_limit_is_among_the_counts() -> None:
+    fields = {key: value for each in EVERY_LIMIT.values() for key, value in each.items()}
+    ceilings = {*COUNTED, "max_cost_usd", "max_retries"}
+    assert {name for name, _, _ in BudgetStatus(**fields).counts} == ceilings
+
+
+def test_retries_count_from_the_first_one_on() -> None:
+    assert BudgetStatus(max_retries=20).shares == {}
+    assert BudgetStatus(max_retries=0).shares == {}
+    assert BudgetStatus(max_retries=20, retries_used=1).shares == {"max_retries": 0.05}
+
+
 def test_status_of_an_unknown_cost_does_not_know_what_remains() -> None:
     assert BudgetStatus(max_cost_nanos=2 * NANOS_PER_USD, cost_nanos=None).remaining_cost_usd is None
 
@@ -130,7 +169,7 @@ def test_status_says_what_remains() -> None:
         max_cost_nanos=2_000_000_000,
         cost_nanos=500_000_000,
     )
-    assert (status.remaining_tokens, status.remaining_tool_calls) == (60, 2)
+    assert (status.remaining_tokens, status.remaining_tool_calls, status.remaining_steps) == (60, 2, None)
     assert status.remaining_cost_usd == Decimal("1.50")
 
 
@@ -143,7 +182,9 @@ def test_what_remains_is_never_negative_and_never_more_than_the_ceiling(ceiling:
         tool_calls_used=used,
         max_cost_nanos=ceiling,
         cost_nanos=used,
+        max_steps=ceiling,
+        steps_used=used,
     )
     left = max(ceiling - used, 0)
-    assert (status.remaining_tokens, status.remaining_tool_calls) == (left, left)
+    assert (status.remaining_tokens, status.remaining_tool_calls, status.remaining_steps) == (left, left, left)
     assert status.remaining_cost_usd == Decimal(left) / NANOS_PER_USD

@@ -103,7 +103,7 @@ def test_the_seeds_severities_render_as_in_its_text(minutes: int, used: int, exp
         ),
         (
             {"max_cost_nanos": 20_000_000, "cost_nanos": 300_000},
-            "You have spent $0.0003 of $0.02 (2% of budget). $0.0197 remaining.",
+            "You have spent $0.0003 of $0.02 (1% of budget). $0.0197 remaining.",
             "info",
         ),
         (
@@ -114,17 +114,58 @@ def test_the_seeds_severities_render_as_in_its_text(minutes: int, used: int, exp
         ({"max_cost_nanos": 2 * NANOS_PER_USD, "cost_nanos": None}, "No resource constraints configured.", "info"),
         (
             {"max_steps": 2000, "steps_used": 1000},
-            "You have taken 1000 of 2000 allowed steps. 1000 steps remaining.",
+            "You have taken 1,000 of 2,000 allowed steps. 1,000 steps remaining.",
+            "info",
+        ),
+        (
+            {"max_tool_calls": 80_000, "tool_calls_used": 2_500},
+            "You have made 2,500 of 80,000 allowed tool calls. 77,500 calls remaining.",
             "info",
         ),
         ({"max_steps": 20, "steps_used": 20}, "You have exhausted your step budget.", "warning"),
         ({"max_tool_calls": 20, "tool_calls_used": 21}, "You have exhausted your tool call budget.", "warning"),
         (
             {"max_tool_calls": 10, "tool_calls_used": 9},
-            "You have made 9 of 10 allowed tool calls. 1 calls remaining.",
+            "You have made 9 of 10 allowed tool calls. 1 call remaining.",
             "warning",
         ),
+        (
+            {"max_tool_calls": 1},
+            "You have made 0 of 1 allowed tool call. 1 call remaining.",
+            "info",
+        ),
         ({"max_tokens": 20, "tokens_used": 20}, "You have exhausted your token budget.", "warning"),
+        (
+            {"max_tokens": 1_000_000, "tokens_used": 999_999},
+            "You have used 999,999 of 1,000,000 tokens (99% of budget). 1 token remaining.",
+            "warning",
+        ),
+        (
+            {"max_input_tokens": 80_000, "input_tokens_used": 60_000},
+            "You have used 60,000 of 80,000 input tokens (75% of budget). 20,000 input tokens remaining.",
+            "caution",
+        ),
+        (
+            {"max_output_tokens": 1_000, "output_tokens_used": 999},
+            "You have used 999 of 1,000 output tokens (99% of budget). 1 output token remaining.",
+            "warning",
+        ),
+        ({"max_input_tokens": 5, "input_tokens_used": 9}, "You have exhausted your input token budget.", "warning"),
+        ({"max_output_tokens": 5, "output_tokens_used": 5}, "You have exhausted your output token budget.", "warning"),
+        ({"max_turns": 20, "turns_used": 19}, "You have taken 19 of 20 allowed turns. 1 turn remaining.", "warning"),
+        ({"max_turns": 20, "turns_used": 20}, "You have exhausted your turn budget.", "warning"),
+        ({"max_retries": 20}, "No resource constraints configured.", "info"),
+        (
+            {"max_retries": 20, "retries_used": 1},
+            "You have used 1 of 20 allowed retries. 19 retries remaining.",
+            "info",
+        ),
+        (
+            {"max_retries": 20, "retries_used": 19},
+            "You have used 19 of 20 allowed retries. 1 retry remaining.",
+            "warning",
+        ),
+        ({"max_retries": 2, "retries_used": 2}, "You have exhausted your retry budget.", "warning"),
         ({"remaining_seconds": 0.0, "elapsed_seconds": 0.0}, "You have reached the time deadline.", "warning"),
     ],
 )
@@ -152,6 +193,8 @@ def test_thresholds_can_be_chosen() -> None:
         ({"caution_threshold": 0}, "caution_threshold=0"),
         ({"warning_threshold": 1.5}, "warning_threshold=1.5"),
         ({"caution_threshold": 0.1, "warning_threshold": 0.2}, "must not exceed caution_threshold=0.1"),
+        ({"name": "   "}, r"ResourceObserver\(name='   '\) must have a name"),
+        ({"name": None}, r"ResourceObserver\(name=None\) must have a name"),
     ],
 )
 def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
@@ -162,18 +205,50 @@ def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (0.4, "0 seconds"),
+        (0.4, "less than a second"),
         (1, "1 second"),
         (59.9, "59 seconds"),
         (60, "1 minute"),
         (3599, "59 minutes"),
-        (3600, "1.0 hours"),
-        (86_399, "24.0 hours"),
+        (3600, "1 hour"),
+        (5400, "1.5 hours"),
+        (2 * 3600, "2 hours"),
+        (86_399, "23.9 hours"),
+        (86_400, "1 day"),
         (36 * 3600, "1.5 days"),
+        (48 * 3600, "2 days"),
     ],
 )
 def test_time_is_written_as_the_seed_writes_it(seconds: float, said: str) -> None:
     assert format_remaining(seconds) == said
+
+
+@given(st.integers(1, 10**18), st.integers(1, 10**18))
+def test_a_hundred_percent_is_said_only_of_what_is_used_up(most: int, left: int) -> None:
+    summary = observed(max_tokens=most, tokens_used=max(most - left, 0)).summary
+    assert "100%" not in summary
+    assert "exhausted" not in summary
+
+
+@given(st.floats(0, 1e8), st.floats(0, 1e8))
+def test_a_shorter_time_is_never_written_like_a_longer_one_of_a_smaller_unit(one: float, other: float) -> None:
+    units = ["second", "minute", "hour", "day"]
+    less, more = (format_remaining(each).rpartition(" ")[2].rstrip("s") for each in sorted((one, other)))
+    assert units.index(less) <= units.index(more)
+
+
+def test_the_sentences_stand_in_one_order_after_that_of_the_time() -> None:
+    used: dict[str, Any] = dict.fromkeys(
+        ("tokens_used", "input_tokens_used", "output_tokens_used", "tool_calls_used", "steps_used", "turns_used"), 1
+    )
+    most: dict[str, Any] = dict.fromkeys(
+        ("max_tokens", "max_input_tokens", "max_output_tokens", "max_cost_nanos", "max_tool_calls", "max_steps"), 100
+    )
+    summary = timed(25, **used, **most, max_turns=100, max_retries=100, retries_used=1).summary
+    words = ["deadline", "tokens", "input", "output", "spent", "tool calls", "steps", "turns", "retries"]
+    places = [summary.index(word) for word in words]
+    assert places == sorted(places)
+    assert summary.count("remaining") == len(words)
 
 
 @given(st.integers(1, 10**9), st.integers(0, 2 * 10**9))

@@ -43,16 +43,30 @@ def test_every_limit_that_holds_is_told_with_what_is_left_of_it() -> None:
         cost_nanos=750_000_000,
         max_steps=200,
         steps_used=80,
+        max_input_tokens=400_000,
+        input_tokens_used=100_000,
+        max_output_tokens=50_000,
+        output_tokens_used=20_000,
+        max_retries=20,
+        retries_used=3,
     )
     assert limits_left(status, 7) == [
         "money: $1.25 of $2.00",
         "tokens: 380,000 of 500,000",
+        "input tokens: 300,000 of 400,000",
+        "output tokens: 30,000 of 50,000",
         "tool calls: 0 of 40",
         "calls of any kind: 120 of 200",
+        "retries: 17 of 20",
         "turns: 7",
         "time: 25m",
     ]
 
 
-def test_what_has_no_limit_is_not_mentioned() -> None:
+def test_what_has_no_limit_is_not_mentioned_and_no_retry_before_the_first() -> None:
     assert limits_left(BudgetStatus(), None) == []
+    assert limits_left(BudgetStatus(max_retries=20, max_cost_nanos=5, cost_nanos=None), None) == []
+
+
+def test_turns_are_told_once_whoever_counts_them() -> None:
+    assert limits_left(BudgetStatus(max_turns=20, turns_used=5), 15) == ["turns: 15"]

@@ -48,21 +48,32 @@ def retries_of(account: Account) -> int:
     return spent if ceiling is None else min(spent, ceiling)
 
 
-def budget_status_of(account: Account, deadline: Deadline | None, now: float) -> BudgetStatus:
-    """Return the account's own ceilings beside what was used."""
+def budget_status_of(
+    account: Account, deadline: Deadline | None, now: float, turns_used: int | None = None
+) -> BudgetStatus:
+    """Return the account's own ceilings beside what was used; of turns only if it is said how many were taken."""
     tops, settled = account.tops, account.settled
+    # By place, each ceiling before its use: it is made for every tool call, and names cost five times as much.
     return BudgetStatus(
-        deadline=deadline,
-        elapsed_seconds=now - account.opened_at,
-        remaining_seconds=None if deadline is None else max(account.deadline_at - now, 0.0),
-        max_tokens=tops[TOTAL_TOKENS],
-        tokens_used=settled[TOTAL_TOKENS],
-        max_tool_calls=tops[TOOL_CALLS],
-        tool_calls_used=settled[TOOL_CALLS],
-        max_cost_nanos=tops[COST],
-        cost_nanos=None if account.unpriced else settled[COST],
-        max_steps=tops[STEPS],
-        steps_used=settled[STEPS],
+        deadline,
+        now - account.opened_at,
+        None if deadline is None else max(account.deadline_at - now, 0.0),
+        tops[TOTAL_TOKENS],
+        settled[TOTAL_TOKENS],
+        tops[TOOL_CALLS],
+        settled[TOOL_CALLS],
+        tops[COST],
+        None if account.unpriced else settled[COST],
+        tops[STEPS],
+        settled[STEPS],
+        tops[INPUT_TOKENS],
+        settled[INPUT_TOKENS],
+        tops[OUTPUT_TOKENS],
+        settled[OUTPUT_TOKENS],
+        tops[RETRIES],
+        retries_of(account),
+        None if turns_used is None else account.limits.ceiling("max_turns"),
+        turns_used or 0,
     )
 
 

@@ -70,9 +70,13 @@ class Views:
         """The state at the moment of the first stop that was latched here; None while there is none."""
         return self._passage.snapshot_at_stop
 
-    def budget_status(self) -> BudgetStatus:
-        """Return its own ceilings beside what was used, at this moment."""
-        return budget_status_of(self._account, self.deadline, self._clock.monotonic())
+    def budget_status(self, turns_used: int | None = None) -> BudgetStatus:
+        """Return its own ceilings beside what was used, at this moment.
+
+        Args:
+            turns_used: Model turns taken, which only the loop counts; without it nothing is said of turns.
+        """
+        return budget_status_of(self._account, self.deadline, self._clock.monotonic(), turns_used)
 
     def get_snapshot(self) -> ContextSnapshot:
         """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""

@@ -8,7 +8,7 @@ at one moment: what a tool, an observer or a person is shown; nothing is enforce
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -91,6 +91,14 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         cost_nanos: Nano-dollars spent; None if something that was used has no known price.
         max_steps: Ceiling of admitted calls of any kind.
         steps_used: Admitted calls of any kind.
+        max_input_tokens: Ceiling of input tokens.
+        input_tokens_used: Input tokens used.
+        max_output_tokens: Ceiling of output tokens.
+        output_tokens_used: Output tokens used.
+        max_retries: Ceiling of calls that repeat a failed one.
+        retries_used: Calls that repeated a failed one.
+        max_turns: Ceiling of model turns; None also where nobody said how many there were.
+        turns_used: Model turns taken.
     """
 
     deadline: Deadline | None = None
@@ -104,6 +112,40 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     cost_nanos: int | None = 0
     max_steps: int | None = None
     steps_used: int = 0
+    max_input_tokens: int | None = None
+    input_tokens_used: int = 0
+    max_output_tokens: int | None = None
+    output_tokens_used: int = 0
+    max_retries: int | None = None
+    retries_used: int = 0
+    max_turns: int | None = None
+    turns_used: int = 0
+
+    @property
+    def counts(self) -> Sequence[tuple[str, int, int]]:
+        """Name in `Limits`, what is used and the ceiling, of every limit that holds but the deadline.
+
+        Money is in nano-dollars, and is missing while nobody knows what was spent. Retries are told from the first one
+        on: where nothing fails, nobody need think of them.
+        """
+        counts: list[tuple[str, int, int]] = []
+        if self.max_tokens is not None:
+            counts.append(("max_total_tokens", self.tokens_used, self.max_tokens))
+        if self.max_input_tokens is not None:
+            counts.append(("max_input_tokens", self.input_tokens_used, self.max_input_tokens))
+        if self.max_output_tokens is not None:
+            counts.append(("max_output_tokens", self.output_tokens_used, self.max_output_tokens))
+        if self.max_cost_nanos is not None and self.cost_nanos is not None:
+            counts.append(("max_cost_usd", self.cost_nanos, self.max_cost_nanos))
+        if self.max_tool_calls is not None:
+            counts.append(("max_tool_calls", self.tool_calls_used, self.max_tool_calls))
+        if self.max_steps is not None:
+            counts.append(("max_steps", self.steps_used, self.max_steps))
+        if self.max_turns is not None:
+            counts.append(("max_turns", self.turns_used, self.max_turns))
+        if self.max_retries is not None and self.retries_used:
+            counts.append(("max_retries", self.retries_used, self.max_retries))
+        return counts
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
@@ -112,14 +154,8 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         if self.remaining_seconds is not None:
             whole = self.elapsed_seconds + self.remaining_seconds
             used["deadline"] = self.elapsed_seconds / whole if whole > 0 else 1.0
-        if self.max_tokens is not None:
-            used["max_total_tokens"] = self.tokens_used / self.max_tokens if self.max_tokens else 1.0
-        if self.max_cost_nanos is not None and self.cost_nanos is not None:
-            used["max_cost_usd"] = self.cost_nanos / self.max_cost_nanos if self.max_cost_nanos else 1.0
-        if self.max_tool_calls is not None:
-            used["max_tool_calls"] = self.tool_calls_used / self.max_tool_calls if self.max_tool_calls else 1.0
-        if self.max_steps is not None:
-            used["max_steps"] = self.steps_used / self.max_steps if self.max_steps else 1.0
+        for name, amount, most in self.counts:
+            used[name] = amount / most if most else 1.0
         return used
 
     @property

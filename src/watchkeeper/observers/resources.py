@@ -1,7 +1,7 @@
-"""What is left: time, tokens, money, tool calls, steps, in natural language (seed: trajectory-observers).
+"""What is left of every limit, in natural language (seed: trajectory-observers).
 
-Its warnings speak of hard limits, so nothing can quiet them. Texts and thresholds are the seed's; money and steps are
-worded alike.
+Its warnings speak of hard limits, so nothing can quiet them. Texts and thresholds are the seed's; the limits that it
+does not have are worded alike. Figures are rounded down: nothing is called used up that is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import format_money
-from watchkeeper.observers.evidence import check_share
+from watchkeeper.observers.evidence import check_name, check_share
 from watchkeeper.prompt.advice import Assessment, Severity
 from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
@@ -26,6 +26,21 @@ SUGGESTIONS: Final[dict[Severity, tuple[str, ...]]] = {
         "Consider wrapping up with a summary of progress and remaining tasks.",
     ),
 }
+
+
+TOKENS: Final = ("max_total_tokens", "max_input_tokens", "max_output_tokens")
+
+WORDS: Final = {
+    "max_total_tokens": ("used", "token", "token"),
+    "max_input_tokens": ("used", "input token", "input token"),
+    "max_output_tokens": ("used", "output token", "output token"),
+    "max_cost_usd": ("spent", "cost", ""),
+    "max_tool_calls": ("made", "tool call", "call"),
+    "max_steps": ("taken", "step", "step"),
+    "max_turns": ("taken", "turn", "turn"),
+    "max_retries": ("used", "retry", "retry"),
+}
+"""What is done with each limit, what it counts, and what is left of it, by the limit's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,8 @@ class ResourceObserver:
     about_limits = True
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that make no sense together."""
+        """Refuse a name that is none, and thresholds that make no sense together."""
+        check_name("ResourceObserver", self.name)
         check_share("ResourceObserver", "caution_threshold", self.caution_threshold)
         check_share("ResourceObserver", "warning_threshold", self.warning_threshold)
         if self.warning_threshold > self.caution_threshold:
@@ -80,14 +96,7 @@ def statements_of(budget: BudgetStatus) -> list[tuple[str, float]]:
     seconds = budget.remaining_seconds
     if seconds is not None:
         said.append(_timed(budget.elapsed_seconds, seconds))
-    if budget.max_tokens is not None:
-        said.append(_counted(budget.tokens_used, budget.max_tokens))
-    if budget.max_cost_nanos is not None and budget.cost_nanos is not None:
-        said.append(_spent(budget.cost_nanos, budget.max_cost_nanos))
-    if budget.max_tool_calls is not None:
-        said.append(_made(budget.tool_calls_used, budget.max_tool_calls))
-    if budget.max_steps is not None:
-        said.append(_taken(budget.steps_used, budget.max_steps))
+    said += [_counted(name, used, most) for name, used, most in budget.counts]
     return said
 
 
@@ -97,42 +106,40 @@ def _timed(elapsed: float, left: float) -> tuple[str, float]:
     return f"You have {format_remaining(left)} remaining before the deadline.", left / (elapsed + left)
 
 
-def _spent(used: int, most: int) -> tuple[str, float]:
+def _counted(name: str, used: int, most: int) -> tuple[str, float]:
+    verb, noun, left_noun = WORDS[name]
     left = most - used
     if left <= 0:
-        return "You have exhausted your cost budget.", 0.0
-    said = f"You have spent {format_money(used)} of {format_money(most)} ({used / most:.0%} of budget)."
-    return f"{said} {format_money(left)} remaining.", left / most
+        return f"You have exhausted your {noun} budget.", 0.0
+    if name == "max_cost_usd":
+        of, remaining = f"{format_money(used)} of {format_money(most)}", format_money(left)
+    else:
+        allowed = "" if name in TOKENS else "allowed "
+        of, remaining = f"{used:,} of {plural(most, noun, allowed)}", plural(left, left_noun)
+    share = f" ({percent(used, most)} of budget)" if name in TOKENS or name == "max_cost_usd" else ""
+    return f"You have {verb} {of}{share}. {remaining} remaining.", left / most
 
 
-def _counted(used: int, most: int) -> tuple[str, float]:
-    left = most - used
-    if left <= 0:
-        return "You have exhausted your token budget.", 0.0
-    said = f"You have used {used:,} of {most:,} tokens ({used / most:.0%} of budget). {left:,} tokens remaining."
-    return said, left / most
+def plural(amount: int, noun: str, before: str = "") -> str:
+    """Return an amount with its noun: ``1 call``, ``1,000 calls``, ``2 allowed retries``."""
+    if amount != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{amount:,} {before}{noun}"
 
 
-def _made(used: int, most: int) -> tuple[str, float]:
-    left = most - used
-    if left <= 0:
-        return "You have exhausted your tool call budget.", 0.0
-    return f"You have made {used} of {most} allowed tool calls. {left} calls remaining.", left / most
-
-
-def _taken(used: int, most: int) -> tuple[str, float]:
-    left = most - used
-    if left <= 0:
-        return "You have exhausted your step budget.", 0.0
-    return f"You have taken {used} of {most} allowed steps. {left} steps remaining.", left / most
+def percent(used: int, most: int) -> str:
+    """Return a share, rounded down: 100% is said only of what is used up."""
+    return f"{100 * used // most}%"
 
 
 def format_remaining(seconds: float) -> str:
     """Return a length of time, rounded down, in the words of the seed: seconds, minutes, hours, days."""
+    if seconds < 1:
+        return "less than a second"
     if seconds < 60:
-        return f"{int(seconds)} second{'' if int(seconds) == 1 else 's'}"
+        return plural(int(seconds), "second")
     if seconds < 3600:
-        minutes = int(seconds / 60)
-        return f"{minutes} minute{'' if minutes == 1 else 's'}"
-    hours = seconds / 3600
-    return f"{hours:.1f} hours" if hours < 24 else f"{hours / 24:.1f} days"
+        return plural(int(seconds / 60), "minute")
+    length, unit = (3600, "hour") if seconds < 86_400 else (86_400, "day")
+    whole, tenth = divmod(int(10 * seconds / length), 10)
+    return f"{whole:,}.{tenth} {unit}s" if tenth else plural(whole, unit)

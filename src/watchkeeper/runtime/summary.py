@@ -13,7 +13,6 @@ from typing import Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.quantities import format_duration, format_money
-from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -40,6 +39,16 @@ FOREWORD: Final = (
     "Your conversation grew too long for your context. These notes stand for what was said between your task above and "
     "the messages below, if there are any. What is missing in them you can look up again with your tools."
 )
+
+WORDS: Final = {
+    "max_total_tokens": "tokens",
+    "max_input_tokens": "input tokens",
+    "max_output_tokens": "output tokens",
+    "max_tool_calls": "tool calls",
+    "max_steps": "calls of any kind",
+    "max_retries": "retries",
+}
+"""What is counted down beside money, turns and time, by the limit's name."""
 
 HEADINGS: Final = {
     "done": "Done",
@@ -129,17 +138,12 @@ def limits_left(status: BudgetStatus, turns_left: int | None) -> list[str]:
         status: What the gate says.
         turns_left: Model turns that are left, or None without a ceiling.
     """
+    left = {name: (max(most - used, 0), most) for name, used, most in status.counts}
     said: list[str] = []
-    money = status.remaining_cost_usd
-    if money is not None and status.max_cost_usd is not None:
-        left, whole = (format_money(int(amount * NANOS_PER_USD)) for amount in (money, status.max_cost_usd))
-        said.append(f"money: {left} of {whole}")
-    counts = (
-        ("tokens", status.remaining_tokens, status.max_tokens),
-        ("tool calls", status.remaining_tool_calls, status.max_tool_calls),
-        ("calls of any kind", status.remaining_steps, status.max_steps),
-    )
-    said += [f"{name}: {left:,} of {most:,}" for name, left, most in counts if left is not None and most is not None]
+    if "max_cost_usd" in left:
+        nanos, whole = left["max_cost_usd"]
+        said.append(f"money: {format_money(nanos)} of {format_money(whole)}")
+    said += [f"{word}: {left[name][0]:,} of {left[name][1]:,}" for name, word in WORDS.items() if name in left]
     if turns_left is not None:
         said.append(f"turns: {max(turns_left, 0):,}")
     if status.remaining_seconds is not None:
