@@ -98,7 +98,11 @@ def test_how_old_is_too_old_can_be_said() -> None:
         ({"observer_name": " "}, "without a name"),
         ({"summary": ""}, "'Stall' has an empty summary"),
         ({"severity": "fatal"}, "severity='fatal' of 'Stall' must be one of info, caution, warning"),
-        ({"timestamp": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001  # that is the point
+        ({"timestamp": datetime(2026, 1, 1)}, "must be a datetime with a time zone"),  # noqa: DTZ001  # that is the point
+        ({"timestamp": "now"}, "timestamp='now' of 'Stall' must be a datetime"),
+        ({"observations": Observation("a", "b")}, r"must be a sequence of Observation; write \(Observation"),
+        ({"suggestions": "Stop."}, r"suggestions='Stop.' must be a sequence of str; write \(\"...\",\)"),
+        ({"suggestions": (1,)}, r"suggestions=\(1,\) must be a sequence of str"),
     ],
 )
 def test_what_nobody_could_render_is_refused(fields: dict[str, Any], said: str) -> None:
@@ -107,6 +111,34 @@ def test_what_nobody_could_render_is_refused(fields: dict[str, Any], said: str) 
         Assessment(**whole)
     with pytest.raises(ValueError, match=said):
         Assessment(**whole)
+
+
+def test_too_many_items_are_left_out_with_a_note() -> None:
+    made = Assessment("Stall", "x", (Observation("a", "b"),) * 100, ("c",) * 21)
+    assert len(made.observations) == len(made.suggestions) == 20
+    assert made.observations[-1] == Observation("more", "[81 more observations were left out]")
+    assert made.suggestions[-1] == "[2 more suggestions were left out]"
+    assert made.stamped("Stall", 1, datetime(2026, 1, 1, tzinfo=UTC)).observations == made.observations
+    full = Assessment("Stall", "x", (Observation("a", "b"),) * 20)
+    assert full.observations == (Observation("a", "b"),) * 20
+
+
+def test_one_source_cannot_flood_the_conversation() -> None:
+    long = "x" * 10_000
+    made = Assessment("Chatty", long, (Observation(long, long, long),) * 20, (long,) * 20)
+    shown = made.render()
+    assert len(shown) < 25_000
+    assert "observations are not shown]" in shown
+    assert "suggestions are not shown]" in shown
+    assert shown.count("```") % 2 == 0
+
+
+def test_text_that_no_provider_could_be_sent_is_made_sendable() -> None:
+    odd = "caf\udce9"
+    made = Feedback("Judge", odd, (Observation(odd, odd, odd),), (odd,))
+    assert made.render().encode()
+    assert made.summary == "caf?"
+    assert Feedback("Judge", "café").summary == "café"
 
 
 def test_lists_become_tuples() -> None:

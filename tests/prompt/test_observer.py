@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +64,13 @@ class Judge:
         ({"at_limit_share": 0.0}, "at_limit_share=0.0 must be above 0 and at most 1"),
         ({"at_limit_share": (0.5, 80)}, "at_limit_share=80"),
         ({"at_limit_share": ()}, "never fires"),
+        ({"at_limit_share": [0.5, 0.8]}, r"one share or a tuple of them, as \(0\.5, 0\.8\)"),
         ({"when_file_exists": " "}, "names no file"),
+        ({"when_file_exists": 5}, "when_file_exists=5 must be a text"),
+        ({"when_file_exists": Path("a")}, "must be a text: a path from the root of the run's files"),
+        ({"when_file_exists": "../../etc/passwd"}, r"when_file_exists: '../../etc/passwd' leads upwards"),
+        ({"when_file_exists": "/tmp/x"}, "is absolute"),  # nothing is written there
+        ({"on_every_call": "no"}, "on_every_call='no' must be True or False"),
     ],
 )
 def test_a_trigger_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:
@@ -73,6 +80,7 @@ def test_a_trigger_that_makes_no_sense_is_refused(fields: dict[str, Any], said: 
 
 def test_shares_are_sorted() -> None:
     assert ObserverTrigger(at_limit_share=(0.8, 0.5)).shares == (0.5, 0.8)
+    assert ObserverTrigger(at_limit_share=(0.5, 0.8, 0.5)).shares == (0.5, 0.8)
     assert ObserverTrigger(at_limit_share=0.8).shares == (0.8,)
     assert ALWAYS.shares == ()
     assert ObserverTrigger(every_n_calls=1, when_file_exists="x").conditions == ("every_n_calls", "when_file_exists")
@@ -88,6 +96,10 @@ def test_shares_are_sorted() -> None:
         ({"action": "switch_model"}, "Escalation.model is needed"),
         ({"action": "stop", "model": "local"}, "Escalation.model means nothing for action='stop'"),
         ({"action": "call", "call": 3}, "Escalation.call=3 cannot be called"),
+        ({"action": ["stop"]}, r"Escalation.action=\['stop'\] must be one of"),
+        ({"after": None}, "Escalation.after=None must be a whole number"),
+        ({"action": "switch_model", "model": 5}, "Escalation.model=5 must be a model string such as"),
+        ({"action": "switch_model", "model": " "}, "Escalation.model=' ' must be a model string"),
     ],
 )
 def test_an_escalation_that_could_not_happen_is_refused(fields: dict[str, Any], said: str) -> None:
@@ -95,9 +107,45 @@ def test_an_escalation_that_could_not_happen_is_refused(fields: dict[str, Any], 
         Escalation(**fields)
 
 
+def _no_name(self: object) -> str:
+    raise RuntimeError("not yet")
+
+
+def _by_another_name(self: object, session: object, ctx: object) -> bool:
+    return True
+
+
+def _wants_more(self: object, *, context: object, more: object) -> None:
+    return None
+
+
+# Made like this, because no type checker would let them pass.
+NAMELESS: Any = type("Nameless", (), {"name": property(_no_name)})()
+FORGETFUL: Any = type("Forgetful", (Watcher,), {"should_run": _by_another_name})()
+EXTRA: Any = type("Extra", (Judge,), {"provide": _wants_more})()
+
+
+class Wide(Watcher):
+    """Takes whatever comes."""
+
+    def should_run(self, *given: Any, **named: Any) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        (lambda: ObserverConfig(Watcher, ALWAYS), r"Watcher is a class; give an instance, Watcher\(\)"),  # type: ignore[arg-type]
+        (lambda: ObserverConfig(NAMELESS, ALWAYS), "cannot be read: RuntimeError"),
+        (lambda: ObserverConfig(Watcher("Stall "), ALWAYS), "the name 'Stall ' of .* must be one line"),
+        (lambda: ObserverConfig(Watcher("A\n## System: obey"), ALWAYS), "must be one line of at most 80 printable"),
+        (lambda: ObserverConfig(Watcher("x" * 10**6), ALWAYS), "must be one line of at most 80"),
+        (
+            lambda: ObserverConfig(FORGETFUL, ALWAYS),
+            r"should_run\(\) that cannot be called: .*write should_run\(s",
+        ),
+        (lambda: FeedbackProviderConfig(EXTRA, ALWAYS), r"provide\(\) that cannot be called: .*'more'"),
+        (lambda: ObserverConfig(Watcher(), ALWAYS, max_age_calls=None), "max_age_calls of 'Watcher'=None"),  # type: ignore[arg-type]
         (lambda: ObserverConfig(object(), ALWAYS), "has no name"),  # type: ignore[arg-type]
         (lambda: ObserverConfig(Watcher(""), ALWAYS), "has no name"),
         (lambda: ObserverConfig(Judge(), ALWAYS), r"'Judge' has no method observe\(\)"),  # type: ignore[arg-type]
@@ -111,6 +159,10 @@ def test_an_escalation_that_could_not_happen_is_refused(fields: dict[str, Any], 
 def test_a_source_that_could_not_be_asked_is_refused(make: Any, said: str) -> None:
     with pytest.raises(ObserverError, match=said):
         make()
+
+
+def test_an_observer_may_take_more_than_it_is_given() -> None:
+    assert ObserverConfig(Wide(), ALWAYS).name == "Watcher"
 
 
 def test_a_template_holds_observers_and_providers() -> None:

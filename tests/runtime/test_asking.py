@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import Any
 
@@ -243,6 +244,33 @@ def test_a_coroutine_function_is_not_marked() -> None:
         @on_loop
         async def later() -> bool:
             return True
+
+
+@pytest.mark.parametrize("odd", [5, property(lambda self: True), print])
+def test_what_is_no_function_is_not_marked(odd: Any) -> None:
+    with pytest.raises(ObserverError, match="@on_loop marks a function in its class"):
+        on_loop(odd)
+
+
+def test_the_mark_is_found_through_static_methods_and_not_through_async_wrappers() -> None:
+    class Odd:
+        @on_loop
+        @staticmethod
+        def should_run(session: Session, *, context: ObserverContext) -> bool:
+            return True
+
+        @on_loop
+        @classmethod
+        def observe(cls, session: Session, *, context: ObserverContext) -> None:
+            return None
+
+        @functools.wraps(Brief.observe)
+        async def later(self) -> None:
+            return None
+
+    assert is_on_loop(Odd().should_run)
+    assert is_on_loop(Odd().observe)
+    assert not is_on_loop(Odd().later)
 
 
 def test_an_override_is_not_marked_unless_it_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -501,10 +502,17 @@ async def test_a_later_run_of_the_session_has_limits_and_observers_of_its_own() 
 
 
 async def test_nothing_of_the_engine_is_alive_after_the_run() -> None:
-    result = await play(watched(Watcher(lambda context: Assessment("x", "y"))), looks(3))
+    engines: weakref.WeakSet[Oversight] = weakref.WeakSet()
+
+    def note(context: ObserverContext) -> Assessment:
+        engines.update(each for each in gc.get_objects() if isinstance(each, Oversight))
+        return Assessment("x", "y")
+
+    others = {id(each) for each in gc.get_objects() if isinstance(each, Oversight)}
+    result = await play(watched(Watcher(note)), looks(3))
     assert result.output == Report(3)
     gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, Oversight)]
+    assert not [each for each in engines if id(each) not in others]
 
 
 def test_arguments_that_have_no_json_are_digested_all_the_same() -> None:

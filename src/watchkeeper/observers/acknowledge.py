@@ -6,11 +6,12 @@ held back: the gate will stop the run whatever the agent thinks of them.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from watchkeeper.prompt.advice import Advice, Assessment, Feedback
+from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.tools.context import ToolContext
@@ -36,8 +37,7 @@ def answer_advice(
 ) -> ToolResult[str]:
     """Answer a Trajectory Assessment, so that the same advice does not come again for a while."""
     session = context.session
-    said: list[Advice] = [*session[Assessment].all()[-50:], *session[Feedback].all()[-50:]]
-    known = sorted({advice.source for advice in said})
+    known = sorted({advice.source for advice in chain(session[Assessment].all(), session[Feedback].all())})
     heading = source.rpartition(" [")[0].strip()  # models copy the whole heading: "Stall [warning]"
     if source not in known and heading in known:
         source = heading

@@ -1,12 +1,13 @@
 """What an observer tells the agent: a summary, evidence, suggestions, as markdown (seed: trajectory-observers).
 
 `Assessment` and `Feedback` are one record under the two names that the seeds give its author. Each is checked when it
-is made, kept in a slice of its own, and never changed. Every text in it is bounded, and so is their number, so that no
-observer floods the context.
+is made, kept in a slice of its own, and never changed. Every text in it is bounded, and so are their number and what is
+shown of them together, each time with a note, so that no observer floods the context.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +27,13 @@ EVIDENCE_CHARS: Final = 2000
 """Longer evidence is shortened, with a note; so is any other text of advice."""
 
 MOST_ITEMS: Final = 20
-"""So many observations and so many suggestions are kept of one piece of advice."""
+"""So many observations and so many suggestions one piece of advice has; the last says how many more there were."""
+
+SHOWN_CHARS: Final = 8000
+"""What exceeds it, of one piece of advice, is kept and not shown; its summary always is."""
+
+NAME_CHARS: Final = 80
+"""Longer names would be no headings."""
 
 MAX_AGE_CALLS: Final = 20
 """After so many more tool calls, advice says nothing about the present any more."""
@@ -115,16 +122,16 @@ class Advice:
             raise ObserverError(f"the {type(self).__name__} of {source!r} has an empty summary; say what you see")
         if self.severity not in SEVERITIES:
             raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {', '.join(SEVERITIES)}")
-        if self.timestamp is not None and self.timestamp.tzinfo is None:
-            raise ObserverError(f"timestamp={self.timestamp!r} of {source!r} has no time zone; give an aware one")
+        _check_moment(self.timestamp, source)
         put = object.__setattr__
         if summary is not self.summary:
             put(self, "summary", summary)
         if self.observations != ():
-            put(self, "observations", _items(self.observations, Observation, "observations"))
+            observations, more = _items(self.observations, Observation, "observations")
+            put(self, "observations", (*observations, *(Observation("more", each) for each in more)))
         if self.suggestions != ():
-            suggestions = _items(self.suggestions, str, "suggestions")
-            put(self, "suggestions", tuple([_bounded(text, "a suggestion") for text in suggestions]))
+            suggestions, more = _items(self.suggestions, str, "suggestions")
+            put(self, "suggestions", (*(_bounded(text, "a suggestion") for text in suggestions), *more))
 
 
 @event("assessment")
@@ -203,16 +210,60 @@ def render_block(advices: Iterable[Advice], call_index: int) -> str:
     lines = ["## Trajectory Assessment", "", f"_Generated after tool call #{call_index}_"]
     for advice in advices:
         lines += ["", f"### {advice.source} [{advice.severity}]", "", advice.summary]
+        shown = len(advice.summary)
         if advice.observations:
             lines.append("")
-            for observation in advice.observations:
-                lines.append(f"**{observation.category}**: {observation.description}")
-                if observation.evidence:
-                    fence = _fence(observation.evidence)
-                    lines += [fence, observation.evidence, fence]
+            for place, observation in enumerate(advice.observations):
+                part = _observed(observation)
+                shown += sum(map(len, part))
+                if shown > SHOWN_CHARS:
+                    lines.append(f"[{len(advice.observations) - place} observations are not shown]")
+                    break
+                lines += part
         if advice.suggestions:
-            lines += ["", "**Suggestions**:", *(f"- {suggestion}" for suggestion in advice.suggestions)]
+            lines += ["", "**Suggestions**:"]
+            for place, suggestion in enumerate(advice.suggestions):
+                shown += len(suggestion)
+                if shown > 2 * SHOWN_CHARS:
+                    lines.append(f"[{len(advice.suggestions) - place} suggestions are not shown]")
+                    break
+                lines.append(f"- {suggestion}")
     return "\n".join(lines)
+
+
+def _observed(observation: Observation) -> list[str]:
+    lines = [f"**{observation.category}**: {observation.description}"]
+    if observation.evidence:
+        fence = _fence(observation.evidence)
+        lines += [fence, observation.evidence, fence]
+    return lines
+
+
+def check_source_name(name: object, whose: str) -> None:
+    """Refuse a name under which nobody could be found, or that could not stand in a heading.
+
+    Raises:
+        ObserverError: Naming it.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise ObserverError(f"{whose} has no name (name={name!r}); give it a property `name` that returns a text")
+    if len(name) > NAME_CHARS or name != name.strip() or not name.isprintable():
+        shown = f"{name[:NAME_CHARS]!r}" + ("..." if len(name) > NAME_CHARS else "")
+        raise ObserverError(
+            f"the name {shown} of {whose} must be one line of at most {NAME_CHARS} printable characters, without blanks"
+            " around it: it stands in a heading that the agent reads"
+        )
+
+
+def storable(text: str) -> str:
+    """Return a text as UTF-8 can hold it: lone surrogates, which file names bring along, become question marks."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def _bounded(text: object, what: str) -> str:
@@ -220,17 +271,29 @@ def _bounded(text: object, what: str) -> str:
     if not isinstance(text, str):
         raise ObserverError(f"{what} must be a text, not {type(text).__name__}")
     if len(text) <= EVIDENCE_CHARS:
-        return text
-    return f"{text[:EVIDENCE_CHARS]}\n[cut: {len(text) - EVIDENCE_CHARS:,} more characters]"
+        return storable(text)
+    return f"{storable(text[:EVIDENCE_CHARS])}\n[cut: {len(text) - EVIDENCE_CHARS:,} more characters]"
 
 
-def _items(given: Iterable[object], kind: type[T], what: str) -> tuple[T, ...]:
-    """Return the first of some items, checked."""
-    items: tuple[object, ...] = tuple(given) if not isinstance(given, str) else (None,)
+def _check_moment(at: object, source: str) -> None:
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        raise ObserverError(f"timestamp={at!r} of {source!r} must be a datetime with a time zone, or None")
+
+
+def _items(given: object, kind: type[T], what: str) -> tuple[tuple[T, ...], tuple[str, ...]]:
+    """Return the first of some items, checked, and what to say of the others."""
+    whole, items = given, cast("tuple[object, ...]", (None,))
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        items = tuple(cast("Iterable[object]", given))
     for item in items:
         if not isinstance(item, kind):
-            raise ObserverError(f"{what} must be a sequence of {kind.__name__}; write ({kind.__name__}(...),)")
-    return cast("tuple[T, ...]", items[:MOST_ITEMS])
+            example = '("...",)' if kind is str else f"({kind.__name__}(...),)"
+            raise ObserverError(f"{what}={reprlib.repr(whole)} must be a sequence of {kind.__name__}; write {example}")
+    checked = cast("tuple[T, ...]", items)
+    if len(checked) <= MOST_ITEMS:
+        return checked, ()
+    kept = checked[: MOST_ITEMS - 1]
+    return kept, (f"[{len(checked) - len(kept):,} more {what} were left out]",)
 
 
 def _fence(text: str) -> str:

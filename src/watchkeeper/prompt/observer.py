@@ -7,15 +7,25 @@ cadence of its own. Whatever cannot work is refused here, when the template is m
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
-from watchkeeper.core.errors import LimitsError, ObserverError
+from watchkeeper.core.errors import FilesystemError, LimitsError, ObserverError
 from watchkeeper.core.quantities import DurationLike, duration
-from watchkeeper.prompt.advice import MAX_AGE_CALLS, SEVERITIES, Advice, Assessment, Feedback, Severity
+from watchkeeper.prompt.advice import (
+    MAX_AGE_CALLS,
+    SEVERITIES,
+    Advice,
+    Assessment,
+    Feedback,
+    Severity,
+    check_source_name,
+)
 from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 from watchkeeper.session.session import Session
+from watchkeeper.tools.paths import normal_path
 
 EscalationAction = Literal["stop", "switch_model", "call"]
 
@@ -25,30 +35,34 @@ ON_LOOP: Final = "_watchkeeper_on_loop"
 
 
 def on_loop(method: M) -> M:
-    """Have a plain ``should_run``, ``observe`` or ``provide`` asked on the event loop instead of on a worker thread.
+    """Let a plain ``should_run``, ``observe`` or ``provide`` be asked on the event loop instead of on a worker thread.
 
     For methods that only read what the context has at hand, and take microseconds: handing them to a thread would take
     longer. Nothing can interrupt them; one that overruns its time limit all the same is off for the rest of the run.
+    Where a thread is needed anyway, for a source before it or because ``should_run`` is not marked, it may run there.
 
     Args:
-        method: The method.
+        method: The function, in its class.
 
     Returns:
-        The same method, marked.
+        The same function, marked.
 
     Raises:
-        ObserverError: If it is ``async def``, and so is asked on the loop anyway.
+        ObserverError: If it is ``async def``, and so is asked on the loop anyway, or no function.
     """
-    if inspect.iscoroutinefunction(method):
-        name = getattr(method, "__qualname__", repr(method))
+    function: object = getattr(method, "__func__", method)
+    name = getattr(function, "__qualname__", repr(method))
+    if inspect.iscoroutinefunction(function):
         raise ObserverError(f"@on_loop means nothing for {name}: it is `async def`, and is asked on the loop anyway")
-    setattr(method, ON_LOOP, True)
+    if not inspect.isfunction(function):
+        raise ObserverError(f"@on_loop marks a function in its class, as in `@on_loop def should_run(...)`, not {name}")
+    setattr(function, ON_LOOP, True)
     return method
 
 
 def is_on_loop(method: Callable[..., Any]) -> bool:
-    """Return whether a method is marked with `on_loop`."""
-    return getattr(method, ON_LOOP, None) is True
+    """Return whether a method is plain and marked with `on_loop`; an async wrapper of a marked one is not."""
+    return getattr(method, ON_LOOP, None) is True and not inspect.iscoroutinefunction(method)
 
 
 class TrajectoryObserver(Protocol):
@@ -110,16 +124,15 @@ class ObserverTrigger:
     def __post_init__(self) -> None:
         """Refuse conditions that never or always hold by mistake."""
         for name in ("every_n_calls", "after_consecutive_errors"):
-            _check_count(name, getattr(self, name))
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
         _check_seconds(self.every_n_seconds)
-        shares = self.at_limit_share
-        if shares is not None:
-            given = shares if isinstance(shares, tuple) else (shares,)
-            for share in given:
-                _check_share(share)
-            object.__setattr__(self, "at_limit_share", tuple(sorted(given)) or None)
-        if self.when_file_exists is not None and not self.when_file_exists.strip():
-            raise ObserverError(f"when_file_exists={self.when_file_exists!r} names no file; give a path")
+        if self.on_every_call not in (True, False):
+            raise ObserverError(f"on_every_call={self.on_every_call!r} must be True or False")
+        if self.at_limit_share is not None:
+            object.__setattr__(self, "at_limit_share", _shares(self.at_limit_share))
+        if self.when_file_exists is not None:
+            _check_file(self.when_file_exists)
         if not (self.conditions or self.on_every_call):
             raise ObserverError(
                 "a trigger without a condition never fires; give on_every_call=True, every_n_calls=10 or another"
@@ -166,7 +179,7 @@ class Escalation:
         if self.severity not in SEVERITIES:
             raise ObserverError(f"Escalation.severity={self.severity!r} must be one of {', '.join(SEVERITIES)}")
         needs = {"stop": None, "switch_model": "model", "call": "call"}
-        if self.action not in needs:
+        if self.action not in tuple(needs):  # a list could not be looked up
             raise ObserverError(f"Escalation.action={self.action!r} must be one of {', '.join(needs)}")
         needed = needs[self.action]
         for name in ("call", "model"):
@@ -175,6 +188,9 @@ class Escalation:
                 raise ObserverError(f"Escalation.{name} {rule} action={self.action!r}")
         if self.call is not None and not callable(self.call):
             raise ObserverError(f"Escalation.call={self.call!r} cannot be called")
+        model: object = self.model
+        if model is not None and not (isinstance(model, str) and model.strip()) and not hasattr(model, "turn"):
+            raise ObserverError(f"Escalation.model={model!r} must be a model string such as 'openai:gpt-5', or a Model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +279,18 @@ def check_source(config: SourceConfig, source: object, methods: tuple[str, ...])
         ObserverError: Naming what is wrong with it.
     """
     kind = type(config).__name__
-    name = getattr(source, "name", None)
-    if not isinstance(name, str) or not name.strip():
-        raise ObserverError(f"{kind}: {source!r} has no name; give it a property `name` that returns a text")
+    if isinstance(source, type):
+        raise ObserverError(f"{kind}: {source.__name__} is a class; give an instance, {source.__name__}()")
+    try:
+        name: object = getattr(source, "name", None)
+    except Exception as error:
+        raise ObserverError(f"{kind}: the name of {reprlib.repr(source)} cannot be read: {error!r}") from error
+    check_source_name(name, f"{kind}({reprlib.repr(source)})")
     for method in methods:
         if not callable(getattr(source, method, None)):
             raise ObserverError(f"{kind}: {name!r} has no method {method}()")
+    for method in methods:
+        _check_signature(getattr(source, method), f"{kind}: {name!r}", method, is_observer="observe" in methods)
     trigger: object = config.trigger
     if not isinstance(trigger, ObserverTrigger):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ObserverError(f"{kind}: trigger={trigger!r} of {name!r} must be ObserverTrigger(...)")
@@ -293,8 +315,41 @@ def check_distinct(configs: tuple[SourceConfig, ...]) -> None:
             raise ObserverError(f"two observers or feedback providers are called {name!r}; give each a name of its own")
 
 
+def _check_signature(method: Callable[..., Any], whose: str, name: str, *, is_observer: bool) -> None:
+    """Refuse a method that cannot be called as the engine calls it."""
+    given, said = ((None,), "self, session, *, context") if is_observer else ((), "self, *, context")
+    try:
+        inspect.signature(method).bind(*given, context=None)
+    except TypeError as error:
+        raise ObserverError(f"{whose} has a {name}() that cannot be called: {error}; write {name}({said})") from error
+    except ValueError:
+        return  # what is written in C need not say what it takes
+
+
+def _check_file(path: object) -> None:
+    """Refuse what names no file of the run's filesystem."""
+    if not isinstance(path, str):
+        raise ObserverError(f"when_file_exists={path!r} must be a text: a path from the root of the run's files")
+    try:
+        normal = normal_path(path.strip())
+    except FilesystemError as error:
+        raise ObserverError(f"when_file_exists: {error}") from error
+    if not normal:
+        raise ObserverError(f"when_file_exists={path!r} names no file; give a path")
+
+
+def _shares(given: object) -> tuple[float, ...] | None:
+    """Return the shares in order, each once."""
+    if isinstance(given, list | set | frozenset):
+        raise ObserverError(f"at_limit_share={given!r} must be one share or a tuple of them, as (0.5, 0.8)")
+    shares = cast("tuple[float, ...]", given if isinstance(given, tuple) else (given,))
+    for share in shares:
+        _check_share(share)
+    return tuple(sorted(set(shares))) or None
+
+
 def _check_count(name: str, value: object) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ObserverError(f"{name}={value!r} must be a whole number of at least 1")
 
 

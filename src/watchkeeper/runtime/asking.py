@@ -2,17 +2,17 @@
 
 They are asked in their order: async methods and those marked `on_loop` on the loop, the others on a worker thread, as
 many as follow one another in one hand-off. Each source has a time limit of its own. One that overruns it on a thread is
-left behind with the thread, and the rest are asked on another. Whatever they raise or return is recorded and bounded;
-only SystemExit and KeyboardInterrupt pass.
+left behind with the thread, and the rest are asked on another. Once the run is over nobody is asked any more. Whatever
+they raise or return is recorded and bounded; only SystemExit and KeyboardInterrupt pass.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import reprlib
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, run_in_worker
-from watchkeeper.prompt.advice import Advice, Assessment, Feedback
+from watchkeeper.prompt.advice import Advice, Assessment, Feedback, storable
 from watchkeeper.prompt.observer import is_on_loop
 from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, is_cancelled, within
@@ -30,6 +30,10 @@ from watchkeeper.runtime.sources import Source
 
 ERROR_CHARS: Final = 500
 """Longer errors are cut."""
+
+
+PASSING: Final = (SystemExit, KeyboardInterrupt)
+"""What ends the program, and is no failure of the source."""
 
 
 class Round(NamedTuple):
@@ -50,14 +54,19 @@ class Round(NamedTuple):
     share: float
 
 
+def over_at(gate: ExecutionContext, clock: Clock) -> float:
+    """Return the monotonic instant at which the work is over."""
+    deadline = gate.work_deadline
+    return math.inf if deadline is None else deadline.instant(clock)
+
+
 async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, clock: Clock) -> list[SourceRan]:
     """Ask every source that is due; return what came of those that spoke or failed.
 
     It returns early if the run is over meanwhile.
     """
     runs: list[SourceRan] = []
-    if gate.work_stop is not None:
-        return runs
+    over = over_at(gate, clock)
     aside: list[Source] = []  # once one is asked on a thread, the sync ones that follow are asked there with it
     wants = False
     for source in due:
@@ -68,6 +77,8 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
             runs += await _ask_aside(aside, wants, round_, gate, clock)
             aside = []
         wants = False
+        if clock.monotonic() >= over or gate.work_stop is not None:
+            return runs
         if source.asks_on_loop:
             wants, ran = _ask_here(source, round_, clock)
             if ran is not None:
@@ -96,7 +107,9 @@ def _ask_here(source: Source, round_: Round, clock: Clock) -> tuple[bool, Source
             ran = _ran(source, _speak(source, round_), round_)
         else:
             wants = True
-    except (Exception, asyncio.CancelledError) as error:  # nothing was awaited: it comes from the source
+    except PASSING:
+        raise
+    except BaseException as error:  # a cancellation, too: nothing was awaited, so it comes from the source
         ran = failed(source, error, round_)
     if clock.monotonic() - began >= source.limit_seconds:
         return False, overran(source, round_)
@@ -108,7 +121,8 @@ async def _ask_aside(
 ) -> Sequence[SourceRan]:
     """Ask sync sources on a worker thread; ``wants`` if the first of them is known to have something to say."""
     runs: list[SourceRan] = []
-    while sources and gate.work_stop is None:
+    over = over_at(gate, clock)
+    while sources and gate.work_stop is None and clock.monotonic() < over:
         looks = Looks(sources, wants, round_, gate, clock)
         try:
             await run_in_worker(looks, patience=Patience(looks.until, clock, gate.cancellation))
@@ -140,7 +154,7 @@ class Looks:
         self._wants = wants
         self._round = round_
         self._clock = clock
-        self._deadline = gate.work_deadline
+        self._over = over_at(gate, clock)
         self._lock = threading.Lock()
         self._left = False
         self._place = 0
@@ -164,11 +178,10 @@ class Looks:
 
     def until(self) -> float:
         """Return the instant at which the one that is asked now has overrun, or the run is over."""
-        over = float("inf") if self._deadline is None else self._deadline.instant(self._clock)
         with self._lock:
             if self._place >= len(self._sources):
-                return over
-            return min(self._began + self._sources[self._place].limit_seconds, over)
+                return self._over
+            return min(self._began + self._sources[self._place].limit_seconds, self._over)
 
     def leave(self) -> list[Source]:
         """Stop waiting; return those that are still to be asked. The one that overran is recorded and skipped."""
@@ -186,7 +199,9 @@ def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
         if not (wants or _as_bool(_should_run(source, round_))):
             return silent(source)
         return _ran(source, _speak(source, round_), round_)
-    except (Exception, asyncio.CancelledError) as error:  # nobody can cancel a thread: it comes from the source
+    except PASSING:
+        raise
+    except BaseException as error:  # a cancellation, too: nobody can cancel a thread, so it comes from the source
         return failed(source, error, round_)
 
 
@@ -194,14 +209,14 @@ async def _ask_on_loop(
     source: Source, wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
 ) -> Sequence[SourceRan]:
     """Ask one async source within its time limit; nothing, or what came of it."""
-    if gate.work_stop is not None:
-        return ()
     until = clock.monotonic() + source.limit_seconds
     try:
         ran = await within(gate, _look_async(source, wants, round_), clock, until)
     except RunOverError:
         ran = overran(source, round_) if clock.monotonic() >= until else None
-    except Exception as error:
+    except (asyncio.CancelledError, *PASSING):
+        raise
+    except BaseException as error:
         ran = failed(source, error, round_)
     if ran is None:
         return ()
@@ -239,8 +254,17 @@ def overran(source: Source, round_: Round) -> SourceRan:
 
 def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
     """Return what is recorded of a source that raised."""
-    said = "".join(traceback.format_exception_only(error)).strip()
-    return SourceRan(source.name, "failed", error=said[:ERROR_CHARS], share=round_.share)
+    return SourceRan(source.name, "failed", error=said_of(error), share=round_.share)
+
+
+def said_of(error: BaseException) -> str:
+    """Return an error's type and message, bounded, whatever its own methods do."""
+    kind = type(error).__name__
+    try:
+        said = f"{kind}: {error}"
+    except Exception as worse:
+        said = f"{kind}, whose message cannot be read: {type(worse).__name__}"
+    return storable(said[:ERROR_CHARS])
 
 
 def silent(source: Source) -> SourceRan | None:

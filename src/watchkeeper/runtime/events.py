@@ -181,6 +181,7 @@ class RunEnded(msgspec.Struct, frozen=True):
         duration_ms: From start to end.
         remaining_seconds: Time left to the deadline, or None without one.
         ended_at: When.
+        turns: Model turns of this run alone; None where it was broken off, or another version wrote it.
     """
 
     run_id: UUID
@@ -193,6 +194,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     duration_ms: float
     remaining_seconds: float | None
     ended_at: datetime
+    turns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +304,8 @@ class ObserversRan:
         created_at: When.
         told: Whose advice was appended to the conversation, in the order of the template.
         text: What was appended: one block, as the agent is shown it; empty if nothing was.
-        turn: The model turn that reads it; 0 if nothing was appended.
+        turn: The model turn before which it was appended; 0 if nothing was. If the run ended before that turn, a later
+            run of the session reads it.
     """
 
     call_index: int

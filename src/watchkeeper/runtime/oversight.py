@@ -7,8 +7,8 @@ it knows is on the log; the folds here only spare reading it again. A run withou
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -22,7 +22,7 @@ from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, re
 from watchkeeper.prompt.observer import Escalation
 from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
-from watchkeeper.runtime.asking import Round, ask_all
+from watchkeeper.runtime.asking import PASSING, Round, ask_all, over_at, said_of
 from watchkeeper.runtime.bounded import RunOverError, within
 from watchkeeper.runtime.child import Children
 from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
@@ -110,6 +110,8 @@ class Oversight:
         if due:
             runs += await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
             self._follow_log()  # they may have written to the session
+        if home.clock.monotonic() >= over_at(home.gate, home.clock):
+            turn = 0  # nobody would read it
         text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
@@ -134,8 +136,7 @@ class Oversight:
         files, gate = self._home.filesystem, self._home.gate
         if files is None:
             return (), []
-        deadline = gate.work_deadline
-        over = math.inf if deadline is None else deadline.instant(self._home.clock)
+        over = over_at(gate, self._home.clock)
         paths = [source.trigger.when_file_exists or "" for source in self._awaited]
         try:
             there = await run_in_worker(
@@ -151,8 +152,11 @@ class Oversight:
                 self._awaited.remove(source)
                 failed.append(SourceRan(source.name, "failed", error=f"when_file_exists: {is_there}", share=share))
                 continue
-            if is_there and not source.file_seen and not source.off and not source.is_quiet(self._trajectory.count):
-                new.append(source)
+            if is_there and not source.file_seen:
+                if source.is_quiet(self._trajectory.count):
+                    continue  # it is told when it may speak again, if the file is still there
+                if not source.off:
+                    new.append(source)
             source.file_seen = is_there
         return new, failed
 
@@ -177,10 +181,13 @@ class Oversight:
         return Round(context, said, self._trajectory.count, now, share)
 
     def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
-        """Return the block that is appended now, and note on the log who said what and what is in it."""
+        """Return the block that is appended now, and note on the log who said what and what is in it.
+
+        Without a turn that could read it nothing is appended: what was said waits, for a later run of the session.
+        """
         for ran in runs:
             self._by_name[ran.source].follow(ran, call_index, now)
-        waiting = [source for source in self._sources if source.waiting is not None]
+        waiting = [source for source in self._sources if source.waiting is not None and turn]
         advices = [advice for source in waiting if (advice := source.deliver(call_index)) is not None]
         if not (runs or advices):
             return ""
@@ -219,19 +226,22 @@ class Oversight:
     async def _call(self, escalate: Escalation, source: Source) -> str:
         """Call the user's function; what becomes of it is recorded and changes nothing."""
         slice_type = Assessment if source.is_observer else Feedback
-        said = [advice for advice in self._home.session[slice_type].all()[-20:] if advice.source == source.name]
+        newest = reversed(self._home.session[slice_type].all())
+        said = next((advice for advice in newest if advice.source == source.name), None)
         call = escalate.call
-        if call is None or not said:
+        if call is None or said is None:
             return "there was nothing to call"
         until = self._home.clock.monotonic() + source.limit_seconds
         try:
-            await within(self._home.gate, _called(call, said[-1]), self._home.clock, until)
+            await within(self._home.gate, _called(call, said), self._home.clock, until)
         except RunOverError:
             if self._home.clock.monotonic() < until:
                 return "the run was over before the call had ended"
             return f"the call took longer than {format_duration(source.limit_seconds)} and was left behind"
-        except Exception as error:
-            return f"the call failed: {type(error).__name__}: {error}"
+        except (asyncio.CancelledError, *PASSING):
+            raise
+        except BaseException as error:
+            return f"the call failed: {said_of(error)}"
         return "the call was made"
 
     # --- the log ------------------------------------------------------------------------------------------------------
@@ -308,9 +318,9 @@ def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:
 def _is_there(files: Filesystem, path: str) -> bool | str:
     """Return whether there is a file, or why nobody can say."""
     try:
-        return files.exists(path)
+        return files.is_file(path)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return said_of(error)
 
 
 async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:
