@@ -15,7 +15,7 @@ from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.many import arun_many, run_many
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import LimitsError, ProviderError, RunStoppedError
+from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.price import ModelPrice
@@ -284,7 +284,7 @@ def test_no_items_are_no_work() -> None:
 
 @pytest.mark.parametrize("concurrency", [0, -1])
 def test_a_concurrency_that_makes_no_sense_is_refused(concurrency: int) -> None:
-    with pytest.raises(LimitsError, match="concurrency"):
+    with pytest.raises(ConfigurationError, match="concurrency"):
         over(concurrency=concurrency)
 
 
@@ -341,3 +341,41 @@ def test_items_side_by_side_keep_no_more_for_their_verdicts_than_one_would(concu
     assert len(result.done) == 4
     assert len(judge.kept) == 4
     assert all(Decimal(0) < kept <= Decimal(most) for kept in judge.kept)
+
+
+def fails_for(name: str) -> Callable[[ModelRequest], Any]:
+    """Return a script that cannot do one of the items."""
+
+    def answer(request: ModelRequest) -> Any:
+        found = name_in(request)
+        return ProviderError("it is down", fault="bad_request") if found == name else Say(Done(found))
+
+    return answer
+
+
+def test_the_result_of_many_is_its_results_in_order() -> None:
+    many = over(ITEMS[:3])
+    assert (len(many), list(many), bool(many), many.ok) == (3, list(many.results), True, True)
+    assert many.unwrap() == (Done("item 0"), Done("item 1"), Done("item 2"))
+
+
+def test_a_result_over_no_items_is_a_result_all_the_same() -> None:
+    many = over([])
+    assert (len(many), bool(many), many.ok, many.unwrap()) == (0, True, True, ())
+
+
+def test_many_are_unwrapped_whole_or_not_at_all() -> None:
+    many = over(ITEMS[:3], fails_for("item 1"))
+    assert (many.ok, many.stop) == (False, None)
+    with pytest.raises(RunStoppedError, match=r"2 of 3 items done.*'item 1'") as caught:
+        many.unwrap()
+    assert caught.value.result is many
+    assert caught.value.stop == many.results[1].stop
+
+
+def test_what_ended_the_whole_is_what_unwrapping_it_says() -> None:
+    many = over(ITEMS[:3], limits=Limits(max_steps=4), concurrency=1)
+    with pytest.raises(RunStoppedError) as caught:
+        many.unwrap()
+    assert caught.value.stop == many.stop
+    assert many.stop.limit == "max_steps"

@@ -44,6 +44,38 @@ def test_runs_as_json_are_the_rows(cli: CommandLine) -> None:
     cli.run(*FOLDER)
     (row,) = json.loads(cli("runs", "--json").out)
     assert (row["prompt"], row["tokens"], row["stop"]) == ("tests/triage", 240, None)
+    assert (row["ok"], row["turns"], row["cost_usd"], row["completion"]) == (True, 2, "0", "unchecked")
+    assert row["items"] is row["items_done"] is row["item"] is None
+
+
+@pytest.mark.parametrize("more", [(), ("--max-turns", "1")], ids=["done", "stopped"])
+def test_a_run_says_the_same_in_json_at_its_end_and_from_the_store(cli: CommandLine, more: tuple[str, ...]) -> None:
+    ended = json.loads(cli.run("--json", *more, *FOLDER).out)
+    (stored,) = json.loads(cli("runs", "--json").out)
+    assert stored.keys() - ended.keys() == {"parent_id", "items", "items_done", "ended_at"}
+    assert {key: ended[key] for key in stored.keys() & ended.keys()} == {
+        key: stored[key] for key in stored.keys() & ended.keys()
+    }
+
+
+def test_a_run_over_many_says_the_same_in_json_at_its_end_and_from_the_store(cli: CommandLine) -> None:
+    cli.write(PATIENT)
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (cli.folder / name).touch()
+    ended = json.loads(cli.run("--each", "*.txt", "--max-steps", "2", "--concurrency", "1", "--json").out)
+    (stored,) = json.loads(cli("runs", "--json").out)
+    assert (ended["ok"], ended["items"], ended["items_done"]) == (False, 3, 2)
+    assert {key: ended[key] for key in stored.keys() & ended.keys()} == {
+        key: stored[key] for key in stored.keys() & ended.keys()
+    }
+
+
+@pytest.mark.parametrize("more", [(), ("--each", "*.txt")], ids=["one", "many"])
+def test_show_ends_with_the_words_with_which_the_run_ended(cli: CommandLine, more: tuple[str, ...]) -> None:
+    cli.write(PATIENT)
+    (cli.folder / "a.txt").touch()
+    said = json.loads(cli.run("--json", *(more or FOLDER)).out)
+    assert cli("show", said["run_id"]).out.splitlines()[-1] == said["sentence"]
 
 
 def test_an_empty_store_has_no_runs(cli: CommandLine) -> None:
@@ -64,7 +96,7 @@ def test_show_tells_a_run_in_order(cli: CommandLine) -> None:
         '● look  {"path": "a"} → looked at a',
         "● model  turn 2",
         '{"summary":"all [bold]well[/bold]","count":2}',
-        "Done: 3 calls, 240 tokens, cost $0.00",
+        "Done: 2 turns, 1 tool call, 240 tokens, $0.00, ",
     ]
     places = [said.out.index(part) for part in order]
     assert places == sorted(places)
@@ -74,7 +106,7 @@ def test_show_says_why_a_run_stopped(cli: CommandLine) -> None:
     run_id = json.loads(cli.run("--json", "--max-turns", "1", *FOLDER).out)["run_id"]
     last = cli("show", run_id).out.splitlines()[-1]
     assert "turn" in last
-    assert "It used 2 calls, 120 tokens" in last
+    assert "The run reached its limit of 1 turn; it used 1 turn, 1 tool call, 120 tokens, $0.00, " in last
 
 
 def test_show_as_json_is_one_event_per_line(cli: CommandLine) -> None:
@@ -93,7 +125,7 @@ def test_a_run_over_many_shows_its_items_and_each_item_itself(cli: CommandLine) 
     ran = json.loads(cli.run("--each", "inbox/*.txt", "--max-steps", "2", "--concurrency", "1", "--json").out)
     assert "tests/triage ×3  scripted:scripted  2 of 3 done" in cli("runs").out
     said = cli("show", ran["run_id"]).out
-    for part in ("✓ a.txt", "✗ c.txt", "run ", "item", "(2 of 3 items)"):
+    for part in ("✓ a.txt", "✗ c.txt", "run ", "item", "reached its ceiling of 2 steps; 2 of 3 items done ("):
         assert part in said
     one = ran["results"][0]
     assert "tests/triage, item a.txt" in cli("show", one["run_id"]).out

@@ -107,9 +107,9 @@ def test_what_nobody_could_verify_looks_like_no_pass_anywhere(cli: CommandLine) 
     assert f"Unverified: {WHY}\n" in said.out
     assert f"Done, but not verified: {WHY} (2 turns, 1 tool call" in said.out
     (row,) = json.loads(cli("runs", "--json").out)
-    assert row["verdict"] == "unverified"
+    assert row["completion"] == "unverified"
     assert "done, not verified" in cli("runs").out
-    assert cli("show", row["run_id"]).out.splitlines()[-1].startswith(f"Done, but not verified: {WHY} (3 calls, ")
+    assert cli("show", row["run_id"]).out.splitlines()[-1].startswith(f"Done, but not verified: {WHY} (2 turns, ")
 
 
 def test_under_a_closed_policy_what_nobody_could_verify_is_a_stop(cli: CommandLine) -> None:

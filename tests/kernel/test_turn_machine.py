@@ -312,7 +312,7 @@ def test_the_last_turn_of_a_turn_limit_is_the_landing() -> None:
     end = feed(loop, reply("so far"), Parsed("so far"))
     assert isinstance(end, End)
     assert end.stop is not None
-    assert (end.stop.reason, end.stop.limit, end.stop.value) == ("turn_limit_exceeded", "max_turns", "2")
+    assert (end.stop.reason, end.stop.limit, end.stop.value) == ("turn_limit_exceeded", "max_turns", "2 turns")
     assert loop.turns == 2
 
 

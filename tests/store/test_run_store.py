@@ -89,6 +89,22 @@ def test_the_checkers_last_word_is_kept(store: RunStore) -> None:
     assert store.find(str(one)).verdict == "verified"
 
 
+def test_turns_and_usage_are_kept_and_unknown_before_the_end(store: RunStore) -> None:
+    one, whole, open_ = uuid4(), uuid4(), uuid4()
+    store.append(log(one, started(), replace(ended(one), turns=7)))
+    many = ManyStarted(started().run_context, "ns/key", "m", "none", ("a",), 2, START + timedelta(seconds=1))
+    store.append(log(whole, many, ManyEnded(whole, None, 1, 1, USAGE, 1.0, START)))
+    store.append(log(open_, started(later=2)))
+    assert [(row.turns, row.tool_calls, row.verdict) for row in store.runs()] == [
+        (None, None, None),
+        (None, 1, None),
+        (7, 1, "unchecked"),
+    ]
+    usage = store.find(str(one)).usage
+    assert usage is not None
+    assert usage["tokens"]["input_tokens"] == 100
+
+
 def test_why_a_run_stopped_is_kept(store: RunStore) -> None:
     run_id = uuid4()
     store.append(log(run_id, started(), ended(run_id, Stop("timeout", "gate", "It is over.", "deadline", "1h"))))

@@ -1,19 +1,24 @@
-"""What a run prints at its end, and what ``runs`` and ``show`` print of stored ones."""
+"""What a run prints at its end, and what ``runs`` and ``show`` print of stored ones.
+
+A run says the same in the same words, at its end and from the store; their JSON has the same keys for the same things.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, cast
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
 from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.progress import parts_of
-from watchkeeper.cli.wording import counted, done_mark, line_of, plain
+from watchkeeper.cli.wording import done_mark, line_of, plain
 from watchkeeper.core.codec import display, encode, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
-from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.runtime.result import ManyResult, RunResult, spent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +45,8 @@ def as_data(result: RunResult[Any]) -> dict[str, Any]:
         "completion": result.completion,
         "completion_note": result.completion_note,
         "turns": result.turns,
-        "usage": to_builtins(result.usage),
-        "cost_usd": None if result.cost is None else str(result.cost),
-        "duration_seconds": round(result.duration.total_seconds(), 3),
-        "limits": result.limits.describe(),
+        **used(result),
+        "started_at": result.started_at.isoformat(),
         "sentence": result.sentence(),
     }
 
@@ -52,14 +55,24 @@ def many_as_data(result: ManyResult[Any]) -> dict[str, Any]:
     """Return the result of a run over many as JSON-able data."""
     return {
         "run_id": str(result.run_id),
-        "ok": not result.not_done,
+        "ok": result.ok,
+        "items": len(result),
+        "items_done": len(result.done),
         "stop": to_builtins(result.stop),
-        "usage": to_builtins(result.usage),
-        "cost_usd": None if result.cost is None else str(result.cost),
-        "duration_seconds": round(result.duration.total_seconds(), 3),
-        "limits": result.limits.describe(),
+        **used(result),
         "sentence": result.sentence(),
         "results": [as_data(item) for item in result.results],
+    }
+
+
+def used(result: RunResult[Any] | ManyResult[Any]) -> dict[str, Any]:
+    """Return what was used, how long it took and what it was held to, as JSON-able data."""
+    return {
+        "tokens": result.usage.tokens.total,
+        "usage": to_builtins(result.usage),
+        "cost_usd": dollars(result.usage.cost_nanos),
+        "duration_seconds": round(result.duration.total_seconds(), 3),
+        "limits": result.limits.describe(),
     }
 
 
@@ -169,19 +182,18 @@ def _print_end(console: Console, run: StoredRun, said: str) -> None:
     if run.ended_at is None:
         console.print(styled(("Not ended: it is still running, or its process died.", "cyan")))
         return
-    took = (
-        f"{counted(run.steps or 0, 'call')}, {counted(run.tokens or 0, 'token')}, cost {format_money(run.cost_nanos)}"
-    )
-    if run.duration_ms is not None:
-        took += f", {format_duration(run.duration_ms / 1000)}"
-    done = "" if run.items is None else f" ({run.done} of {run.items} items)"
+    seconds = None if run.duration_ms is None else run.duration_ms / 1000
+    took = spent(run.turns, run.tool_calls or 0, run.tokens or 0, run.cost_nanos, seconds)
+    done = None if run.items is None else f"{run.done} of {run.items} items done"
     if run.stop is not None:
-        console.print(styled((f"{one_line(str(run.stop['message']))}{done} It used {took}.", "yellow")))
+        end = f"it used {took}" if done is None else f"{done} ({took})"
+        console.print(styled((f"{one_line(str(run.stop['message'])).rstrip('.')}; {end}.", "yellow")))
     elif run.verdict == "unverified":
         console.print(styled((f"Done, but not verified: {one_line(said) or 'no reason given'} ({took}).", "yellow")))
     else:
         verified = " and verified" if run.verdict == "verified" else ""
-        console.print(styled((f"Done{done}{verified}: {took}.", "green")))
+        style = "green" if run.done == run.items else "yellow"
+        console.print(styled((f"{done or 'Done'}{verified}: {took}.", style)))
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
@@ -192,8 +204,36 @@ def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
 
 
 def stored_as_data(run: StoredRun) -> dict[str, Any]:
-    """Return a stored run as JSON-able data."""
-    return cast("dict[str, Any]", to_builtins(run))
+    """Return a stored run as JSON-able data, with the keys that `as_data` has for the same things.
+
+    What is not known before the end is None until then; ``items`` and ``items_done`` are None but for a run over many.
+    """
+    ended, seconds = run.ended_at, run.duration_ms
+    return {
+        "run_id": run.run_id,
+        "parent_id": run.parent_id,
+        "item": run.item,
+        "prompt": run.prompt,
+        "model": run.model,
+        "ok": None if ended is None else run.stop is None and run.done == run.items,
+        "items": run.items,
+        "items_done": run.done,
+        "stop": None if run.stop is None else plain(run.stop),
+        "completion": run.verdict,
+        "turns": run.turns,
+        "tokens": run.tokens,
+        "usage": None if run.usage is None else plain(run.usage),
+        "cost_usd": None if ended is None else dollars(run.cost_nanos),
+        "duration_seconds": None if seconds is None else round(seconds / 1000, 3),
+        "limits": run.limits,
+        "started_at": run.started_at.isoformat(),
+        "ended_at": None if ended is None else ended.isoformat(),
+    }
+
+
+def dollars(nanos: int | None) -> str | None:
+    """Write money exactly, as a number of dollars; None for a cost that is not known."""
+    return None if nanos is None else f"{(Decimal(nanos) / NANOS_PER_USD).normalize():f}"
 
 
 def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:

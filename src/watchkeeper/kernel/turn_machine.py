@@ -241,8 +241,9 @@ class TurnMachine:
         limit = self._rules.max_turns
         kept_back = 1 if self._rules.lands and limit is not None and limit > 1 else 0
         if limit is not None and self.turns >= limit - kept_back:
-            said = f"The run reached its limit of {limit:,} turns."
-            return self._land(Stop("turn_limit_exceeded", "loop", said, "max_turns", f"{limit:,}"))
+            turns = f"{limit:,} turn{'s' if limit != 1 else ''}"
+            said = f"The run reached its limit of {turns}."
+            return self._land(Stop("turn_limit_exceeded", "loop", said, "max_turns", turns))
         return self._go(State.ASKING, AskModel())
 
     def _ask_again(self, notice: str, stop: Stop) -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -80,11 +81,7 @@ class RunResult(Generic[OutputT]):
 
     def sentence(self) -> str:
         """Say in one sentence how the run ended, what it took, and what it had."""
-        took = (
-            f"{self.turns} turn{'s' if self.turns != 1 else ''}, {self.usage.tool_calls} tool "
-            f"call{'s' if self.usage.tool_calls != 1 else ''}, {self.usage.tokens.total:,} tokens, "
-            f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
-        )
+        took = spent(self.turns, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
         if self.stop is None:
             if self.completion == "unverified":
                 return f"Done, but not verified: {self._noted()} ({took})."
@@ -166,8 +163,26 @@ def without_output(
     )
 
 
-def _cost(nanos: int | None) -> str:
-    return "cost unknown" if nanos is None else format_money(nanos)
+def spent(
+    turns: int | None, tool_calls: int, tokens: int, cost_nanos: int | None, duration: timedelta | float | None
+) -> str:
+    """Say what a run took, in the same words wherever it is said.
+
+    Args:
+        turns: Model turns; None where they are not counted: a run over many items has none of its own.
+        tool_calls: Admitted tool calls.
+        tokens: Input and output tokens.
+        cost_nanos: Nano-dollars; None if a price was not known.
+        duration: A length, or seconds; None if it is not known.
+    """
+    parts = [] if turns is None else [_counted(turns, "turn")]
+    parts += [_counted(tool_calls, "tool call"), _counted(tokens, "token")]
+    parts.append("cost unknown" if cost_nanos is None else format_money(cost_nanos))
+    return ", ".join(parts if duration is None else [*parts, format_duration(duration)])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +216,46 @@ class ManyResult(Generic[OutputT]):
         return tuple(result for result in self.results if not result.ok)
 
     @property
+    def ok(self) -> bool:
+        """Whether the work of every item was completed."""
+        return not self.not_done
+
+    @property
     def cost(self) -> Decimal | None:
         """What all items cost in US dollars, exact; None if a price was not known."""
         return self.usage.cost
 
+    def __len__(self) -> int:
+        """Return how many items there were."""
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[RunResult[OutputT]]:
+        """Iterate over the results, in the items' order."""
+        return iter(self.results)
+
+    def __bool__(self) -> bool:
+        """Return True: a result over no items is a result all the same; ask ``ok`` whether the work was completed."""
+        return True
+
+    def unwrap(self) -> tuple[OutputT, ...]:
+        """Return the outputs, in the items' order.
+
+        Raises:
+            RunStoppedError: If an item was not done; its stop is that of the whole, or else of the first such item, and
+                it carries this result.
+        """
+        outputs: list[OutputT] = []
+        for result in self.results:
+            try:
+                outputs.append(result.unwrap())
+            except RunStoppedError as error:
+                said = f"{self.sentence().rstrip('.')}; {result.item!r}: {error}"
+                raise RunStoppedError(said, stop=self.stop or error.stop, result=self) from result.error
+        return tuple(outputs)
+
     def sentence(self) -> str:
         """Say in one sentence how the whole ended."""
-        took = (
-            f"{self.usage.tool_calls} tool calls, {self.usage.tokens.total:,} tokens, "
-            f"{_cost(self.usage.cost_nanos)}, {format_duration(self.duration)}"
-        )
+        took = spent(None, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
         count = f"{len(self.done)} of {len(self.results)} items done{self._unverified()}"
         return f"{count}: {took}." if self.stop is None else f"{self.stop.message.rstrip('.')}; {count} ({took})."
 

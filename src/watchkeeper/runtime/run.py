@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from watchkeeper.core.logs import enabled, logger
@@ -42,17 +42,18 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -
     recorder = Recorder(home.session, clock)
     started_at, began = clock.now(), clock.monotonic()
     earlier = transcript_of(home.session.log)
-    _announce(plan, home, recorder)
+    _announce(plan, home, recorder, started_at)
     transcript = _opening(plan, home, recorder, earlier)
     try:
         ending = await drive(plan, home, transcript, execute)
         await booked(gate)
     except BaseException as error:
-        _close(plan, home, recorder, End(stop=broken_off(error)), timedelta(seconds=clock.monotonic() - began))
+        took = timedelta(seconds=clock.monotonic() - began)
+        _close(plan, home, recorder, End(stop=broken_off(error)), None, took)
         raise
     duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
-    usage = _close(plan, home, recorder, end, duration)
+    usage = _close(plan, home, recorder, end, ending.turns, duration)
     return RunResult(
         run_id=home.run_context.run_id,
         prompt_name=plan.prompt.name,
@@ -75,7 +76,7 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -
     )
 
 
-def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
+def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder, started_at: datetime) -> None:
     gate, clock, place = home.gate, home.clock, home.place
     recorder.record(
         RunStarted(
@@ -84,7 +85,7 @@ def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
             model=f"{plan.model.provider}:{plan.model.name}",
             limits=gate.limits.describe(),
             deadline=gate.deadline.at if gate.deadline else None,
-            started_at=clock.now(),
+            started_at=started_at,
             item=place.item if place else None,
             parent_run_id=place.parent_run_id if place else None,
             fallback=tuple(each.label for each in plan.fallback),
@@ -128,6 +129,7 @@ def _close(
     home: RunHome,
     recorder: Recorder,
     end: End,
+    turns: int | None,
     duration: timedelta,
 ) -> Usage:
     """Record the end: the prompt's outcome, then the run's, with the time that was left; return what was used."""
@@ -159,6 +161,7 @@ def _close(
             duration_ms=duration.total_seconds() * 1000,
             remaining_seconds=remaining,
             ended_at=now,
+            turns=turns,
         )
     )
     _log_line(plan, home, end, duration, remaining)

@@ -30,10 +30,10 @@ from watchkeeper.store.schema import connect, connect_to_read, store_path
 UNWRITABLE: Final = "$unwritable"
 PAGE: Final = 500
 
-# Columns in the order of `StoredRun`, which is that of the table.
+# Columns in the order of `StoredRun`, which is that of the table; the last has the event that says how it ended.
 _RUNS: Final = (
-    "SELECT runs.*, CASE WHEN ended_at IS NOT NULL AND items IS NULL THEN (SELECT body FROM events "
-    "WHERE events.run_id = runs.run_id AND tag = 'run_ended' ORDER BY seq DESC LIMIT 1) END FROM runs "
+    "SELECT runs.*, CASE WHEN ended_at IS NOT NULL THEN (SELECT body FROM events WHERE "
+    "events.run_id = runs.run_id AND tag IN ('run_ended', 'many_ended') ORDER BY seq DESC LIMIT 1) END FROM runs "
 )
 _NEWEST: Final = f"{_RUNS}WHERE parent_id IS NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
 _CHILDREN: Final = f"{_RUNS}WHERE parent_id = ? ORDER BY started_at, rowid"
@@ -69,6 +69,8 @@ class StoredRun:
         steps: Admitted calls, once it ended.
         duration_ms: How long it took, once it ended.
         verdict: The completion checker's last word, once it ended; None for a run over many items.
+        turns: Model turns, once it ended; None for a run over many items.
+        usage: Everything it used, its children included, as JSON-able data, once it ended.
     """
 
     run_id: str
@@ -87,6 +89,13 @@ class StoredRun:
     steps: int | None
     duration_ms: float | None
     verdict: str | None
+    turns: int | None
+    usage: dict[str, Any] | None
+
+    @property
+    def tool_calls(self) -> int | None:
+        """Admitted tool calls, once it ended."""
+        return None if self.usage is None else self.usage.get("tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,5 +290,5 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
     values[9] = json.loads(values[9]) if values[9] else None
-    values[15] = json.loads(values[15]).get("verdict") if values[15] else None
-    return StoredRun(*values)
+    end: dict[str, Any] = json.loads(values.pop() or "{}")
+    return StoredRun(*values, *(end.get(name) for name in ("verdict", "turns", "usage")))
