@@ -31,7 +31,7 @@ async def test_steps_are_taken_in_order_and_completeness_is_asserted() -> None:
     assert isinstance(model, Model)
     texts = [(await model.turn(request())).message.text for _ in range(2)]
     assert texts == ["hello", '{"number":1}']
-    with pytest.raises(AssertionError, match="1 of 3 steps of the script were never asked for"):
+    with pytest.raises(AssertionError, match="1 of 3 steps of the script was never asked for"):
         model.assert_complete()
     asked = await model.turn(request())
     assert (asked.finish, asked.message.tool_calls[0].arguments) == ("tool_calls", '{"at":"it"}')
@@ -87,3 +87,24 @@ async def test_a_step_that_is_none_is_refused() -> None:
 def test_it_says_of_itself_that_it_is_a_script() -> None:
     model = ScriptedModel([])
     assert (model.name, model.provider, model.free) == ("scripted", "scripted", True)
+
+
+@pytest.mark.parametrize("script", ["hello", Say("hello"), Call("look"), Calls(()), ValueError("no")], ids=str)
+def test_a_single_step_is_no_script(script: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"is one step, and a script is a list of them: ScriptedModel\(\["):
+        ScriptedModel(script)
+
+
+@pytest.mark.parametrize("script", [None, 3])
+def test_what_cannot_be_gone_through_is_no_script(script: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{script} is no script; write for example"):
+        ScriptedModel(script)
+
+
+async def test_a_script_of_one_step_is_counted_in_the_singular() -> None:
+    model = ScriptedModel(["one"])
+    with pytest.raises(AssertionError, match="1 of 1 step of the script was never asked for"):
+        model.assert_complete()
+    await model.turn(request())
+    with pytest.raises(ConfigurationError, match="the script has 1 step, and turn 2 was asked for"):
+        await model.turn(request())

@@ -441,8 +441,8 @@ def test_an_async_block_needs_a_task() -> None:
         ({"max_cost_usd": float("inf")}, "max_cost_usd=inf"),
         ({"max_steps": 0}, "max_steps=0"),
         ({"max_steps": 2**70}, "max_steps"),
-        ({"timeout": "soon"}, "deadline='soon'"),
-        ({"timeout": 0}, "deadline=0"),
+        ({"timeout": "soon"}, "timeout='soon'"),
+        ({"timeout": 0}, "timeout=0"),
         ({"max_retries": -1}, "max_retries=-1"),
         ({"max_part_tokens": 0}, "max_part_tokens=0"),
     ],
@@ -456,7 +456,7 @@ def test_what_is_said_twice_or_does_not_exist_is_refused() -> None:
     misspelt: Any = {"max_stepz": 1}
     with pytest.raises(ConfigurationError, match="max_steps"):
         contained(limits=Limits(), max_steps=1)
-    with pytest.raises(TypeError, match="max_stepz"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_stepz'; did you mean 'max_steps'"):
         contained(**misspelt)
     with pytest.raises(ConfigurationError, match="ModelPrice"):
         contained(prices=cast("Any", {"gpt": 2}))

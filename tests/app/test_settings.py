@@ -108,7 +108,9 @@ def test_a_limit_that_makes_no_sense_is_refused_by_place_and_value(
 
 def test_an_unknown_key_of_the_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "max_costs = 2")
-    with pytest.raises(ConfigurationError, match=r"max_costs in .*no such setting; settings: timeout, max_cost"):
+    with pytest.raises(
+        ConfigurationError, match=r"max_costs in .*no such setting; did you mean max_cost\? Settings: timeout, max_cost"
+    ):
         file_settings(tmp_path)
 
 
@@ -162,6 +164,62 @@ def test_the_working_folder_and_the_process_environment_are_the_default(
 
 def test_an_empty_variable_counts_as_not_set() -> None:
     assert environment_settings({"WATCHKEEPER_MAX_COST": "", "WATCHKEEPER_OTHER": "x"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        (
+            "WATCHKEEPER_MAX_TURN",
+            r"WATCHKEEPER_MAX_TURN: there is no such setting; did you mean WATCHKEEPER_MAX_TURNS\?",
+        ),
+        ("WATCHKEEPER_MAX_COST_USD", "did you mean WATCHKEEPER_MAX_COST"),
+        ("WATCHKEEPER_MAX_TOTAL_TOKENS", "did you mean WATCHKEEPER_MAX_TOKENS"),
+        ("WATCHKEEPER_DEADLINE", "did you mean WATCHKEEPER_TIMEOUT"),
+        ("WATCHKEEPER_MODLE", "did you mean WATCHKEEPER_MODEL"),
+        ("WATCHKEEPER_MAX_HATS", "there is no such limit; settings: WATCHKEEPER_TIMEOUT, WATCHKEEPER_MAX_COST, "),
+    ],
+)
+def test_a_variable_that_must_be_a_misspelt_setting_is_refused(variable: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        settings_here({}, {variable: "3"}, tmp_path)
+    assert environment_settings({variable: ""}) == {}
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "RUN_ID", "OK", "OTHER", "HOME", "DOCKER_IMAGE", "ENV", "VERSION", "LOG"])
+def test_variables_of_others_with_the_same_prefix_are_left_alone(name: str) -> None:
+    assert environment_settings({f"WATCHKEEPER_{name}": "x"}) == {}
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("90", 90), ("1.5", 1.5), ('"90"', 90)])
+def test_a_bare_number_as_time_is_seconds(written: str, seconds: float, tmp_path: Path) -> None:
+    write(tmp_path, f"timeout = {written}")
+    assert limits_from(file_settings(tmp_path)).deadline == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("timeout = true", "timeout in .*: timeout=True is not a duration"),
+        ("timeout = -3", "timeout in .*: timeout=-3 must be more than 0"),
+        ('timeout = "soon"', "timeout in .*: timeout='soon' is not a duration; write for example '30m'"),
+        ("timeout = [3]", r"timeout in .*: timeout=\[3\] must be a text like '30m'"),
+        ("max_cost = 0", "max_cost in .*: max_cost=0 must be more than"),
+    ],
+)
+def test_a_wrong_limit_is_called_by_the_name_it_has_in_the_file(written: str, said: str, tmp_path: Path) -> None:
+    write(tmp_path, written)
+    with pytest.raises(LimitsError, match=said):
+        limits_from(file_settings(tmp_path))
+
+
+def test_a_key_of_the_file_may_be_meant_by_its_name_in_limits(tmp_path: Path) -> None:
+    write(tmp_path, "deadline = 90")
+    with pytest.raises(ConfigurationError, match=r"no such setting; did you mean timeout\?"):
+        file_settings(tmp_path)
+    write(tmp_path, "zzz = 90")
+    with pytest.raises(ConfigurationError, match="no such setting; settings: timeout"):
+        file_settings(tmp_path)
 
 
 def test_a_relative_store_of_the_file_stands_beside_the_file(tmp_path: Path) -> None:

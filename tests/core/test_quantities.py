@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.quantities import count, duration, format_duration, format_money, money
+from watchkeeper.core.quantities import count, counted, duration, format_duration, format_money, money
 
 NANOS = 1_000_000_000
 
@@ -236,3 +236,9 @@ def test_money_is_written_for_people(nanos: int | None, written: str) -> None:
 def test_written_money_is_never_more_than_it_is(nanos: int) -> None:
     written = money(format_money(nanos), "x")
     assert written <= nanos < written + max(10_000_000 if nanos >= 100_000_000 else 1000, 1)
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 turns"), (1, "1 turn"), (2, "2 turns"), (1_000, "1,000 turns")])
+def test_one_thing_stands_in_the_singular(number: int, text: str) -> None:
+    assert counted(number, "turn") == text
+    assert counted(number, "retry", "retries").endswith("retry" if number == 1 else "retries")

@@ -17,6 +17,7 @@ from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
+from watchkeeper.core.quantities import counted
 from watchkeeper.core.usage import TokenUsage
 
 DEFAULT_USAGE: Final = TokenUsage(input_tokens=100, output_tokens=20)
@@ -70,7 +71,12 @@ class ScriptedModel:
         max_output_tokens: int | None = None,
         free: bool = True,
     ) -> None:
-        """Follow ``script``; the other arguments are what the model says of itself."""
+        """Follow ``script``; the other arguments are what the model says of itself.
+
+        Raises:
+            ConfigurationError: If the script is a single step, or nothing that could be one.
+        """
+        _check_script(script)
         self.name = name
         self.provider = provider
         self.native_output = native_output
@@ -104,7 +110,7 @@ class ScriptedModel:
     def _next(self) -> Step | Callable[[ModelRequest], Step]:
         if self._taken >= len(self._steps):
             raise ConfigurationError(
-                f"the script has {len(self._steps)} steps, and turn {self._taken + 1} was asked for"
+                f"the script has {counted(len(self._steps), 'step')}, and turn {self._taken + 1} was asked for"
             )
         self._taken += 1
         return self._steps[self._taken - 1]
@@ -135,10 +141,18 @@ class ScriptedModel:
         """Raise AssertionError if steps of the script are left."""
         left = len(self._steps) - self._taken
         if left:
-            raise AssertionError(f"{left} of {len(self._steps)} steps of the script were never asked for")
+            steps, was = counted(len(self._steps), "step"), "was" if left == 1 else "were"
+            raise AssertionError(f"{left} of {steps} of the script {was} never asked for")
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def _check_script(script: object) -> None:
+    if isinstance(script, Step):
+        raise ConfigurationError(f"{script!r} is one step, and a script is a list of them: ScriptedModel([{script!r}])")
+    if not callable(script) and not isinstance(script, Iterable):
+        raise ConfigurationError(f"{script!r} is no script; write for example ScriptedModel(['hello'])")
 
 
 def _arguments(arguments: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, Unpack
 
+from watchkeeper.app.checks import check_arguments, check_left_to_agent
 from watchkeeper.app.many import run_many
 from watchkeeper.app.options import RunKeywords
 from watchkeeper.app.run import arun, run
@@ -56,6 +57,7 @@ class Agent(Generic[OutputT]):
 
     def __post_init__(self) -> None:
         """Build the template, so that what is wrong with it shows at once."""
+        check_arguments({"model": self.model, "instructions": self.instructions, "limits": self.limits})
         sections = (
             MarkdownSection(title="Instructions", key="instructions", template="${instructions}", role="system"),
             MarkdownSection(title="Task", key="task", template="${task}", tools=self.tools),
@@ -72,22 +74,29 @@ class Agent(Generic[OutputT]):
 
     def prompt(self, task: str) -> Prompt[OutputT]:
         """Return the bound prompt for one task."""
+        check_arguments({"task": task})
         return Prompt(self.template).with_variables(instructions=self.instructions, task=task)
 
     def run(self, task: str, **options: Unpack[RunKeywords]) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.run`."""
+        check_left_to_agent(options)
         return run(self.prompt(task), model=self.model, limits=self.limits, **options)
 
     async def arun(self, task: str, **options: Unpack[RunKeywords]) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.arun`."""
+        check_left_to_agent(options)
         return await arun(self.prompt(task), model=self.model, limits=self.limits, **options)
 
     def run_many(
         self, tasks: Iterable[str], *, concurrency: int = 4, **options: Unpack[RunKeywords]
     ) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`."""
+        check_left_to_agent(options)
+        check_arguments({"tasks": tasks})
         prompt = Prompt(self.template).with_variables(instructions=self.instructions)
         items = [Task(task) for task in tasks]
+        for item in items:
+            check_arguments({"task": item.task})
         return run_many(
             prompt,
             items,

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
+from watchkeeper.app.checks import check_arguments, check_keywords, renamed
 from watchkeeper.app.contained_block import Block, Terms
 from watchkeeper.app.prices import Prices
 from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
@@ -26,13 +27,16 @@ from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.core.account_limit import AccountLimit
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.deadline import DeadlineLike
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+OWN: Final = ("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "ledger", "on_event", "clock")
+"""What `contained` takes beside single ceilings."""
 
 
 class Ceilings(TypedDict, total=False):
@@ -96,20 +100,26 @@ def contained(
         ConfigurationError: For limits beside single ceilings, and for values that make no sense.
         TypeError: For a ceiling that does not exist.
     """
-    unknown = ceilings.keys() - Ceilings.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"contained() got an unexpected keyword argument {min(unknown)!r}")
+    check_keywords(ceilings, Ceilings.__annotations__, OWN)
+    hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
+    check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock})
     if limits is None:
-        named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
-        limits = Limits(**named, landing=None)
+        limits = _limits(ceilings)
     elif ceilings:
         raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
-    for name, price in (prices or {}).items():
-        if not isinstance(price, ModelPrice):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"prices[{name!r}]={price!r} must be a ModelPrice")
+    check_arguments({"limits": limits})
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
     limits = replace(limits, landing=None)
     return Contained(Terms(limits, pipeline, circuit_breaker, prices or {}, part, ledger, on_event, clock))
+
+
+def _limits(ceilings: Ceilings) -> Limits:
+    """Return the single ceilings as one value, and what is wrong with them in their own names."""
+    named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
+    try:
+        return Limits(**named, landing=None)
+    except LimitsError as error:
+        raise renamed(error, "deadline", "timeout") from None
 
 
 class Contained:

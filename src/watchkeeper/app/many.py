@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, Unpack
 
+from watchkeeper.app.checks import check_arguments
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.run import gate_of, home_of, in_force, plan_of, template_of
@@ -22,7 +23,6 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.core.model import Model
-from watchkeeper.core.quantities import count
 from watchkeeper.core.run_context import RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.stop import Stop
 from watchkeeper.prompt.prompt import Prompt
@@ -57,7 +57,7 @@ def run_many(
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
     interrupts = Interrupts()
-    job = _Job(prompt, tuple(items), label, limits, each, options_for_run(options), interrupts)
+    job = _Job(prompt, listed(items), label, limits, each, options_for_run(options), interrupts)
     return PORTAL.call(job.run(model, concurrency), "arun_many", interrupts.interrupt)
 
 
@@ -89,7 +89,7 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    job = _Job(prompt, tuple(items), label, limits, each, options_for_run(options), Interrupts())
+    job = _Job(prompt, listed(items), label, limits, each, options_for_run(options), Interrupts())
     return await job.run(model, concurrency)
 
 
@@ -107,7 +107,8 @@ class _Job(Generic[OutputT]):
 
     async def run(self, model: Model | str, concurrency: int) -> ManyResult[OutputT]:
         """Open what all items share, let the crew work, close it again."""
-        count(concurrency, "concurrency")
+        named = {"prompt": self.prompt, "model": model, "limits": self.limits, "each": self.each}
+        check_arguments({**named, "concurrency": concurrency, "label": self.label})
         options = self.options
         session = Session(clock=options.clock, ids=options.ids)
         limits = in_force(self.limits, session, options)
@@ -286,6 +287,16 @@ def one_line(label: object) -> str:
     """Return a label as it can stand in a sentence: one line, and not a whole item that was taken for its own name."""
     text = " ".join(str(label).split())
     return text if len(text) <= LABEL_CHARS else f"{text[: LABEL_CHARS - 1]}…"
+
+
+def listed(items: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the items.
+
+    Raises:
+        ConfigurationError: If they are a text, a mapping, or nothing that can be gone through.
+    """
+    check_arguments({"items": items})
+    return tuple(items)
 
 
 def _as_params(item: Any) -> tuple[Any, ...]:

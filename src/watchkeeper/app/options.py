@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
 
+from watchkeeper.app.checks import check_arguments, check_keywords
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from watchkeeper.containment.pipeline import ShieldPipeline
     from watchkeeper.core.model import Model
     from watchkeeper.store.run_store import RunStore
+
+NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
+"""What `run` or `run_many` take by name beside the options."""
 
 StoreLike = Path | str | Literal["default"] | None
 LedgerLike = Path | str | Literal["default"]
@@ -114,7 +118,14 @@ class RunOptions(msgspec.Struct, frozen=True):
 
 
 def options_for_run(given: RunKeywords) -> RunOptions:
-    """Return the options with resources of the run's own, so that what one run makes and closes is no other's."""
+    """Return the options with resources of the run's own, so that what one run makes and closes is no other's.
+
+    Raises:
+        ConfigurationError: If a value is not what its name asks for.
+        TypeError: For an option that does not exist.
+    """
+    check_keywords(given, RunKeywords.__annotations__, NAMED)
+    check_arguments(given)
     resources = given.get("resources")
     own: RunKeywords = {**given, "resources": Resources() if resources is None else resources.for_run()}
     return RunOptions(**own)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar, Unpack
 
+from watchkeeper.app.checks import check_arguments
 from watchkeeper.app.interrupts import Interrupts
 from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.surroundings import Surroundings, open_surroundings
@@ -83,6 +84,7 @@ async def _run(
     options: RunOptions,
     interrupts: Interrupts,
 ) -> RunResult[OutputT]:
+    check_arguments({"prompt": prompt, "model": model, "limits": limits, "session": session})
     session = session or Session(clock=options.clock, ids=options.ids)
     limits = in_force(limits, session, options)
     async with AsyncExitStack() as stack:

@@ -7,16 +7,19 @@ that an error can say what to mend.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from watchkeeper.app.checks import renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.quantities import duration
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
 FIELDS: Final[Mapping[str, str]] = {
@@ -45,6 +48,10 @@ RATES: Final[Mapping[str, str]] = {
     "cache_write": "cache_write_usd",
 }
 """What a table under ``[tool.watchkeeper.prices]`` may hold: dollars per million tokens."""
+
+PREFIX: Final = "WATCHKEEPER_"
+OTHER_VARIABLES: Final = frozenset({"api_key", "run_id", "ok"})
+"""What stands behind the prefix and is no setting: a server's key, and what ``--notify`` tells its command."""
 
 LIFTED: Final = frozenset({"none", "off"})
 
@@ -95,7 +102,9 @@ def file_settings(start: Path) -> dict[str, Setting]:
     known = (*FIELDS, *TEXTS, PRICES)
     for name, setting in settings.items():
         if name not in known:
-            raise ConfigurationError(f"{setting.source}: there is no such setting; settings: {', '.join(known)}")
+            near = nearest(name, known)
+            others = "settings:" if near is None else f"did you mean {near}? Settings:"
+            raise ConfigurationError(f"{setting.source}: there is no such setting; {others} {', '.join(known)}")
     for name in ("store", "ledger"):
         file = settings.get(name)
         if file is not None and isinstance(file.value, str) and not file.lifted and file.value != "default":
@@ -116,9 +125,40 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def environment_settings(environ: Mapping[str, str]) -> dict[str, Setting]:
-    """Read ``WATCHKEEPER_MAX_COST`` and its kin; an empty variable counts as not set."""
-    names = {f"WATCHKEEPER_{name.upper()}": name for name in (*FIELDS, *TEXTS)}
-    return {name: Setting(environ[variable], variable) for variable, name in names.items() if environ.get(variable)}
+    """Read ``WATCHKEEPER_MAX_COST`` and its kin; an empty variable counts as not set.
+
+    Raises:
+        ConfigurationError: For a variable that looks like a setting and is none.
+    """
+    known = (*FIELDS, *TEXTS)
+    settings: dict[str, Setting] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(PREFIX) or not value:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name in known:
+            settings[name] = Setting(value, variable)
+        elif name not in OTHER_VARIABLES:
+            _refuse_misspelt(variable, name, known)
+    return settings
+
+
+def _refuse_misspelt(variable: str, name: str, known: tuple[str, ...]) -> None:
+    """Refuse what must have been meant as a setting; other programs may have variables with our prefix."""
+    near = nearest(name, known)
+    if near is not None:
+        raise ConfigurationError(f"{variable}: there is no such setting; did you mean {PREFIX}{near.upper()}?")
+    if name.startswith("max_"):
+        names = ", ".join(f"{PREFIX}{known_name.upper()}" for known_name in known)
+        raise ConfigurationError(f"{variable}: there is no such limit; settings: {names}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the setting that must have been meant, by its spelling or by its name in `Limits`; None for none."""
+    by_field = {field: setting for setting, field in FIELDS.items()}
+    if name in by_field:
+        return by_field[name]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)
 
 
 def option_settings(given: Mapping[str, str | None]) -> dict[str, Setting]:
@@ -160,10 +200,19 @@ def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
         if setting is None:
             continue
         try:
-            limits = replace(limits, **cast("Any", {field: None if setting.lifted else setting.value}))
+            limits = replace(limits, **cast("Any", {field: _limit(field, setting)}))
         except LimitsError as error:
-            raise LimitsError(f"{setting.source}: {error}; 'none' lifts the limit") from error
+            raise LimitsError(f"{setting.source}: {renamed(error, field, name)}; 'none' lifts the limit") from error
     return with_account(settings, limits)
+
+
+def _limit(field: str, setting: Setting) -> Any:
+    """Return a limit as `Limits` takes it; a bare number of a length is seconds, as it is on the command line."""
+    if setting.lifted:
+        return None
+    if field == "deadline" and isinstance(setting.value, int | float):
+        return duration(setting.value, field)
+    return setting.value
 
 
 def with_account(settings: Settings, limits: Limits) -> Limits:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
 
 import msgspec
 
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
@@ -19,6 +20,7 @@ from watchkeeper.core.usage import TokenUsage
 ToolChoice = Literal["auto", "none", "required"]
 FinishReason = Literal["stop", "tool_calls", "length", "refusal"]
 Effort = Literal["minimal", "low", "medium", "high"]
+EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,38 @@ class ModelSettings:
     seed: int | None = None
     parallel_tool_calls: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Refuse what no provider takes, before it is sent.
+
+        Raises:
+            ConfigurationError: Naming the field, the value and what it may be.
+        """
+        _check_share(self.temperature, "temperature", 2)
+        _check_share(self.top_p, "top_p", 1)
+        _check_whole(self.max_output_tokens, "max_output_tokens", 1)
+        _check_whole(self.seed, "seed", None)
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise ConfigurationError(f"effort={self.effort!r} must be {' or '.join(map(repr, EFFORTS))}")
+        if not isinstance(self.parallel_tool_calls, bool | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"parallel_tool_calls={self.parallel_tool_calls!r} must be True or False")
+        if not isinstance(self.extra, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"extra={self.extra!r} must be a dict of fields of the request")
+
+
+def _check_share(value: object, name: str, most: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ConfigurationError(f"{name}={value!r} must be a number from 0 to {most}, or None for the usual one")
+
+
+def _check_whole(value: object, name: str, least: int | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        of_least = "" if least is None else f" of at least {least}"
+        raise ConfigurationError(f"{name}={value!r} must be a whole number{of_least}, or None for the usual one")
 
 
 class ModelRequest(msgspec.Struct, frozen=True):

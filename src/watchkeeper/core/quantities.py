@@ -145,6 +145,11 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Write a number of things: ``1 turn``, ``1,000 turns``; ``many`` where an s at the end is not enough."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def format_duration(value: timedelta | float) -> str:
     """Write a duration for people: ``850ms``, ``12.4s``, ``3m 20s``, ``2h 5m``, ``3d 4h``; never negative."""
     seconds = max(value.total_seconds() if isinstance(value, timedelta) else value, 0.0)
