@@ -139,12 +139,20 @@ Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 def text_bytes(message: Message) -> int:
-    """Return the UTF-8 size of everything textual in a message: an upper bound of its tokens without framing."""
+    """Return the UTF-8 size of everything textual in a message: an upper bound of its tokens without framing.
+
+    Lone surrogates, which file names bring along, count as what is sent in their place.
+    """
     match message:
         case SystemMessage(text=text) | ToolMessage(text=text):
-            return len(text.encode())
+            return _size(text)
         case UserMessage(parts=parts):
-            return sum(len(part.text.encode()) for part in parts if isinstance(part, TextPart))
+            return sum(_size(part.text) for part in parts if isinstance(part, TextPart))
         case _:
-            calls = sum(len(call.name.encode()) + len(call.arguments.encode()) for call in message.tool_calls)
-            return len(message.text.encode()) + len(message.reasoning.encode()) + calls
+            calls = sum(_size(call.name) + _size(call.arguments) for call in message.tool_calls)
+            return _size(message.text) + _size(message.reasoning) + calls
+
+
+def _size(text: str) -> int:
+    """Return the bytes that are sent for a text; a replaced surrogate takes as many as itself."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

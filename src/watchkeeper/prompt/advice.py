@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, cast
 
+from watchkeeper.core.bounded_text import bounded
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.session.registry import event
 
@@ -255,24 +256,11 @@ def check_source_name(name: object, whose: str) -> None:
         )
 
 
-def storable(text: str) -> str:
-    """Return a text as UTF-8 can hold it: lone surrogates, which file names bring along, become question marks."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
-
-
 def _bounded(text: object, what: str) -> str:
     """Return a text, shortened with a note if it would flood the context."""
     if not isinstance(text, str):
         raise ObserverError(f"{what} must be a text, not {type(text).__name__}")
-    if len(text) <= EVIDENCE_CHARS:
-        return storable(text)
-    return f"{storable(text[:EVIDENCE_CHARS])}\n[cut: {len(text) - EVIDENCE_CHARS:,} more characters]"
+    return bounded(text, EVIDENCE_CHARS)
 
 
 def _check_moment(at: object, source: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
+from watchkeeper.core.bounded_text import bounded
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.completion import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.deadline import Deadline
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 OnError = Literal["open", "closed"]
 """What work means that nobody could verify: ``open`` lets the run end as done, ``closed`` stops it."""
 
+EXPLANATION_CHARS: Final = 8000
+"""Longer explanations of a checker are cut: they go to the agent, and are paid for."""
+
 COMPLETION_ROUNDS: Final = 3
 """How often "incomplete" sends an agent back to work unless its template says otherwise."""
 
@@ -40,11 +44,19 @@ class TaskCompletionResult:
 
     Attributes:
         status: ``complete``, ``incomplete`` or ``unverified``.
-        explanation: Why; for ``incomplete``, what the agent still has to do.
+        explanation: Why; for ``incomplete``, what the agent still has to do. What exceeds `EXPLANATION_CHARS` is cut,
+            with a note.
     """
 
     status: CompletionStatus
     explanation: str = ""
+
+    def __post_init__(self) -> None:
+        """Shorten what would flood the conversation, with a note."""
+        if isinstance(self.explanation, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            shown = bounded(self.explanation, EXPLANATION_CHARS)
+            if shown is not self.explanation:
+                object.__setattr__(self, "explanation", shown)
 
     @property
     def verdict(self) -> CompletionState:

@@ -80,7 +80,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
     def tool_calls_since_last_assessment(self) -> int:
         """Return the number of tool calls since the newest assessment of any observer."""
         last = self.last_assessment
-        return self.tool_call_count - (0 if last is None else last.call_index)
+        return max(self.tool_call_count - (0 if last is None else last.call_index), 0)
 
     def recent_tool_calls(self, n: int) -> Sequence[ToolInvoked]:
         """Return the newest tool calls, the oldest of them first.

@@ -18,10 +18,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.bounded_text import storable
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, run_in_worker
-from watchkeeper.prompt.advice import Advice, Assessment, Feedback, storable
+from watchkeeper.prompt.advice import Advice, Assessment, Feedback
 from watchkeeper.prompt.observer import is_on_loop
 from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, is_cancelled, within
@@ -213,11 +214,13 @@ async def _ask_on_loop(
     try:
         ran = await within(gate, _look_async(source, wants, round_), clock, until)
     except RunOverError:
-        ran = overran(source, round_) if clock.monotonic() >= until else None
+        ran = None
     except (asyncio.CancelledError, *PASSING):
         raise
     except BaseException as error:
         ran = failed(source, error, round_)
+    if clock.monotonic() >= until:  # also where it stood still on the loop, so that nothing could interrupt it
+        ran = overran(source, round_)
     if ran is None:
         return ()
     heard(ran, round_)

@@ -87,7 +87,7 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
         if not task.done():
             task.cancel()
     if is_late:
-        _forget_result(task)
+        task.add_done_callback(_forget_result)
         raise RunOverError("the run was over before this had ended")
     if task.cancelled():
         raise StrayCancellationError
@@ -104,7 +104,7 @@ async def booked(gate: ExecutionContext) -> None:
 
 def _forget_result(task: asyncio.Future[Any]) -> None:
     """Let nobody complain that nobody has heard what a late task has raised."""
-    if task.done() and not task.cancelled():
+    if not task.cancelled():
         task.exception()
 
 

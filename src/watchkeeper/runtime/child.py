@@ -39,6 +39,7 @@ from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome,
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, without_output
 from watchkeeper.runtime.shared_budget import part_of
+from watchkeeper.runtime.sources import KEPT
 from watchkeeper.session.session import Session
 from watchkeeper.session.snapshot import Snapshot
 from watchkeeper.tools.filesystem import Filesystem
@@ -257,6 +258,9 @@ class Children:
         """Run the child between the two events on its parent's log."""
         if task.hydrate is not None:
             await run_in_worker(task.hydrate, home.session)
+        for kept in KEPT:  # it did not do what its parent did, and was not told
+            if home.session[kept].all():
+                home.session[kept].clear()
         record = ChildRecord(self.family.home, home, task.kind, rendered.name)
         record.started(model.label, task.call_id)
         unwatch = home.watch(home.session, home.run_context.run_id) if home.watch is not None else None

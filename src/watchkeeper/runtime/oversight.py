@@ -29,17 +29,11 @@ from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, Obse
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.runtime.run_adapter import RunAdapter
-from watchkeeper.runtime.sources import Source
+from watchkeeper.runtime.sources import KEPT, OF_ONE_CALL, Source
 from watchkeeper.session.events import RolledBack, SessionReset, SliceEdited
 from watchkeeper.session.slices import Extend, SliceView
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.invoked import ToolInvoked
-
-OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
-"""What the log has of one call, in this order."""
-
-KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
-"""The slices that the engine's memory is a fold of."""
 
 REWRITING: Final = (RolledBack, SessionReset, SliceEdited)
 """Events after which the slices are what no fold of the log's tail can tell."""
@@ -127,7 +121,7 @@ class Oversight:
             return True
         if errors is not None and trajectory.errors_in_a_row >= errors:
             return True
-        if seconds is not None and (source.spoke_at is None or (now - source.spoke_at).total_seconds() >= seconds):
+        if seconds is not None and (source.spoke_at is None or _apart(now, source.spoke_at) >= seconds):
             return True
         return any(source.share < each <= share for each in trigger.shares)
 
@@ -274,6 +268,7 @@ class Oversight:
     def _rebuild(self) -> int:
         """Begin anew with what the slices hold now; return how many tool calls were taken in."""
         session = self._home.session
+        off = [source for source in self._sources if source.off]
         for source in self._sources:
             source.forget()
         kept: list[tuple[Any, Callable[[Any], None]]]
@@ -282,6 +277,8 @@ class Oversight:
         kept = [(event, self._take_in_earlier if id(event) in of_earlier else take) for event, take in kept]
         for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
             take(event)
+        for source in off:
+            source.off = True  # a rollback does not end the thread that it hangs on
         self._position = len(session.log)
         return self._trajectory.begin(session[ToolInvoked].all())
 
@@ -309,6 +306,11 @@ class Oversight:
     def _named(self, *names: str) -> Sequence[Source]:
         """Return those of these sources that this run has: an earlier run of the session may have had others."""
         return [self._by_name[name] for name in names if name in self._by_name]
+
+
+def _apart(one: datetime, other: datetime) -> float:
+    """Return the seconds between two moments, also where the clock of the machine was put back in between."""
+    return abs((one - other).total_seconds())
 
 
 def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:

@@ -15,7 +15,14 @@ from typing import Any, Final
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Severity
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger, SourceConfig, is_on_loop
 from watchkeeper.prompt.observer_context import TREND_SPAN
-from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
+from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
+from watchkeeper.tools.invoked import ToolInvoked
+
+OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
+"""What the log has of one call, in this order."""
+
+KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
+"""The slices that the engine's memory is a fold of: what one run did, and was told."""
 
 KEPT_SEVERITIES: Final = 10 * TREND_SPAN
 
@@ -82,12 +89,12 @@ class Source:
         self.speaks_on_loop = self.asks_on_loop and is_on_loop(self.speak)
         self.about_limits = bool(getattr(config.source, "about_limits", False))
         self.file_seen = False
+        self.off = False
         self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
         self.forget()
 
     def forget(self) -> None:
-        """Go back to the beginning, to follow another log."""
-        self.off = False
+        """Go back to the beginning, to follow another log; who is off stays off for the rest of the run."""
         self.spoke_at_call = 0
         self.spoke_at: datetime | None = None
         self.share = 0.0

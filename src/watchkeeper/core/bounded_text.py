@@ -1,0 +1,29 @@
+"""Texts that somebody else wrote, before they are recorded or shown to a model: bounded, and as UTF-8 holds them.
+
+What is cut is said, so that no reader takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+
+def bounded(text: str, most: int) -> str:
+    """Return a text, cut with a note if it is longer than it may be.
+
+    Args:
+        text: Of any length.
+        most: Characters that are kept.
+    """
+    if len(text) <= most:
+        return storable(text)
+    return f"{storable(text[:most])}\n[cut: {len(text) - most:,} more characters]"
+
+
+def storable(text: str) -> str:
+    """Return a text as UTF-8 can hold it: lone surrogates, which file names bring along, become question marks."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
