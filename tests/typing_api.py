@@ -187,6 +187,15 @@ def an_agent_answers_in_its_output_type() -> None:
     agent = Agent(model="local", instructions="Be brief.", output_type=Report, tools=(look,))
     assert_type(agent, Agent[Report])
     assert_type(agent.run("Count."), RunResult[Report])
+    assert_type(agent.run("Count.", session=Session(), store=None), RunResult[Report])
+    assert_type(agent.run_many(["Count."]), ManyResult[Report])
+    assert_type(agent.run_many(["Count."]).unwrap(), tuple[Report, ...])
+
+
+def an_agent_answers_in_text_by_default() -> None:
+    agent = Agent("local", "Be brief.")
+    assert_type(agent, Agent[str])
+    assert_type(agent.run("Count.").output, str | None)
 
 
 def the_runtimes_adapter_fits_the_protocol(model: Model) -> ProviderAdapter:

@@ -518,3 +518,32 @@ def test_a_fallback_that_cannot_work_is_refused_before_anything_happens(
 def test_a_fallback_without_a_price_is_refused_under_a_cost_ceiling(cli: CommandLine) -> None:
     line = cli.refused("--max-cost", "1", "--fallback", "http://127.0.0.1:9/v1#m", *FOLDER)
     assert "nobody knows what openai-compatible:m costs" in line
+
+
+GUARDED = """
+from watchkeeper import MemoryFilesystem
+from watchkeeper.containment import ShieldPipeline, ToolPermissionHook
+
+guarded = Agent(
+    ScriptedModel([Call("look", {"path": "a"}), Call("keep", {"text": "b"}), Say("done")]),
+    "Be brief.",
+    tools=(look, keep),
+    shield=ShieldPipeline(tool_dispatch=ToolPermissionHook(deny=["look"])),
+    filesystem=MemoryFilesystem(),
+)
+"""
+
+
+def test_an_agents_own_hooks_and_filesystem_hold_on_the_command_line(cli: CommandLine) -> None:
+    cli.write(AGENT + GUARDED)
+    said = cli("run", "triage.py:guarded", "-p", "task=rest")
+    assert said.code == 0
+    assert "The tool 'look' is denied" in said.out
+    assert "→ kept" in said.out
+    assert not (cli.folder / "kept.txt").exists()
+
+
+def test_files_named_on_the_command_line_take_the_place_of_the_agents_own(cli: CommandLine) -> None:
+    cli.write(AGENT + GUARDED)
+    assert cli("run", "triage.py:guarded", "-p", "task=rest", "--files", ".").code == 0
+    assert (cli.folder / "kept.txt").read_text() == "b"

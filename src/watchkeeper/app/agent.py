@@ -1,26 +1,39 @@
-"""`Agent`: a thin front for those who come from other libraries. It builds a template and calls `run`; nothing else."""
+"""`Agent`: a thin front for those who come from other libraries. It builds a template and calls `run`; nothing else.
+
+What belongs to the agent stands in it, so that the command line has it too; a run may say `settings`, `shield`,
+`resources` and `filesystem` anew. Where a run is written, and who is told of it, is said where it is run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.checks import check_arguments, check_left_to_agent
-from watchkeeper.app.many import run_many
+from watchkeeper.app.many import arun_many, run_many
 from watchkeeper.app.options import RunKeywords
 from watchkeeper.app.run import arun, run
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.model import Model
-from watchkeeper.prompt.completion import TaskCompletionChecker
-from watchkeeper.prompt.observer import ObserverConfig
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
+from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig
+from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.session.session import Session
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import Tool
 
-OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from watchkeeper.containment.pipeline import ShieldPipeline
+
+
+LABEL_CHARS: Final = 60
+"""How much of a task names it in results and logs."""
 
 
 @dataclass(frozen=True)
@@ -32,32 +45,45 @@ class Task:
 
 @dataclass(frozen=True)
 class Agent(Generic[OutputT]):
-    """An agent in five words: model, instructions, tools, output type, limits.
+    """An agent in five words: model, instructions, output type, tools, limits.
 
     Attributes:
         model: Who answers.
         instructions: Standing instructions; they become the system message.
-        output_type: What it answers with: a dataclass, a pydantic model, or str.
+        output_type: What it answers with: a dataclass, a pydantic model, or text.
         tools: What it may call.
         limits: What each run may spend.
         name: Names it in logs.
         task_completion_checker: Who says whether the work is done, or None.
         observers: Who assesses how a run is going, and when.
+        feedback_providers: Who gives feedback on it, and when.
+        completion_rounds: How often "incomplete" may send it back to work.
+        settings: How the model is asked: temperature, effort, output cap ...
+        shield: Hooks that are asked before every model call and tool call.
+        resources: What tools may ask their context for.
+        filesystem: What tools may read and write.
+        template: The prompt template that it builds.
     """
 
     model: Model | str
     instructions: str
-    output_type: type[OutputT]
-    tools: tuple[Tool, ...] = ()
+    output_type: type[OutputT] = field(default=cast("type[OutputT]", str))
+    tools: Sequence[Tool] = ()
     limits: Limits = Limits()
     name: str = "agent"
     task_completion_checker: TaskCompletionChecker | None = None
     observers: Sequence[ObserverConfig] = ()
+    feedback_providers: Sequence[FeedbackProviderConfig] = ()
+    completion_rounds: int = COMPLETION_ROUNDS
+    settings: ModelSettings = field(default=ModelSettings(), hash=False)
+    shield: ShieldPipeline | None = None
+    resources: Resources | None = None
+    filesystem: Filesystem | None = None
     template: PromptTemplate[OutputT] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Build the template, so that what is wrong with it shows at once."""
-        check_arguments({"model": self.model, "instructions": self.instructions, "limits": self.limits})
+        check_arguments({"model": self.model, "instructions": self.instructions, "limits": self.limits, **self.options})
         sections = (
             MarkdownSection(title="Instructions", key="instructions", template="${instructions}", role="system"),
             MarkdownSection(title="Task", key="task", template="${task}", tools=self.tools),
@@ -69,40 +95,90 @@ class Agent(Generic[OutputT]):
             output_type=self.output_type,
             task_completion_checker=self.task_completion_checker,
             observers=self.observers,
+            feedback_providers=self.feedback_providers,
+            completion_rounds=self.completion_rounds,
         )
-        object.__setattr__(self, "template", template)
+        put = object.__setattr__
+        put(self, "tools", tuple(self.tools))
+        put(self, "observers", template.observers)
+        put(self, "feedback_providers", template.feedback_providers)
+        put(self, "template", template)
+
+    @property
+    def options(self) -> RunKeywords:
+        """What its runs are given beside prompt, model and limits, unless they say otherwise."""
+        given: RunKeywords = {"settings": self.settings, "shield": self.shield}
+        if self.resources is not None:
+            given["resources"] = self.resources
+        if self.filesystem is not None:
+            given["filesystem"] = self.filesystem
+        return given
 
     def prompt(self, task: str) -> Prompt[OutputT]:
         """Return the bound prompt for one task."""
         check_arguments({"task": task})
         return Prompt(self.template).with_variables(instructions=self.instructions, task=task)
 
-    def run(self, task: str, **options: Unpack[RunKeywords]) -> RunResult[OutputT]:
-        """Run on one task; see `watchkeeper.run`."""
-        check_left_to_agent(options)
-        return run(self.prompt(task), model=self.model, limits=self.limits, **options)
+    def run(self, task: str, *, session: Session | None = None, **options: Unpack[RunKeywords]) -> RunResult[OutputT]:
+        """Run on one task; see `watchkeeper.run`.
 
-    async def arun(self, task: str, **options: Unpack[RunKeywords]) -> RunResult[OutputT]:
-        """Run on one task; see `watchkeeper.arun`."""
-        check_left_to_agent(options)
-        return await arun(self.prompt(task), model=self.model, limits=self.limits, **options)
+        Args:
+            task: What to do.
+            session: An earlier session to continue with: ``first.session``.
+            options: See `RunOptions`.
+        """
+        return run(self.prompt(task), session=session, **self._run_with(options))
+
+    async def arun(
+        self, task: str, *, session: Session | None = None, **options: Unpack[RunKeywords]
+    ) -> RunResult[OutputT]:
+        """Run on one task; see `watchkeeper.arun`, and `run` for the arguments."""
+        return await arun(self.prompt(task), session=session, **self._run_with(options))
 
     def run_many(
-        self, tasks: Iterable[str], *, concurrency: int = 4, **options: Unpack[RunKeywords]
+        self, tasks: Iterable[str], *, each: Limits | None = None, concurrency: int = 4, **options: Unpack[RunKeywords]
     ) -> ManyResult[OutputT]:
-        """Run on many tasks under one ceiling; see `watchkeeper.run_many`."""
-        check_left_to_agent(options)
-        check_arguments({"tasks": tasks})
-        prompt = Prompt(self.template).with_variables(instructions=self.instructions)
-        items = [Task(task) for task in tasks]
-        for item in items:
-            check_arguments({"task": item.task})
-        return run_many(
-            prompt,
-            items,
-            model=self.model,
-            limits=self.limits,
-            concurrency=concurrency,
-            label=lambda item: item.task[:60],
-            **options,
+        """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
+
+        Args:
+            tasks: What to do, one text for each run.
+            each: Further limits of every single run; they can only tighten.
+            concurrency: How many run at once.
+            options: See `RunOptions`.
+        """
+        given = self._run_with(options)
+        return run_many(self._any_task(), items_of(tasks), each=each, concurrency=concurrency, label=named, **given)
+
+    async def arun_many(
+        self, tasks: Iterable[str], *, each: Limits | None = None, concurrency: int = 4, **options: Unpack[RunKeywords]
+    ) -> ManyResult[OutputT]:
+        """Run on many tasks under one ceiling; see `watchkeeper.arun_many`, and `run_many` for the arguments."""
+        given = self._run_with(options)
+        return await arun_many(
+            self._any_task(), items_of(tasks), each=each, concurrency=concurrency, label=named, **given
         )
+
+    def _any_task(self) -> Prompt[OutputT]:
+        return Prompt(self.template).with_variables(instructions=self.instructions)
+
+    def _run_with(self, options: RunKeywords) -> dict[str, Any]:
+        check_left_to_agent(options)
+        return {"model": self.model, "limits": self.limits, **self.options, **options}
+
+
+def items_of(tasks: Iterable[str]) -> list[Task]:
+    """Return an item for each task.
+
+    Raises:
+        ConfigurationError: If they are no list of texts.
+    """
+    check_arguments({"tasks": tasks})
+    items = [Task(task) for task in tasks]
+    for item in items:
+        check_arguments({"task": item.task})
+    return items
+
+
+def named(item: Task) -> str:
+    """Name a task by its beginning."""
+    return item.task[:LABEL_CHARS]

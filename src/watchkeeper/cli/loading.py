@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from watchkeeper.app.agent import Agent
+from watchkeeper.app.options import RunKeywords
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.prompt import Prompt
@@ -48,6 +49,11 @@ class Loaded:
     def limits(self) -> Limits:
         """The limits it brings along, or the safe defaults."""
         return self.target.limits if isinstance(self.target, Agent) else Limits()
+
+    @property
+    def options(self) -> RunKeywords:
+        """The options it brings along: an agent's hooks, settings, resources, filesystem."""
+        return self.target.options if isinstance(self.target, Agent) else {}
 
     def function(self, name: str, option: str) -> Callable[..., Any]:
         """Return a function of the agent's file.

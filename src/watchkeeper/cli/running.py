@@ -152,6 +152,7 @@ def start(order: Order, loaded: Loaded, settings: Settings, options: RunKeywords
     limits = limits_from(settings, loaded.limits)
     if limits.account is not None:
         options = {**options, "ledger": text_from(settings, "ledger") or "default"}
+    options = {**loaded.options, **options}
     model = choose_model(text_from(settings, "model"), loaded)
     values = parse_params(order.params)
     if order.each is None:
