@@ -108,14 +108,22 @@ def event_of(call: TracedCall, number: int) -> ToolInvoked:
     )
 
 
-def replay(trace: Trace, detector: Detector) -> Iterator[tuple[int, Assessment]]:
-    """Ask a detector after every call; yield the number of each call after which it spoke, and what it said."""
+def replay(trace: Trace, detector: Detector, turn: int = 1) -> Iterator[tuple[int, Assessment]]:
+    """Ask a detector after every turn; yield the number of each call after which it spoke, and what it said.
+
+    Args:
+        trace: What the agent did.
+        detector: Whom to ask.
+        turn: How many calls the agent makes at a time.
+    """
     session, trajectory = Session(), Trajectory()
     context = ObserverContext(session, BudgetStatus(), trajectory, task=trace.task)
     for number, call in enumerate(trace.calls, 1):
         event = event_of(call, number)
         session.dispatch(event)
         trajectory.add(event)
+        if number % turn and number < len(trace.calls):
+            continue
         if detector.should_run(session, context=context):
             said = detector.observe(session, context=context)
             if said is not None:
@@ -123,12 +131,20 @@ def replay(trace: Trace, detector: Detector) -> Iterator[tuple[int, Assessment]]
 
 
 def ask(detector: Detector, calls: Sequence[TracedCall], task: str = "") -> Assessment | None:
-    """Ask a detector once, after these calls, whether or not it wants to be asked."""
+    """Return what a detector says after the last of these calls, if after every other it was asked, too."""
     session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, BudgetStatus(), trajectory, task=task)
     for number, call in enumerate(calls, 1):
         session.dispatch(event := event_of(call, number))
         trajectory.add(event)
-    return detector.observe(session, context=ObserverContext(session, BudgetStatus(), trajectory, task=task))
+        trajectory.unseen_by(detector.name)
+    return detector.observe(session, context=context)
+
+
+def ask_once(detector: Detector, calls: Sequence[TracedCall], task: str = "") -> Assessment | None:
+    """Return what a detector says that was never asked before, after these calls."""
+    trace = Trace("", ("healthy",), task, tuple(calls))
+    return next((said for _, said in replay(trace, detector, len(calls))), None)
 
 
 @dataclass(frozen=True)
@@ -158,10 +174,14 @@ class Score:
     delays: Sequence[int]
 
     @property
+    def alarms(self) -> int:
+        """Of how many trajectories it spoke."""
+        return self.found + len(self.false_alarms)
+
+    @property
     def precision(self) -> float:
-        """Share of right alarms among all of its alarms; 1.0 if there were none."""
-        alarms = self.found + len(self.false_alarms)
-        return self.found / alarms if alarms else 1.0
+        """Share of right alarms among all of its alarms; 1.0 if there were none, so that nothing was wrong."""
+        return self.found / self.alarms if self.alarms else 1.0
 
     @property
     def recall(self) -> float:
@@ -169,14 +189,14 @@ class Score:
         return self.found / self.labelled if self.labelled else 1.0
 
 
-def score(label: Label, traces: Sequence[Trace]) -> Score:
-    """Ask the detector of a label about every trajectory, after every call."""
+def score(label: Label, traces: Sequence[Trace], turn: int = 1) -> Score:
+    """Ask the detector of a label about every trajectory, after every turn of so many calls."""
     labelled = found = healthy = healthy_alarms = 0
     false_alarms: list[str] = []
     missed: list[str] = []
     delays: list[int] = []
     for trace in traces:
-        first = next((number for number, _ in replay(trace, DETECTORS[label])), None)
+        first = next((number for number, _ in replay(trace, DETECTORS[label], turn)), None)
         wanted = label in trace.labels
         labelled += wanted
         healthy += trace.labels == ("healthy",)
@@ -203,7 +223,7 @@ def table() -> str:
             each = score(label, traces)
             who = f"`{type(detector).__name__}`, {name.replace('_', ' ')}"
             cells = [who, each.looked_at, each.labelled, each.found, len(each.false_alarms)]
-            shares = [f"{each.precision:.2f}", f"{each.recall:.2f}"] if each.labelled else ["", ""]
+            shares = [f"{each.precision:.2f}" if each.alarms else "", f"{each.recall:.2f}" if each.labelled else ""]
             calls = f"{median(each.delays):g}" if each.delays else ""
             lines.append("| " + " | ".join(str(cell) for cell in [*cells, *shares, calls]) + " |")
     return "\n".join(lines)

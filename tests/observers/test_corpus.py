@@ -1,7 +1,8 @@
 """How good the detectors are, on labelled trajectories that are replayed call by call; the table in the docs is true.
 
-The corpus stands in ``tests/corpus``. A detector is asked after every call, as by a trigger on every call; it must be
-silent all through a healthy trajectory, and speak of what the others are labelled with, not before it begins.
+The corpus stands in ``tests/corpus``. A detector is asked after every call, as by a trigger on every call, and then
+after turns of several calls; it must be silent all through a healthy trajectory, and speak of what the others are
+labelled with, not before it begins.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import msgspec
 import pytest
 
 from tests.corpus.corpus import (
+    BEGAN,
     COUNTED,
     DETECTORS,
     FOLDER,
     Label,
     Trace,
-    ask,
     event_of,
     load,
     replay,
@@ -28,6 +29,7 @@ from tests.corpus.corpus import (
 )
 from tests.corpus.record import record
 from watchkeeper.observers.drift import DriftDetector
+from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
@@ -51,6 +53,23 @@ def test_a_detector_does_as_well_on_what_was_written_after_it(label: Label) -> N
     each = score(label, load("held_out"))
     assert each.precision >= PRECISION, each.false_alarms
     assert each.recall >= RECALL, each.missed
+
+
+@pytest.mark.parametrize("turn", [2, 3, 5, 10])
+@pytest.mark.parametrize("label", DETECTED)
+def test_a_detector_does_as_well_on_turns_of_several_calls(label: Label, turn: int) -> None:
+    each = score(label, ALL, turn)
+    assert each.precision >= PRECISION, each.false_alarms
+    assert each.recall >= RECALL, each.missed
+
+
+def test_what_is_over_at_the_end_of_a_turn_is_told_of_stalls_alone() -> None:
+    missed = {label: {name for turn in (2, 3, 5, 10) for name in score(label, ALL, turn).missed} for label in DETECTED}
+    assert missed == {
+        "stalled": set(),
+        "cascading": {"three tries at a login, the third right"},
+        "drifting": set(),
+    }
 
 
 @pytest.mark.parametrize("label", DETECTED)
@@ -135,13 +154,19 @@ def test_a_recorded_run_runs_the_same_today(trace: Trace) -> None:
 
 @pytest.mark.parametrize("label", DETECTED)
 def test_a_run_that_goes_on_is_judged_as_if_it_had_never_paused(label: Label) -> None:
+    detector = DETECTORS[label]
     for trace in ALL:
-        session, trajectory = Session(), Trajectory()
+        session = Session()
+        spoke = [number for number, _ in replay(trace, detector)]
         for number, call in enumerate(trace.calls, 1):
             session.dispatch(event_of(call, number))
-        trajectory.begin(session[ToolInvoked].all())
-        context = ObserverContext(session, trajectory=trajectory, task=trace.task)
-        assert DETECTORS[label].observe(session, context=context) == ask(DETECTORS[label], trace.calls, trace.task)
+            trajectory = Trajectory()  # as after a pause
+            trajectory.begin(session[ToolInvoked].all())
+            context = ObserverContext(session, trajectory=trajectory, task=trace.task)
+            said = detector.observe(session, context=context) if detector.should_run(session, context=context) else None
+            assert (said is not None) is (number in spoke), trace.name
+            if said is not None:
+                session[Assessment].append(said.stamped(detector.name, number, BEGAN))
 
 
 def _moved(arguments: dict[str, object], letters: dict[int, int]) -> dict[str, object]:

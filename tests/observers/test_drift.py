@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +11,22 @@ from hypothesis import strategies as st
 
 from tests.corpus.corpus import TracedCall, ask, event_of
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.drift import DriftDetector, belongs, folder_of, home_of, is_placed, surroundings, words_of
+from watchkeeper.observers.drift import (
+    DEEPEST,
+    MOST_FOLDERS,
+    DriftDetector,
+    at_most,
+    belongs,
+    early_paths,
+    folder_of,
+    home_of,
+    is_inside,
+    is_placed,
+    surroundings,
+    words_of,
+)
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import Trajectory
+from watchkeeper.prompt.trajectory import FIRST_PATHS, PATHS_OF_A_CALL, Trajectory
 from watchkeeper.session.session import Session
 
 DRIFT = DriftDetector()
@@ -105,7 +119,7 @@ def test_given_paths_alone_count() -> None:
     assert said.observer_name == "Scope"
     assert said.summary.startswith("Your task is about bin, lib/core; 10 of the last 10")
     assert ask(detector, at(*["lib/core/x/y.c"] * 20), TASK) is None
-    assert ask(DriftDetector(paths=["README.md"]), far(20), TASK) is None, "the top of everything holds all"
+    assert DriftDetector(paths=["README.md", "src/"]).paths == ("README.md", "src/"), "one folder is enough"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +170,7 @@ def test_the_folder_that_a_path_stands_for(path: str, folder: tuple[str, ...]) -
     [
         ("Fix `src/a/b.py` and ./lib/c, please.", {("src", "a"), ("lib", "c")}),
         ("in C:\\surveys\\birds and ~/notes/", {("C:", "surveys", "birds"), ("notes",)}),
+        ("From ../ and ./ to src/a/b.py", {("src", "a")}),
         ("look at /srv/app/logs.", {("srv", "app", "logs")}),
         ("https://example.org/a/b and e.g. Node.js", set[tuple[str, ...]]()),
     ],
@@ -198,6 +213,67 @@ def test_no_path_and_no_task_is_too_strange(paths: list[str], task: str) -> None
     assert said is None or said.observations[0].evidence
 
 
+def test_of_very_many_places_those_above_them_are_the_tasks() -> None:
+    files = [f"src/mod{number}/deep/file.py" for number in range(1000)]
+    home = home_of((), "Tidy:\n" + "\n".join(files), ())
+    assert home.folders == {("src",)}
+    few = {("src", "a"), ("src", "b", "c"), ("lib",)}
+    assert at_most(3, few) == few
+    assert at_most(2, few) == {("src",), ("lib",)}
+    assert at_most(1, few) == at_most(1, set()) == set()
+    assert at_most(5, {("a",) * 500}) == {("a",) * DEEPEST}
+    everywhere = "Tidy:\n" + "\n".join(f"{folder}/x.py" for folder in names(60))
+    assert not home_of((), everywhere, ("there/all/a.py",)).folders
+    assert ask(DRIFT, [*at("aa/x.py"), *far(20)], everywhere) is None
+    assert DriftDetector(paths=[f"{folder}/x" for folder in names(50)] * 2)
+
+
+def names(count: int) -> list[str]:
+    """Return names of folders."""
+    return [f"{chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(count)]
+
+
+@given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(tuple), max_size=20), st.integers(1, 9))
+def test_fewer_folders_hold_all_that_the_many_held(folders: set[tuple[str, ...]], most: int) -> None:
+    fewer = at_most(most, folders)
+    assert len(fewer) <= most
+    assert not fewer or all(any(folder[: len(above)] == above for above in fewer) for folder in folders)
+    assert folders != fewer or len(folders) <= most
+
+
+def far_away(number: int) -> dict[str, Any]:
+    """Return arguments of a call elsewhere."""
+    return {"path": f"zz{number}/qq/y.txt"}
+
+
+def ever_more(number: int) -> dict[str, Any]:
+    """Return arguments with thousands of paths: of the first calls in one folder, and then elsewhere."""
+    return {"paths": [f"{'src' if number < 20 else f'out{number}'}/a/{each}.py" for each in range(2000)]}
+
+
+@pytest.mark.parametrize(
+    ("task", "params"),
+    [
+        ("Tidy:\n" + "\n".join(f"src/m{n}/d{n}/f{n}.py" for n in range(1000)), far_away),
+        ("Do it.", ever_more),
+    ],
+    ids=["a task with a thousand paths", "calls with thousands of paths"],
+)
+def test_what_is_looked_at_is_bounded(task: str, params: Callable[[int], dict[str, Any]]) -> None:
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory, task=task)
+    for number in range(40):
+        trajectory.add(event_of(TracedCall("read", params(number), "text"), number))
+    assert DRIFT.should_run(session, context=context)
+    home = home_of((), task, early_paths(trajectory.first_paths, DRIFT.first))
+    assert len(home.each) == len(home.begins) == len(home.folders) <= MOST_FOLDERS
+    assert len(early_paths(trajectory.first_paths, DRIFT.first)) <= FIRST_PATHS
+    assert all(len(call.paths) <= PATHS_OF_A_CALL for call in trajectory.recent(40))
+    looks = is_inside.cache_info().misses
+    assert DRIFT.should_run(session, context=context)
+    assert is_inside.cache_info().misses == looks, "a call is judged once"
+
+
 @given(st.lists(st.sampled_from(["src/payments/a.py", "tests/payments/b.py", "README.md"]), max_size=40))
 def test_it_never_speaks_of_work_where_the_task_is(paths: list[str]) -> None:
     assert ask(DRIFT, at(*paths), TASK) is None
@@ -238,6 +314,9 @@ def test_only_the_beginning_of_a_long_task_is_read_for_its_place() -> None:
         ({"paths": 3}, r"DriftDetector\(paths=3\) must be a list"),
         ({"paths": ["src", ""]}, r"must hold paths; '' is none"),
         ({"paths": ["src", 3]}, r"must hold paths; 3 is none"),
+        ({"paths": ["main.py"]}, r"'main.py' names no folder, so nothing could lie outside of it; give folders"),
+        *(({"paths": ["src/", path]}, "names no folder") for path in (".", "/", "./", "~", "..", "../..", " / ", "\\")),
+        ({"paths": [f"part{number}/" for number in range(60)]}, r"names 60 folders at the top; .* at most 50"),
         ({"window": 2}, r"window=2\) must be a whole number from 3 to 200"),
         ({"first": 0}, r"first=0\) must be a whole number from 1 to 20"),
         ({"outside": 1.0}, r"outside=1.0"),

@@ -131,13 +131,34 @@ def test_it_is_asked_when_enough_failed_in_a_row() -> None:
     session, trajectory = Session(), Trajectory()
     context = ObserverContext(session, trajectory=trajectory)
     assert not ERRORS.should_run(session, context=context)
-    trajectory.errors_in_a_row = 3
+    for number in range(1, 4):
+        assert not ERRORS.should_run(session, context=context)
+        trajectory.add(event_of(bad("no"), number))
     assert ERRORS.should_run(session, context=context)
+
+
+@pytest.mark.parametrize(
+    ("detector", "grave"),
+    [
+        (ErrorCascadeDetector(), 6),
+        (ErrorCascadeDetector(failures=10), 20),
+        (ErrorCascadeDetector(failures=10, severe=12), 12),
+        (ErrorCascadeDetector(severe=3), 3),
+    ],
+    ids=["as it comes", "patient", "patient, then soon grave", "grave at once"],
+)
+def test_a_row_is_grave_at_twice_the_length_or_as_said(detector: ErrorCascadeDetector, grave: int) -> None:
+    milder, graver = (ask(detector, [bad("no")] * row) for row in (grave - 1, grave))
+    assert milder is None or milder.severity == "caution"
+    assert graver is not None
+    assert graver.severity == "warning"
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"failures": 10, "severe": 6}, r"severe=6\) must be a whole number of at least 10"),
+        ({"severe": "6"}, r"severe='6'"),
         ({"failures": 1}, r"ErrorCascadeDetector\(failures=1\) must be a whole number of at least 2"),
         ({"failures": 5, "severe": 4}, r"severe=4\) must be a whole number of at least 5"),
         ({"likeness": 1.0}, r"likeness=1.0"),

@@ -146,3 +146,25 @@ def test_a_name_is_a_text(value: object) -> None:
     with pytest.raises(ObserverError, match=r"D\(name=.*\) must have a name"):
         check_name("D", value)
     check_name("D", "x")
+
+
+@pytest.mark.parametrize("value", ["a\nb", " a", "x" * 10**6, "\x1b[2J"], ids=["lines", "blank", "long", "control"])
+def test_a_name_can_stand_in_a_heading(value: str) -> None:
+    with pytest.raises(ObserverError, match=r"the name .* must be one line") as raised:
+        check_name("D", value)
+    assert len(str(raised.value)) < 500
+
+
+def test_no_value_is_too_strange_or_too_large_to_be_refused() -> None:
+    class Strange:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    for check in (check_count, check_share):
+        for value in (Strange(), "x" * 10**6, [[[0] * 9] * 9] * 9):
+            with pytest.raises(ObserverError, match="D\\(n=") as raised:
+                check("D", "n", value)
+            assert len(str(raised.value)) < 400
+    for name in (Strange(), None, b"x", "  "):
+        with pytest.raises(ObserverError, match="D\\(name="):
+            check_name("D", name)

@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import TracedCall, ask, event_of
+from tests.corpus.corpus import Trace, TracedCall, ask, ask_once, event_of, replay
+from watchkeeper.adapters.scripted import Call, Calls, ScriptedModel
+from watchkeeper.app.run import run
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.stall import LONGEST, MEMORY, StallDetector, same_but_for_times
-from watchkeeper.prompt.advice import Assessment
+from watchkeeper.core.model import ModelRequest
+from watchkeeper.observers.stall import LONGEST, LOOKED_BACK, MEMORY, StallDetector, same_but_for_times, what_lasts
+from watchkeeper.prompt.advice import SEVERITIES, Assessment
+from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory
+from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
+from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.tool import tool
 
 STALL = StallDetector()
 
@@ -173,15 +182,22 @@ def test_what_was_seen_long_ago_may_be_read_again() -> None:
     ],
 )
 def test_times_and_addresses_are_nothing_new(one: str, other: str, same: bool) -> None:
-    assert same_but_for_times(one.split(), other.split()) is same
+    assert same_but_for_times(one, other) is same
     said = ask(STALL, [ok("look", text) for text in (one, other, one, other)])
     assert (said is not None) is same
 
 
-@given(st.lists(st.text("0123456789:.sm -", max_size=8)), st.lists(st.text("0123456789:.sm -", max_size=8)))
-def test_sameness_has_no_direction(one: list[str], other: list[str]) -> None:
+@given(st.text("0123456789:.smTZx-+ ", max_size=40), st.text("0123456789:.smTZx-+ ", max_size=40))
+def test_sameness_has_no_direction(one: str, other: str) -> None:
     assert same_but_for_times(one, one)
     assert same_but_for_times(one, other) == same_but_for_times(other, one)
+
+
+def test_a_result_is_read_for_its_times_once() -> None:
+    what_lasts.cache_clear()
+    log = [f"10:00:{second} step {step}" for step in range(20) for second in ("01", "09")]
+    assert not list(replay(Trace("", ("healthy",), "", tuple(ok("status", line) for line in log)), STALL))
+    assert len(log) // 2 < what_lasts.cache_info().misses <= len(log)
 
 
 def test_long_results_are_compared_letter_by_letter() -> None:
@@ -210,16 +226,25 @@ def test_whatever_it_says_can_be_read(picked: list[tuple[str, bool]]) -> None:
         assert said.severity in ("caution", "warning")
 
 
-def test_it_looks_only_when_the_newest_call_was_made_before() -> None:
-    session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, trajectory=trajectory)
-    assert not STALL.should_run(session, context=context)
-    assert STALL.observe(session, context=context) is None
-    asked: list[bool] = []
-    for number, call in enumerate([ok("a"), ok("b"), ok("a"), *(ok("c", n=n) for n in range(MEMORY)), ok("b")], 1):
-        trajectory.add(event_of(call, number))
-        asked.append(STALL.should_run(session, context=context))
-    assert asked == [False, False, True, *[False] * MEMORY, False]
+def test_it_looks_only_where_names_and_arguments_allow_a_pattern() -> None:
+    def wanted(*calls: TracedCall) -> list[bool]:
+        session, trajectory = Session(), Trajectory()
+        context = ObserverContext(session, trajectory=trajectory)
+        assert not STALL.should_run(session, context=context)
+        assert STALL.observe(session, context=context) is None
+        asked: list[bool] = []
+        for number, call in enumerate(calls, 1):
+            trajectory.add(event_of(call, number))
+            asked.append(STALL.should_run(session, context=context))
+            assert STALL.should_run(session, context=context) is asked[-1], "asking changes nothing"
+        return asked
+
+    assert wanted(ok("a"), ok("b"), ok("a"), ok("a"), ok("a"), ok("a"), ok("c")) == [*[False] * 5, True, False]
+    edits = [call for n in range(9) for call in (ok("edit", n=n), ok("test"))]
+    assert not any(wanted(*edits)), "work between equal calls"
+    assert sum(wanted(*[bad(call.tool, **call.arguments) for call in edits])) == 5, "every failure of test from the 5th"
+    assert wanted(*[ok("a"), ok("b")] * 4) == [*[False] * 7, True]
+    assert not any(wanted(ok("b"), *(ok("c", n=n) for n in range(MEMORY)), ok("b")))
 
 
 @given(
@@ -242,6 +267,109 @@ def test_it_is_asked_whenever_it_has_something_to_say(
         session.dispatch(event := event_of(TracedCall(name, {}, result, success=success), number))
         trajectory.add(event)
         assert stall.observe(session, context=context) is None or stall.should_run(session, context=context)
+
+
+PICKED = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xxy"), st.booleans()), max_size=50)
+
+
+@given(PICKED, st.lists(st.integers(1, LOOKED_BACK), max_size=50))
+def test_turns_of_several_calls_hide_nothing(picked: list[tuple[str, str, bool]], sizes: list[int]) -> None:
+    calls = [TracedCall(name, {}, result, success=success) for name, result, success in picked]
+    alone = dict(replay(Trace("", ("healthy",), "", tuple(calls)), STALL))
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory)
+    done = 0
+    for size in [*sizes, *[1] * len(calls)]:
+        turn = calls[done : done + size]
+        if not turn:
+            break
+        for number, call in enumerate(turn, done + 1):
+            session.dispatch(event := event_of(call, number))
+            trajectory.add(event)
+        each = [alone[number] for number in range(done + 1, done + len(turn) + 1) if number in alone]
+        done += len(turn)
+        said = STALL.observe(session, context=context) if STALL.should_run(session, context=context) else None
+        assert (said is not None) is bool(each)
+        if said is not None:
+            assert said.severity == max((one.severity for one in each), key=SEVERITIES.index)
+            assert said.observations[0].category in {one.observations[0].category for one in each}
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_one_new_call_hides_no_loop_of_the_same_turn(place: int) -> None:
+    turns: list[TracedCall] = []
+    for number in range(12):
+        turn = [ok("search", "nothing", query="invoice")] * 4
+        turns += [*turn[:place], ok("search", "nothing", query=f"{number}"), *turn[place:]]
+    told = [number for number, _ in replay(Trace("", ("stalled",), "", tuple(turns)), STALL, turn=5)]
+    assert told == list(range(5 if place in (0, 4) else 10, 61, 5))
+
+
+def test_a_loop_that_was_left_is_told_once_and_as_what_it_was() -> None:
+    calls = [*[ok("look", "dark", room=3)] * 9, ok("light")]
+    said = ask_once(STALL, calls)
+    assert said is not None
+    assert said.summary == (
+        "You seem to have gone in circles: look was called 9 times in a row with the same arguments and result,"
+        " up to call #9."
+    )
+    assert said.severity == "warning"
+    new = [ok("walk", step=step) for step in range(30)]
+    assert [number for number, _ in replay(Trace("", ("stalled",), "", (*calls, *new)), STALL, 10)] == [10]
+    assert ask_once(STALL, [*calls, *new[: LOOKED_BACK - 2]]) is not None
+    assert ask_once(STALL, [*calls, *new[: LOOKED_BACK - 1]]) is None, "what is older is stale"
+
+
+def test_of_several_patterns_the_gravest_is_told_and_then_the_newest() -> None:
+    said = ask_once(STALL, [*[ok("a")] * 8, *[ok("b")] * 5])
+    assert said is not None
+    assert "a was called 8 times" in said.summary
+    said = ask_once(STALL, [*[ok("a")] * 5, ok("c"), *[ok("b")] * 4])
+    assert said is not None
+    assert "b was called 4 times" in said.summary
+
+
+def continued(calls: list[TracedCall], *facts: Assessment | AdviceAcknowledged) -> Assessment | None:
+    """Return what is said first in a session that goes on, in which there were these calls and these facts."""
+    session, trajectory = Session(), Trajectory()
+    for number, call in enumerate(calls, 1):
+        session.dispatch(event_of(call, number))
+    for fact in facts:
+        session[type(fact)].append(fact)
+    trajectory.begin(session[ToolInvoked].all())
+    return STALL.observe(session, context=ObserverContext(session, trajectory=trajectory))
+
+
+def test_when_a_session_goes_on_nothing_is_told_twice_or_against_the_agents_wish() -> None:
+    calls = [*[ok("look")] * 5, ok("light"), ok("walk")]
+    other, told = Assessment("Other", "x", call_index=6), Assessment("Stall", "x", call_index=5)
+    assert continued(calls) is not None
+    assert continued(calls, other) is not None
+    assert continued(calls, Assessment("Stall", "x", call_index=4), other) is not None, "it went on after that"
+    assert continued(calls, told, other) is None
+    assert continued(calls, AdviceAcknowledged("Stall", "dismiss", 3, 4)) is None
+    assert continued(calls, AdviceAcknowledged("Stall", "dismiss", 1, 3)) is not None
+    assert continued(calls, AdviceAcknowledged("Other", "dismiss", 9, 4)) is not None
+    assert continued([*calls, *[ok("look")] * 4], told) is not None
+
+
+def test_an_agent_that_makes_several_calls_at_once_is_told() -> None:
+    def reply(request: ModelRequest) -> Calls | str:
+        if "### Stall" in request.transcript[-1].text:
+            return "There is none."
+        new = f"page {len(request.transcript)}"
+        return Calls((*[Call("search", {"query": "invoice"})] * 4, Call("search", {"query": new})))
+
+    @tool
+    def search(query: str) -> str:
+        """Search."""
+        return "nothing found"
+
+    task = MarkdownSection("Task", "task", "Find the invoice.", tools=(search,))
+    observers = [ObserverConfig(STALL, ObserverTrigger(on_every_call=True))]
+    template = PromptTemplate[str](ns="demo", key="search", sections=(task,), observers=observers)
+    result = run(template, model=ScriptedModel(reply), store=None)
+    assert (result.output, result.usage.tool_calls) == ("There is none.", 5)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ import msgspec
 import pytest
 
 from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, Trajectory, digest, error_kind, paths_in
+from watchkeeper.prompt.trajectory import (
+    FIRST_CALLS,
+    FIRST_PATHS,
+    KEPT_CALLS,
+    PATHS_OF_A_CALL,
+    Trajectory,
+    digest,
+    error_kind,
+    paths_in,
+)
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
@@ -119,13 +128,62 @@ def test_it_knows_how_long_ago_the_newest_call_was_made_before() -> None:
 
 def test_it_knows_the_paths_of_the_first_calls_wherever_it_begins() -> None:
     calls = [invoked(params={"path": f"a/{number}"}) for number in range(KEPT_CALLS + 50)]
-    expected = [(f"a/{number}",) for number in range(FIRST_CALLS)]
+    expected = tuple((f"a/{number}",) for number in range(FIRST_CALLS))
     for length in (0, 5, FIRST_CALLS, KEPT_CALLS + 3, KEPT_CALLS + 50):
         whole, grown = Trajectory(), Trajectory()
         whole.begin(calls[:length])
         for call in calls[:length]:
             grown.add(call)
         assert whole.first_paths == grown.first_paths == expected[:length]
+
+
+def test_of_many_paths_the_first_are_kept() -> None:
+    many = [f"src/{number}.py" for number in range(2000)]
+    assert digest(invoked(params={"paths": many}), 1).paths == tuple(many[:PATHS_OF_A_CALL])
+    words = ["word"] * 2000
+    assert digest(invoked(params={"names": [*words, "a/b"]}), 1).paths == (), "no list is read to its end"
+    assert digest(invoked(params={f"n{number}": "word" for number in range(2000)} | {"path": "a"}), 1).paths == ()
+    calls = [invoked(params={"paths": many[number:]}) for number in range(KEPT_CALLS + 9)]
+    for length in (3, FIRST_CALLS, KEPT_CALLS + 9):
+        whole, grown = Trajectory(), Trajectory()
+        whole.begin(calls[:length])
+        for call in calls[:length]:
+            grown.add(call)
+        assert whole.first_paths == grown.first_paths
+        assert sum(map(len, whole.first_paths)) == min(length * PATHS_OF_A_CALL, FIRST_PATHS)
+        assert len(whole.first_paths) == min(length, FIRST_CALLS)
+
+
+def test_every_call_knows_how_long_ago_it_was_made_before() -> None:
+    trajectory = Trajectory()
+    trajectory.begin([invoked(name) for name in "abaab"])
+    assert [call.repeats_after for call in trajectory.recent(5)] == [0, 0, 2, 1, 3]
+    assert digest(invoked(), 7).repeats_after == 0
+
+
+def test_an_observer_learns_which_calls_it_has_not_looked_at() -> None:
+    trajectory = Trajectory()
+    assert trajectory.unseen_by("a") == 0
+    for _ in range(3):
+        trajectory.add(invoked())
+    assert (trajectory.unseen_by("a"), trajectory.unseen_by("a"), trajectory.unseen_by("b")) == (3, 3, 3)
+    trajectory.add(invoked())
+    assert trajectory.unseen_by("a") == 1
+    trajectory.add(invoked())
+    assert (trajectory.unseen_by("a"), trajectory.unseen_by("b"), trajectory.unseen_by("b")) == (1, 2, 2)
+    trajectory.begin([invoked()] * 4)
+    assert (trajectory.unseen_by("a"), trajectory.unseen_by("b")) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "name", ["count", "errors_in_a_row", "repeats_after", "with_paths", "first_paths", "latest", "anything"]
+)
+def test_whoever_is_handed_it_cannot_change_it(name: str) -> None:
+    trajectory = Trajectory()
+    trajectory.add(invoked(params={"path": "a"}))
+    with pytest.raises(AttributeError):
+        setattr(trajectory, name, 500)
+    assert (trajectory.count, trajectory.errors_in_a_row, trajectory.with_paths) == (1, 0, 1)
 
 
 def test_it_can_begin_anew_with_what_a_slice_holds() -> None:

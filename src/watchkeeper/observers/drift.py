@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple, cast
+from itertools import islice
+from typing import Final, cast
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
@@ -42,6 +43,12 @@ SHORTEST_WORD: Final = 3
 
 REMEMBERED: Final = 512
 """Of so many paths it is remembered where they are: more than the newest calls of a few runs have."""
+
+MOST_FOLDERS: Final = 50
+"""So many folders make a task's place; where it names more of them, those above them do."""
+
+DEEPEST: Final = 30
+"""So many parts of a folder's path count."""
 
 READ_CHARS: Final = 50_000
 """So much of a task is read for where it is; what follows is mostly what it works on."""
@@ -74,10 +81,28 @@ class DriftDetector:
             if not isinstance(path, str) or not path.strip():
                 raise ObserverError(f"DriftDetector(paths={given!r}) must hold paths; {path!r} is none")
         object.__setattr__(self, "paths", tuple(self.paths))
+        if self.paths:
+            self._check_paths()
         check_count("DriftDetector", "window", self.window, 3, KEPT_CALLS)
         check_count("DriftDetector", "first", self.first, 1, FIRST_CALLS)
         check_share("DriftDetector", "outside", self.outside)
         check_name("DriftDetector", self.name)
+
+    def _check_paths(self) -> None:
+        """Refuse paths of which nothing could lie outside."""
+        folders = {folder for path in self.paths if (folder := folder_of(path))}
+        nowhere = [path for path in self.paths if is_nowhere(path)]
+        if nowhere or not folders:
+            shown = shorten(repr(nowhere[0] if nowhere else self.paths[0]))
+            raise ObserverError(
+                f"DriftDetector(paths=...): {shown} names no folder, so nothing could lie outside of it; give folders"
+                " or files in them, such as 'src/parser', or leave paths out to take them from the task"
+            )
+        if not at_most(MOST_FOLDERS, folders):
+            raise ObserverError(
+                f"DriftDetector(paths=...) names {len({folder[0] for folder in folders}):,} folders at the top; it can"
+                f" tell at most {MOST_FOLDERS} from all others"
+            )
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
@@ -106,7 +131,8 @@ class DriftDetector:
     def _look(self, context: ObserverContext) -> tuple[Home, Sequence[CallDigest]]:
         """Return where the task is, and the newest calls that went elsewhere, if they are enough."""
         given = tuple(self.paths)
-        home = home_of(given, context.task[:READ_CHARS], () if given else self._early(context.trajectory.first_paths))
+        early = () if given else early_paths(context.trajectory.first_paths, self.first)
+        home = home_of(given, context.task, early)
         return home, self._strayed(context.trajectory.recent(4 * self.window), home) if home.folders else ()
 
     def _strayed(self, recent: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
@@ -127,24 +153,35 @@ class DriftDetector:
                 return strayed[::-1]
         return ()
 
-    def _early(self, first: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return the paths of the first calls that have any."""
-        found: list[str] = []
-        having = 0
-        for paths in first:
-            placed = [path for path in paths if is_placed(path)]
-            found += placed
-            having += bool(placed)
-            if having == self.first:
-                break
-        return tuple(found)
+
+@lru_cache(maxsize=64)
+def early_paths(first_paths: Sequence[Sequence[str]], first: int) -> tuple[str, ...]:
+    """Return the paths of the first calls that have any.
+
+    Args:
+        first_paths: The paths of each of the session's first calls.
+        first: How many calls that have any count.
+    """
+    placed = ([path for path in paths if is_placed(path)] for paths in first_paths)
+    return tuple(path for paths in islice(filter(None, placed), first) for path in paths)
 
 
-class Home(NamedTuple):
-    """Where a task is: its folders, part by part and as paths begin with them, and the words that show it in a path."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Home:
+    """Where a task is. Every one equals itself alone: that is fast to look up, and there is one of each task.
+
+    Attributes:
+        folders: Its folders, part by part.
+        begins: How paths in them begin.
+        within: All of them in one text, each between strokes and on a line of its own, to look for parts of them.
+        each: The same, one by one.
+        words: The words that show it in a path.
+    """
 
     folders: frozenset[tuple[str, ...]]
     begins: tuple[str, ...]
+    within: str
+    each: tuple[str, ...]
     words: frozenset[str]
 
 
@@ -158,13 +195,30 @@ def home_of(given: tuple[str, ...], task: str, early: tuple[str, ...]) -> Home:
             examples, or where a report is to go, and the surroundings of the first calls count too.
         early: Paths of the first calls.
     """
-    text = URL.sub(" ", task).replace("\\", "/")
-    folders = {folder for path in given or MENTIONED.findall(text) if (folder := folder_of(path))}
+    text = URL.sub(" ", task[:READ_CHARS]).replace("\\", "/")
+    named = {folder_of(path) for path in given or MENTIONED.findall(text) if not is_nowhere(path)} - {()}
+    folders = at_most(MOST_FOLDERS, named)
     begun = {folder_of(path) for path in early}
-    if not given and not any(_holds(folder, named) for folder in begun for named in folders):
+    if not given and not (named and not folders) and not any(_holds(one, other) for one in begun for other in folders):
         folders |= surroundings(begun)
-    begins = tuple("/".join((*folder, "")) for folder in folders)
-    return Home(frozenset(folders), begins, frozenset(_stem(word.lower()) for word in WORD.findall(text)) - {""})
+    each = tuple(_between_strokes(folder) for folder in sorted(folders))
+    words = frozenset(_stem(word.lower()) for word in WORD.findall(text)) - {""}
+    return Home(frozenset(folders), tuple(folder[1:] for folder in each), "\n".join(each), each, words)
+
+
+def at_most(most: int, folders: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Return folders, or those above them as deep down as they are few; nothing if they are many even at the top.
+
+    Args:
+        most: How many may be returned.
+        folders: Folders, part by part.
+    """
+    deepest = min(max(map(len, folders), default=0), DEEPEST)
+    for depth in range(deepest, 0, -1):
+        above = {folder[:depth] for folder in folders}
+        if len(above) <= most:
+            return above
+    return set()
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -183,6 +237,11 @@ def folder_of(path: str) -> tuple[str, ...]:
 def is_placed(path: str) -> bool:
     """Return whether a path says where it is: a bare name at the very top does not."""
     return "/" in path.replace("\\", "/").strip("./~ ")
+
+
+def is_nowhere(path: str) -> bool:
+    """Return whether a path names nothing but the folder above everything, or one above that."""
+    return all(part in ("", ".", "..", "~") for part in path.strip().replace("\\", "/").split("/"))
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -215,13 +274,19 @@ def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
 def belongs(path: str, home: Home) -> bool:
     """Return whether a path lies in one of the task's folders, holds one, or bears a word of the task."""
     folder = folder_of(path)
-    near = any(_holds(folder, own) or _holds(own, folder) for own in home.folders)
-    return near or not home.words.isdisjoint(words_of(path))
+    placed = _between_strokes(folder)
+    if not folder or placed in home.within or any(own in placed for own in home.each):
+        return True
+    return not home.words.isdisjoint(words_of(path))
 
 
 def _holds(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Return whether all parts of a folder stand in another, in their order: one of the two may be absolute."""
-    return any(one[start : start + len(other)] == other for start in range(len(one) - len(other) + 1))
+    return _between_strokes(other) in _between_strokes(one)
+
+
+def _between_strokes(folder: tuple[str, ...]) -> str:
+    return "/".join(("", *folder, ""))
 
 
 def surroundings(folders: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:

@@ -35,20 +35,21 @@ class ErrorCascadeDetector:
 
     Attributes:
         failures: So many in a row are a cascade.
-        severe: So many in a row are grave.
+        severe: So many in a row are grave; by default twice as many as are a cascade.
         likeness: The share of words that two messages must have in common to be of one group.
         name: Its name.
     """
 
     failures: int = 3
-    severe: int = 6
+    severe: int | None = None
     likeness: float = 0.5
     name: str = "Errors"
 
     def __post_init__(self) -> None:
         """Refuse thresholds that make no sense."""
         check_count("ErrorCascadeDetector", "failures", self.failures, 2)
-        check_count("ErrorCascadeDetector", "severe", self.severe, self.failures)
+        if self.severe is not None:
+            check_count("ErrorCascadeDetector", "severe", self.severe, self.failures)
         check_share("ErrorCascadeDetector", "likeness", self.likeness)
         check_name("ErrorCascadeDetector", self.name)
 
@@ -73,7 +74,8 @@ class ErrorCascadeDetector:
         said = f"{among} failed alike: {example}" if times > 1 else f"each failed differently, the last: {example}"
         described = f"{times} failures of one kind" if times > 1 else f"{looked_at} failures of as many kinds"
         cited = group if times > 1 else failed
-        severity: Severity = "warning" if row >= self.severe else "caution"
+        severe = 2 * self.failures if self.severe is None else self.severe
+        severity: Severity = "warning" if row >= severe else "caution"
         return Assessment(
             self.name,
             f"The last {row:,} tool calls failed; {said}",

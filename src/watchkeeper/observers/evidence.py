@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.prompt.advice import check_source_name
 from watchkeeper.tools.invoked import ToolInvoked, error_message
 
 VALUE_CHARS: Final = 48
@@ -87,6 +88,11 @@ def shorten(text: str, most: int = VALUE_CHARS) -> str:
     return line if len(line) <= most and len(text) <= 8 * most else f"{line[: most - 1]}…"
 
 
+def _shown(value: object) -> str:
+    text = reprlib.repr(value)
+    return text if len(text) <= VALUE_CHARS else f"{text[: VALUE_CHARS - 1]}…"
+
+
 def check_count(observer: str, field: str, value: object, least: int = 1, most: int | None = None) -> None:
     """Refuse a threshold that is no whole number of at least ``least``, and where there is one at most ``most``.
 
@@ -95,7 +101,7 @@ def check_count(observer: str, field: str, value: object, least: int = 1, most: 
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ObserverError(f"{observer}({field}={value!r}) must be a whole number {bounds}")
+        raise ObserverError(f"{observer}({field}={_shown(value)}) must be a whole number {bounds}")
 
 
 def check_share(observer: str, field: str, value: object) -> None:
@@ -105,14 +111,16 @@ def check_share(observer: str, field: str, value: object) -> None:
         ObserverError: Naming observer, field and value.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
-        raise ObserverError(f"{observer}({field}={value!r}) must be more than 0 and less than 1")
+        raise ObserverError(f"{observer}({field}={_shown(value)}) must be more than 0 and less than 1")
 
 
 def check_name(observer: str, name: object) -> None:
-    """Refuse a name under which nobody could be found.
+    """Refuse a name under which nobody could be found, or that could not stand in a heading.
 
     Raises:
         ObserverError: Naming observer and value.
     """
+    said = f"{observer}(name={_shown(name)})"
     if not isinstance(name, str) or not name.strip():
-        raise ObserverError(f"{observer}(name={name!r}) must have a name: a text that is not empty")
+        raise ObserverError(f"{said} must have a name: a text that is not empty")
+    check_source_name(name, said)

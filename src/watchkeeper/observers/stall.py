@@ -1,9 +1,10 @@
 """Whether the agent goes round in circles: the same calls with the same results, over and over.
 
 It looks at results too: polling a job whose state changes, or reading page after page, brings something new each time
-and is no stall; times of day, measured seconds and addresses in a result are nothing new. Four patterns count, each
-over the newest calls only: one call repeated, two calls in turn (A-B-A-B), one call that fails the same way whatever is
-done in between, and a window in which nothing is new.
+and is no stall; times of day, measured seconds and addresses in a result are nothing new. Four patterns count: one call
+repeated, two calls in turn (A-B-A-B), one call that fails the same way whatever is done in between, and a window in
+which nothing is new. Every call since the last look is judged as if it were the newest: it is asked after turns of
+several calls, and the last of them may be something new.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
@@ -19,16 +21,21 @@ from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import on_loop
 from watchkeeper.prompt.observer_context import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest
+from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
 from watchkeeper.tools.invoked import ToolInvoked
 
 PASSING: Final = re.compile(
-    r"(?<!\d)(?:\d{4}-\d\d-\d\d[T ])?\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
-    r"|(?<!\d)\d+(?:\.\d+)? ?(?:ms|µs|us|ns)\b|(?<!\d)\d+\.\d+ ?s(?:ec(?:ond)?s?)?\b|0x[0-9a-f]+"
-    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    re.IGNORECASE,
+    r"[0-9](?<![0-9][0-9])(?:"
+    r"(?:[0-9]{3}-[0-9]{2}-[0-9]{2}[Tt ][0-9])?[0-9]?:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?"
+    r"|[0-9]*(?:\.[0-9]+)? ?(?i:ms|µs|us|ns)\b|[0-9]*\.[0-9]+ ?(?i:s(?:ec(?:ond)?s?)?)\b|(?<=0)[xX][0-9a-fA-F]+)"
 )
-"""What differs between two looks at the same thing. Whole seconds stay: they may count down to something."""
+"""What differs between two looks at the same thing. Whole seconds stay: they may count down to something.
+
+It begins with a digit, so that what holds none is passed over fast."""
+
+WITHIN_ID: Final = re.compile(r"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-")
+ID: Final = re.compile(rf"[0-9a-fA-F]{{8}}{WITHIN_ID.pattern}[0-9a-fA-F]{{12}}")
 
 COMPARED_CHARS: Final = 4000
 """Longer results are equal only if they are so letter by letter."""
@@ -41,6 +48,15 @@ MEMORY: Final = 24
 
 LONGEST: Final = 50
 """So far back a repetition is counted."""
+
+LOOKED_BACK: Final = 20
+"""So many of the newest calls are judged at most, if so many came since the last look: what is older is stale."""
+
+ANSWERS: Final = 10
+"""So many of the newest answers of the agent are read for how long it wants no advice."""
+
+REMEMBERED: Final = 512
+"""Of so many results it is remembered what they say but for times."""
 
 
 class Found(NamedTuple):
@@ -83,27 +99,85 @@ class StallDetector:
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether the newest call was made before: where it was not, no pattern ends with it."""
+        """Whether, by names and arguments alone, a pattern may end with a call since the last look."""
         trajectory = context.trajectory
-        if self.novelty * self.window > 1:  # one new call among them may be too few
-            return trajectory.count >= min(self.repeats, 2 * self.rounds, self.fruitless, self.window)
-        return 0 < trajectory.repeats_after <= max(MEMORY, 3 * self.fruitless)
+        new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
+        recent = trajectory.recent(self._reach + new)
+        return any(self._may_end(recent, len(recent) - back) for back in range(1, min(new, len(recent)) + 1))
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
-        """Look for the patterns, the plainest first; nothing is said if there is none."""
+        """Look for the patterns, the plainest first; of several the gravest, and then the newest, is told."""
+        trajectory = context.trajectory
+        new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
+        told = self._told(session, trajectory.count - new) if new > 1 else 0
+        recent = trajectory.recent(self._reach + new)
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
-        most = max(LONGEST, self.window + MEMORY, 2 * self.rounds, 3 * self.fruitless, self.repeats)
-        recent = context.trajectory.recent(most)
-        if not recent:
-            return None
-        look = Look(recent, calls)
-        found = self._repeated(look) or self._thrashing(look) or self._fruitless(look) or self._nothing_new(look)
-        if found is None:
-            return None
+        best: Found | None = None
+        last = trajectory.count
+        for end in range(len(recent), len(recent) - min(new, len(recent)), -1):
+            index = recent[end - 1].index
+            if index <= told and index != trajectory.count:
+                break
+            if self._may_end(recent, end - 1):
+                found = self._ending(Look(recent[max(end - self._reach, 0) : end], calls))
+                if found is not None and (best is None or (found.severity, best.severity) == ("warning", "caution")):
+                    best, last = found, index
+        return None if best is None else self._assessment(best, last, trajectory.count, calls)
+
+    @property
+    def _reach(self) -> int:
+        """How many calls a pattern may need."""
+        return max(LONGEST, self.window + MEMORY, 2 * self.rounds, 3 * self.fruitless, self.repeats)
+
+    def _may_end(self, recent: Sequence[CallDigest], place: int) -> bool:
+        """Whether a pattern may end with a call, whatever came of it and the others: this is cheap to say."""
+        call, there = recent[place], place + 1
+        if there >= self.window and self._may_be_nothing_new(recent, place):
+            return True
+        if not call.repeats_after:
+            return False
+        action, rounds = call.action, 2 * self.rounds
+        if there >= self.repeats and all(recent[place - back].action == action for back in range(1, self.repeats)):
+            return True
+        if there >= rounds and all(
+            recent[place - back].action == recent[place - back + 2].action for back in range(2, rounds)
+        ):
+            return True
+        tries = recent[max(there - 3 * self.fruitless, 0) : there]
+        return not call.success and sum(each.action == action for each in tries) >= self.fruitless
+
+    def _may_be_nothing_new(self, recent: Sequence[CallDigest], place: int) -> bool:
+        new, enough = 0, self.novelty * self.window
+        for each in range(place, place - self.window, -1):
+            new += not 0 < recent[each].repeats_after <= MEMORY
+            if new >= enough:
+                return False
+        return True
+
+    def _told(self, session: Session, since: int) -> int:
+        """Return up to which call the agent was told, or asked not to be, where that is known to be after ``since``."""
+        for assessment in reversed(session[Assessment].all()):
+            if assessment.call_index <= since:
+                break
+            if assessment.observer_name == self.name:
+                since = assessment.call_index
+        for answer in session[AdviceAcknowledged].all()[-ANSWERS:]:
+            if answer.source == self.name:
+                since = max(since, answer.call_index + answer.for_calls)
+        return since
+
+    def _ending(self, look: Look) -> Found | None:
+        """Return the plainest pattern that ends with the last call of a look."""
+        return self._repeated(look) or self._thrashing(look) or self._fruitless(look) or self._nothing_new(look)
+
+    def _assessment(self, found: Found, last: int, count: int, calls: Sequence[ToolInvoked]) -> Assessment:
+        """Return what is said of a pattern that ended with the call numbered ``last``, of ``count`` so far."""
+        doing, until = ("be going", "") if last == count else ("have gone", f", up to call #{last}")
+        said = f"{found.said}{until}."
         return Assessment(
             self.name,
-            f"You seem to be going in circles: {found.said}.",
-            (Observation(found.category, f"{found.said}.", cite(calls, found.indices)),),
+            f"You seem to {doing} in circles: {said}",
+            (Observation(found.category, said, cite(calls, found.indices)),),
             (
                 "What you have seen will not change by asking again: use it, or try something else.",
                 "If you are waiting for something, do other work meanwhile and look again later.",
@@ -172,15 +246,14 @@ class StallDetector:
 
 
 class Look:
-    """One look at the newest calls: which of them are alike. Results are read only where calls are equal."""
+    """One look at some calls in a row: which of them are alike. Results are read only where calls are equal."""
 
-    __slots__ = ("_calls", "_results", "recent")
+    __slots__ = ("_calls", "recent")
 
     def __init__(self, recent: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> None:
-        """Take the newest calls, the oldest of them first, and every call of the session."""
+        """Take some calls, the oldest of them first, and every call of the session."""
         self.recent = recent
         self._calls = calls
-        self._results: dict[int, Sequence[str] | None] = {}
 
     def alike(self, one: CallDigest, other: CallDigest) -> bool:
         """Return whether two calls are the same, and brought the same but for times and addresses."""
@@ -188,11 +261,10 @@ class Look:
             return True
         if one.action != other.action:
             return False
-        mine, theirs = self._words(one.index), self._words(other.index)
-        return mine is not None and theirs is not None and same_but_for_times(mine, theirs)
+        return same_but_for_times(self._result(one), self._result(other))
 
     def was_seen(self, place: int) -> bool:
-        """Return whether a call, by its place among the newest, is like one of those before it."""
+        """Return whether a call, by its place, is like one of those before it."""
         call = self.recent[place]
         before = self.recent[max(place - MEMORY, 0) : place]
         equal = [earlier for earlier in before if earlier.action == call.action]
@@ -201,32 +273,29 @@ class Look:
         return any(self.alike(earlier, call) for earlier in equal[-COMPARED_CALLS:])
 
     def indices(self, first: int) -> Sequence[int]:
-        """Return the numbers of the newest calls from a place on."""
+        """Return the numbers of the calls from a place on."""
         return [call.index for call in self.recent[first:]]
 
-    def _words(self, index: int) -> Sequence[str] | None:
-        """Return what a call brought, word by word; None if that is too long."""
-        if index not in self._results:
-            text = self._calls[index - 1].rendered_output
-            self._results[index] = text.split() if len(text) <= COMPARED_CHARS else None
-        return self._results[index]
+    def _result(self, call: CallDigest) -> str:
+        return self._calls[call.index - 1].rendered_output
 
 
-def same_but_for_times(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether two results, word by word, differ in nothing but what passes: times of day, measured seconds.
+def same_but_for_times(one: str, other: str) -> bool:
+    """Return whether two results differ in nothing but what passes, such as times of day and measured seconds.
 
     Args:
-        one: The words of a result.
-        other: The words of another.
+        one: A result.
+        other: Another. Where one of them is long, only equal ones are the same.
     """
-    if len(one) != len(other):
-        return False
-    for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-        if mine == theirs:
-            continue
-        # A unit may stand apart from its number: ``12 ms``.
-        both = (" ".join(words[place : place + 2]) for words in (one, other))
-        mine, theirs = (PASSING.sub("~", text) for text in both)
-        if mine != theirs:
-            return False
-    return True
+    if max(len(one), len(other)) > COMPARED_CHARS:
+        return one == other
+    return what_lasts(one) == what_lasts(other)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def what_lasts(result: str) -> int:
+    """Return a fingerprint of a result without what passes; a result is read for it once."""
+    text = " ".join(result.split())  # a unit may stand apart from its number, on the next line even
+    if WITHIN_ID.search(text):
+        text = ID.sub("~", text)
+    return hash(PASSING.sub("~", text))

@@ -8,10 +8,12 @@ the same at call ten and at call ten thousand. It is no state of its own: it can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,6 +27,16 @@ NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\d+")
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/\\]\S+")
 PATH_NAMES: Final = re.compile(r"(?:^|_)(?:path|paths|file|files|filename|folder|dir|directory)$", re.IGNORECASE)
 LONGEST_PATH: Final = 300
+PATHS_OF_A_CALL: Final = 20
+"""So many paths of one call are kept, the first ones."""
+
+LISTED: Final = 200
+"""So many values of a list, or of all arguments, are looked at for paths."""
+
+FIRST_PATHS: Final = 100
+"""So many paths of the first calls are kept, all together."""
+
+NOTHING_BEFORE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class CallDigest(msgspec.Struct, frozen=True, gc=False):
@@ -38,8 +50,9 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
         success: Whether it succeeded.
         error: What went wrong, without the names and numbers that tell two failures of one kind apart; empty if
             nothing did.
-        paths: Paths among its arguments.
+        paths: The first paths among its arguments, `PATHS_OF_A_CALL` at most.
         at: When it ended.
+        repeats_after: How many calls ago the same was done before; 0 if it was not, as far as the kept calls tell.
     """
 
     index: int
@@ -50,10 +63,17 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
     error: str
     paths: tuple[str, ...]
     at: datetime
+    repeats_after: int = 0
 
 
-def digest(invoked: ToolInvoked, index: int) -> CallDigest:
-    """Return a call in a few words; ``index`` is its number in the session, from 1."""
+def digest(invoked: ToolInvoked, index: int, made_at: Mapping[int, int] = NOTHING_BEFORE) -> CallDigest:
+    """Return a call in a few words.
+
+    Args:
+        invoked: The call.
+        index: Its number in the session, from 1.
+        made_at: Under what was done before, the number of the newest call that did it.
+    """
     params = invoked.params
     success = is_success(invoked)
     action = hash((invoked.name, _written(params)))
@@ -64,8 +84,9 @@ def digest(invoked: ToolInvoked, index: int) -> CallDigest:
         kind=hash((action, invoked.rendered_output)),
         success=success,
         error="" if success else error_kind(error_message(invoked) or invoked.outcome),
-        paths=tuple(paths_in(params)),
+        paths=tuple(islice(paths_in(params), PATHS_OF_A_CALL)),
         at=invoked.created_at,
+        repeats_after=index - made_at.get(action, index),
     )
 
 
@@ -75,14 +96,18 @@ def error_kind(message: str) -> str:
 
 
 def paths_in(params: Any) -> Iterable[str]:
-    """Yield the paths among a call's arguments: by the name of the argument, or by their look."""
-    for given, value in _arguments(params):
+    """Yield the paths among a call's arguments: by the name of the argument, or by their look.
+
+    Args:
+        params: The arguments; of very many, and of very long lists, the first ones are looked at.
+    """
+    for given, value in islice(_arguments(params), LISTED):
         name = str(given)  # a model's own names may be anything
         if isinstance(value, str):
             if _may_be_path(name, value):
                 yield value
         elif isinstance(value, list | tuple):
-            for text in cast("Sequence[Any]", value):
+            for text in islice(cast("Sequence[Any]", value), LISTED):
                 if isinstance(text, str) and _may_be_path(name, text):
                     yield text
 
@@ -120,62 +145,98 @@ def _written(params: Any) -> bytes:
 
 
 class Trajectory:
-    """The newest calls of a session and its counts.
+    """The newest calls of a session and its counts; whoever is handed it reads it."""
 
-    Attributes:
-        count: Calls so far.
-        errors_in_a_row: Failures since the last success.
-        repeats_after: How many calls ago the newest call was made before, with the same arguments; 0 if it was not,
-            as far as the kept calls tell.
-        with_paths: How many of the calls taken in have paths among their arguments.
-        first_paths: The paths of each of the session's first calls, `FIRST_CALLS` at most.
-    """
-
-    __slots__ = ("_calls", "_made_at", "count", "errors_in_a_row", "first_paths", "repeats_after", "with_paths")
+    __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_first_paths", "_made_at", "_with_paths")
 
     def __init__(self) -> None:
         """Start before the first call."""
         self._calls: list[CallDigest] = []
         self._made_at: dict[int, int] = {}
-        self.count = 0
-        self.errors_in_a_row = 0
-        self.repeats_after = 0
-        self.with_paths = 0
-        self.first_paths: list[tuple[str, ...]] = []
+        self._asked: dict[str, tuple[int, int]] = {}
+        self._count = 0
+        self._errors_in_a_row = 0
+        self._with_paths = 0
+        self._first_paths: tuple[tuple[str, ...], ...] = ()
 
     def begin(self, calls: Sequence[ToolInvoked]) -> int:
         """Start over with a session's slice; return how many calls were taken in, at most `KEPT_CALLS`."""
         self._calls.clear()
         self._made_at.clear()
-        self.errors_in_a_row = self.repeats_after = self.with_paths = 0
-        self.count = max(len(calls) - KEPT_CALLS, 0)
-        self.first_paths = [tuple(paths_in(call.params)) for call in calls[: min(self.count, FIRST_CALLS)]]
-        taken = calls[self.count :]
+        self._asked.clear()
+        self._errors_in_a_row = self._with_paths = 0
+        self._count = max(len(calls) - KEPT_CALLS, 0)
+        self._first_paths = ()
+        for call in calls[: min(self._count, FIRST_CALLS)]:
+            self._keep_first(tuple(islice(paths_in(call.params), PATHS_OF_A_CALL)))
+        taken = calls[self._count :]
         for invoked in taken:
             self.add(invoked)
         return len(taken)
 
     def add(self, invoked: ToolInvoked) -> None:
         """Take in one more call."""
-        self.count += 1
-        call = digest(invoked, self.count)
+        count = self._count = self._count + 1
+        call = digest(invoked, count, self._made_at)
         self._calls.append(call)
-        before = self._made_at.get(call.action)
-        self._made_at[call.action] = self.count
+        self._made_at[call.action] = count
         if len(self._calls) >= 2 * KEPT_CALLS:
             del self._calls[:KEPT_CALLS]
             self._made_at = {kept.action: kept.index for kept in self._calls}
-        self.repeats_after = 0 if before is None else self.count - before
-        self.errors_in_a_row = 0 if call.success else self.errors_in_a_row + 1
-        self.with_paths += bool(call.paths)
-        if self.count <= FIRST_CALLS:
-            self.first_paths.append(call.paths)
+        self._errors_in_a_row = 0 if call.success else self._errors_in_a_row + 1
+        self._with_paths += bool(call.paths)
+        if count <= FIRST_CALLS:
+            self._keep_first(call.paths)
+
+    def _keep_first(self, paths: tuple[str, ...]) -> None:
+        left = FIRST_PATHS - sum(map(len, self._first_paths))
+        self._first_paths = (*self._first_paths, paths[:left])
 
     def recent(self, count: int) -> Sequence[CallDigest]:
         """Return the newest calls, at most `KEPT_CALLS`, the oldest of them first."""
         return self._calls[-min(count, KEPT_CALLS) :] if count > 0 else ()
 
+    def unseen_by(self, name: str) -> int:
+        """Return how many of the newest calls an observer has not looked at yet, and note that it does now.
+
+        Observers are asked after turns of several calls, or less often still. Asked again before there is another
+        call, the answer is the same. After a rollback, or when a session goes on, no call was looked at.
+
+        Args:
+            name: The observer's name, which is unique in its template.
+        """
+        since, asked_at = self._asked.get(name, (0, 0))
+        if asked_at != self._count:
+            since = asked_at
+            self._asked[name] = (since, self._count)
+        return self._count - since
+
     @property
     def latest(self) -> CallDigest | None:
         """The newest call."""
         return self._calls[-1] if self._calls else None
+
+    @property
+    def count(self) -> int:
+        """Calls so far."""
+        return self._count
+
+    @property
+    def errors_in_a_row(self) -> int:
+        """Failures since the last success."""
+        return self._errors_in_a_row
+
+    @property
+    def repeats_after(self) -> int:
+        """How many calls ago the newest call was made before, with the same arguments; 0 if it was not."""
+        return self._calls[-1].repeats_after if self._calls else 0
+
+    @property
+    def with_paths(self) -> int:
+        """How many of the calls taken in have paths among their arguments."""
+        return self._with_paths
+
+    @property
+    def first_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The paths of each of the session's first calls, `FIRST_CALLS` at most; of very many the first ones."""
+        return self._first_paths
