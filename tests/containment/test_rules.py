@@ -173,7 +173,7 @@ class Model:
                 left = ceiling - book.used[limit]
                 if left <= 0 or want > left:
                     return LIMITS[limit]
-                if want > left - book.held[limit]:
+                if want > max(left - book.held[limit], 0):  # what wants nothing waits for nothing
                     verdict = "wait"
         return verdict
 

@@ -72,7 +72,7 @@ async def test_what_a_checker_explains_is_bounded_and_can_be_sent() -> None:
     model = ScriptedModel([Say(Report(1)), Say(Report(2))])
     result = await play(watched(task_completion_checker=Wordy()), model)
     assert result.output == Report(2)
-    explained = model.requests[1].transcript[-1].text
+    explained = model.requests[1].transcript[2].text
     assert "caf?.txt" in explained
     assert f"[cut: {10**6 + len(ODD) - EXPLANATION_CHARS:,} more characters]" in explained
 
