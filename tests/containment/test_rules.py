@@ -248,8 +248,12 @@ class Model:
             call.expected = (Decision.ALLOW, None)
         self.go_on()
 
-    def tick(self, seconds: float) -> None:
-        self.now += seconds
+    def tick(self, seconds: int) -> None:
+        for _ in range(seconds):  # whatever happens in between happens in its order
+            self.pass_second()
+
+    def pass_second(self) -> None:
+        self.now += 1
         over = [call for call in self.calls if call.state == "running" and call.until <= self.now]
         for call in sorted(over, key=lambda call: call.until):
             own = call.until < call.book.deadline
