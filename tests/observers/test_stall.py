@@ -13,7 +13,7 @@ from watchkeeper.adapters.scripted import Call, Calls, ScriptedModel
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.observers.stall import LONGEST, LOOKED_BACK, MEMORY, StallDetector, same_but_for_times, what_lasts
+from watchkeeper.observers.stall import EDGE, LONGEST, LOOKED_BACK, MEMORY, StallDetector, edges_of, what_lasts
 from watchkeeper.prompt.advice import SEVERITIES, Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.observer_context import ObserverContext
@@ -41,6 +41,21 @@ def bad(tool: str, result: str = "no", **arguments: Any) -> TracedCall:
 def kind_of(assessment: Assessment | None) -> str:
     """Return the category of what was said."""
     return "" if assessment is None else assessment.observations[0].category
+
+
+def wanted(*calls: TracedCall) -> list[bool]:
+    """Return after which calls it wants to be asked."""
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory)
+    assert not STALL.should_run(session, context=context)
+    assert STALL.observe(session, context=context) is None
+    asked: list[bool] = []
+    for number, call in enumerate(calls, 1):
+        session.dispatch(event := event_of(call, number))
+        trajectory.add(event)
+        asked.append(STALL.should_run(session, context=context))
+        assert STALL.should_run(session, context=context) is asked[-1], "asking changes nothing"
+    return asked
 
 
 def test_one_call_repeated_is_a_loop() -> None:
@@ -182,20 +197,37 @@ def test_what_was_seen_long_ago_may_be_read_again() -> None:
     ],
 )
 def test_times_and_addresses_are_nothing_new(one: str, other: str, same: bool) -> None:
-    assert same_but_for_times(one, other) is same
+    assert (what_lasts(one) == what_lasts(other)) is same
+    assert (edges_of(one) == edges_of(other)) is same
     said = ask(STALL, [ok("look", text) for text in (one, other, one, other)])
     assert (said is not None) is same
 
 
 @given(st.text("0123456789:.smTZx-+ ", max_size=40), st.text("0123456789:.smTZx-+ ", max_size=40))
-def test_sameness_has_no_direction(one: str, other: str) -> None:
-    assert same_but_for_times(one, one)
-    assert same_but_for_times(one, other) == same_but_for_times(other, one)
+def test_blanks_are_nothing_new(one: str, other: str) -> None:
+    assert what_lasts(f"{one} {other}") == what_lasts(f" {one}  {other} ")
+    assert edges_of(f"{one} {other}") == edges_of(f" {one}  {other}\n")
+
+
+def test_what_changes_at_the_edge_of_a_result_is_seen_without_reading_it() -> None:
+    log = "\n".join(f"10:00:{second} worker {second} idle" for second in range(10, 70))
+    what_lasts.cache_clear()
+    for results in ([f"{log}\n{n} left" for n in range(20)], [f"step {n}\n{log}\n" for n in range(20)]):
+        assert wanted(*(ok("status", result) for result in results)) == [False] * 20
+    assert what_lasts.cache_info().misses == 0
+
+
+@pytest.mark.parametrize("line", ["idle", "x" * (EDGE + 1)], ids=["short lines", "long lines"])
+def test_what_changes_in_its_middle_is_seen_all_the_same(line: str) -> None:
+    results = [ok("status", f"{line}\nstep {n} since 10:00:{10 + n}\n{line}") for n in range(20)]
+    assert any(wanted(*results))
+    assert ask(STALL, results) is None
+    assert kind_of(ask(STALL, [ok("status", f"{line}\nat 10:00:{10 + n}\n{line}") for n in range(20)])) == "loop"
 
 
 def test_a_result_is_read_for_its_times_once() -> None:
     what_lasts.cache_clear()
-    log = [f"10:00:{second} step {step}" for step in range(20) for second in ("01", "09")]
+    log = [f"idle\nstep {step} at 10:00:{second}\nidle" for step in range(20) for second in ("01", "09")]
     assert not list(replay(Trace("", ("healthy",), "", tuple(ok("status", line) for line in log)), STALL))
     assert len(log) // 2 < what_lasts.cache_info().misses <= len(log)
 
@@ -226,19 +258,7 @@ def test_whatever_it_says_can_be_read(picked: list[tuple[str, bool]]) -> None:
         assert said.severity in ("caution", "warning")
 
 
-def test_it_looks_only_where_names_and_arguments_allow_a_pattern() -> None:
-    def wanted(*calls: TracedCall) -> list[bool]:
-        session, trajectory = Session(), Trajectory()
-        context = ObserverContext(session, trajectory=trajectory)
-        assert not STALL.should_run(session, context=context)
-        assert STALL.observe(session, context=context) is None
-        asked: list[bool] = []
-        for number, call in enumerate(calls, 1):
-            trajectory.add(event_of(call, number))
-            asked.append(STALL.should_run(session, context=context))
-            assert STALL.should_run(session, context=context) is asked[-1], "asking changes nothing"
-        return asked
-
+def test_it_looks_only_where_there_may_be_a_pattern() -> None:
     assert wanted(ok("a"), ok("b"), ok("a"), ok("a"), ok("a"), ok("a"), ok("c")) == [*[False] * 5, True, False]
     edits = [call for n in range(9) for call in (ok("edit", n=n), ok("test"))]
     assert not any(wanted(*edits)), "work between equal calls"

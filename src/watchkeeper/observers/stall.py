@@ -43,6 +43,9 @@ COMPARED_CHARS: Final = 4000
 COMPARED_CALLS: Final = 6
 """So many of the newest calls that are equal are read for whether they brought the same but for times."""
 
+EDGE: Final = 200
+"""Longer lines at the edge of a result are not read on the loop."""
+
 MEMORY: Final = 24
 """So many calls before a window are what something new is measured against."""
 
@@ -99,11 +102,14 @@ class StallDetector:
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether, by names and arguments alone, a pattern may end with a call since the last look."""
+        """Whether, by arguments and the edges of results alone, a pattern may end with a call since the last look."""
         trajectory = context.trajectory
         new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
         recent = trajectory.recent(self._reach + new)
-        return any(self._may_end(recent, len(recent) - back) for back in range(1, min(new, len(recent)) + 1))
+        for end in range(len(recent), len(recent) - min(new, len(recent)), -1):
+            if self._may_end(recent, end - 1) and self._ending(self._look(recent, end, session, at_edges=True)):
+                return True
+        return False
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Look for the patterns, the plainest first; of several the gravest, and then the newest, is told."""
@@ -119,10 +125,13 @@ class StallDetector:
             if index <= told and index != trajectory.count:
                 break
             if self._may_end(recent, end - 1):
-                found = self._ending(Look(recent[max(end - self._reach, 0) : end], calls))
+                found = self._ending(self._look(recent, end, session))
                 if found is not None and (best is None or (found.severity, best.severity) == ("warning", "caution")):
                     best, last = found, index
         return None if best is None else self._assessment(best, last, trajectory.count, calls)
+
+    def _look(self, recent: Sequence[CallDigest], end: int, session: Session, *, at_edges: bool = False) -> Look:
+        return Look(recent[max(end - self._reach, 0) : end], session[ToolInvoked].all(), at_edges=at_edges)
 
     @property
     def _reach(self) -> int:
@@ -248,12 +257,16 @@ class StallDetector:
 class Look:
     """One look at some calls in a row: which of them are alike. Results are read only where calls are equal."""
 
-    __slots__ = ("_calls", "recent")
+    __slots__ = ("_at_edges", "_calls", "recent")
 
-    def __init__(self, recent: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> None:
-        """Take some calls, the oldest of them first, and every call of the session."""
+    def __init__(self, recent: Sequence[CallDigest], calls: Sequence[ToolInvoked], *, at_edges: bool = False) -> None:
+        """Take some calls, the oldest of them first, and every call of the session.
+
+        With ``at_edges`` only the first and the last line of a result is read: calls may then seem alike that are not.
+        """
         self.recent = recent
         self._calls = calls
+        self._at_edges = at_edges
 
     def alike(self, one: CallDigest, other: CallDigest) -> bool:
         """Return whether two calls are the same, and brought the same but for times and addresses."""
@@ -261,7 +274,10 @@ class Look:
             return True
         if one.action != other.action:
             return False
-        return same_but_for_times(self._result(one), self._result(other))
+        mine, theirs = self._result(one), self._result(other)
+        if max(len(mine), len(theirs)) > COMPARED_CHARS or edges_of(mine) != edges_of(theirs):
+            return False
+        return self._at_edges or what_lasts(mine) == what_lasts(theirs)
 
     def was_seen(self, place: int) -> bool:
         """Return whether a call, by its place, is like one of those before it."""
@@ -280,22 +296,26 @@ class Look:
         return self._calls[call.index - 1].rendered_output
 
 
-def same_but_for_times(one: str, other: str) -> bool:
-    """Return whether two results differ in nothing but what passes, such as times of day and measured seconds.
-
-    Args:
-        one: A result.
-        other: Another. Where one of them is long, only equal ones are the same.
-    """
-    if max(len(one), len(other)) > COMPARED_CHARS:
-        return one == other
-    return what_lasts(one) == what_lasts(other)
-
-
 @lru_cache(maxsize=REMEMBERED)
 def what_lasts(result: str) -> int:
     """Return a fingerprint of a result without what passes; a result is read for it once."""
-    text = " ".join(result.split())  # a unit may stand apart from its number, on the next line even
+    return hash(_lasting(result))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def edges_of(result: str) -> int:
+    """Return a fingerprint of the first and the last line of a result, where they are short, without what passes.
+
+    That is fast, and what changes stands there more often than not.
+    """
+    text = result.strip()
+    first = text[: EDGE + 1].partition("\n")[0]
+    last = text[-EDGE - 1 :].rpartition("\n")[2]
+    return hash(tuple(_lasting(line) for line in (first, last) if len(line) <= EDGE))
+
+
+def _lasting(text: str) -> str:
+    text = " ".join(text.split())  # a unit may stand apart from its number
     if WITHIN_ID.search(text):
         text = ID.sub("~", text)
-    return hash(PASSING.sub("~", text))
+    return PASSING.sub("~", text)
