@@ -248,11 +248,7 @@ class Model:
             call.expected = (Decision.ALLOW, None)
         self.go_on()
 
-    def tick(self, seconds: int) -> None:
-        for _ in range(seconds):  # whatever happens in between happens in its order
-            self.pass_second()
-
-    def pass_second(self) -> None:
+    def tick(self) -> None:
         self.now += 1
         over = [call for call in self.calls if call.state == "running" and call.until <= self.now]
         for call in sorted(over, key=lambda call: call.until):
@@ -433,9 +429,10 @@ class Gate(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(1, 8))
     def tick(self, seconds: int) -> None:
-        self.clock.advance(seconds)
-        self.let_run()
-        self.model.tick(seconds)
+        for _ in range(seconds):  # whatever happens in between happens in its order
+            self.clock.advance(1)
+            self.let_run()
+            self.model.tick()
 
     @precondition(lambda self: len(self.model.calls) > 5)
     @rule(data=st.data())

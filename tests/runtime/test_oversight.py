@@ -170,6 +170,13 @@ async def test_each_share_of_a_limit_fires_once() -> None:
     assert asked_at(result) == [5, 8]
 
 
+async def test_a_share_fires_for_every_limit_that_comes_to_it() -> None:
+    trigger = ObserverTrigger(at_limit_share=0.5)
+    limits = Limits(max_tool_calls=20, max_turns=12, deadline=None)
+    result = await play(watched(ObserverConfig(Watcher(), trigger)), looks(11), limits)
+    assert asked_at(result) == [6, 10]
+
+
 async def test_a_file_that_appears_fires_once_each_time() -> None:
     files = MemoryFilesystem()
 

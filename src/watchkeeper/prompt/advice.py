@@ -62,6 +62,10 @@ class Observation:
         for name, text in (("category", self.category), ("description", self.description), ("evidence", self.evidence)):
             if text is not None or name != "evidence":
                 shown = _bounded(text, f"Observation.{name}")
+                if name != "evidence" and not shown.strip():
+                    raise ObserverError(
+                        f"Observation.{name}={text!r} is empty; say what you see in a word or a sentence"
+                    )
                 if shown is not text:
                     object.__setattr__(self, name, shown)
 

@@ -110,7 +110,7 @@ class ObserverTrigger:
         after_consecutive_errors: After so many failures in a row; asked again only when there are more of them.
         every_n_seconds: After so long since it last spoke; at once if it never did.
         on_every_call: After every call; the observer decides.
-        at_limit_share: When this share of any limit is used: one between 0 and 1, or several; each once.
+        at_limit_share: When this share of any limit is used: one between 0 and 1, or several; each once for each limit.
         when_file_exists: When a file of this path appears in the run's filesystem; once for each time it appears.
     """
 

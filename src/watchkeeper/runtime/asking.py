@@ -45,14 +45,12 @@ class Round(NamedTuple):
         said: What was said so far: the list behind ``context.advice``.
         call_index: Tool calls so far.
         at: This moment, in UTC.
-        share: The largest share of a limit that is used.
     """
 
     context: FeedbackContext
     said: list[Advice]
     call_index: int
     at: datetime
-    share: float
 
 
 def over_at(gate: ExecutionContext, clock: Clock) -> float:
@@ -252,12 +250,12 @@ async def _answer(
 def overran(source: Source, round_: Round) -> SourceRan:
     """Return what is recorded of a source that took too long."""
     took = f"took longer than {format_duration(source.limit_seconds)} and is off for the rest of the run"
-    return SourceRan(source.name, "overran", error=took, share=round_.share)
+    return SourceRan(source.name, "overran", error=took, marks=source.passed(round_.context.budget))
 
 
 def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
     """Return what is recorded of a source that raised."""
-    return SourceRan(source.name, "failed", error=said_of(error), share=round_.share)
+    return SourceRan(source.name, "failed", error=said_of(error), marks=source.passed(round_.context.budget))
 
 
 def said_of(error: BaseException) -> str:
@@ -303,7 +301,7 @@ def _ran(source: Source, said: object, round_: Round) -> SourceRan | None:
             said.close()
         raise TypeError(f"{_verb(source)}() must return {expected.__name__} or None, not {reprlib.repr(said)}")
     advice = said.stamped(source.name, round_.call_index, round_.at)
-    return SourceRan(source.name, "advised", advice, None, round_.share)
+    return SourceRan(source.name, "advised", advice, None, source.passed(round_.context.budget))
 
 
 def _verb(source: Source) -> str:

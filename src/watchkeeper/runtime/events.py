@@ -283,14 +283,14 @@ class SourceRan:
             time limit: it is then off for the rest of the run.
         advice: What it said, or None.
         error: What it raised, or how long it took.
-        share: The largest share of a limit that was used at that moment.
+        marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
     """
 
     source: str
     outcome: SourceOutcome
     advice: Assessment | Feedback | None = None
     error: str | None = None
-    share: float = 0.0
+    marks: int = 0
 
 
 @event("observers_ran")

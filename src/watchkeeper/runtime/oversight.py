@@ -96,20 +96,19 @@ class Oversight:
         if not self._follow_log():
             return Observed()
         call_index = self._trajectory.count
-        budget = home.gate.budget_status()
-        share = max(budget.shares.values(), default=0.0)
+        budget = home.gate.budget_status(turn - 1)
         now = home.clock.now()
-        appeared, runs = await self._appeared(share) if self._awaited else ((), [])
-        due = [source for source in self._sources if self._is_due(source, share, now) or source in appeared]
+        appeared, runs = await self._appeared(budget) if self._awaited else ((), [])
+        due = [source for source in self._sources if self._is_due(source, budget, now) or source in appeared]
         if due:
-            runs += await ask_all(due, self._round(budget, share, now), home.gate, home.clock)
+            runs += await ask_all(due, self._round(budget, now), home.gate, home.clock)
             self._follow_log()  # they may have written to the session
         if home.clock.monotonic() >= over_at(home.gate, home.clock):
             turn = 0  # nobody would read it
         text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
-    def _is_due(self, source: Source, share: float, now: datetime) -> bool:
+    def _is_due(self, source: Source, budget: BudgetStatus, now: datetime) -> bool:
         """Whether a condition of its trigger holds (seed: trajectory-observers, "_should_trigger")."""
         trigger, trajectory = source.trigger, self._trajectory
         if source.off or (trajectory.count <= source.quiet_until and source.is_quiet(trajectory.count)):
@@ -123,9 +122,9 @@ class Oversight:
             return True
         if seconds is not None and (source.spoke_at is None or _apart(now, source.spoke_at) >= seconds):
             return True
-        return any(source.share < each <= share for each in trigger.shares)
+        return source.passed(budget) > source.marks
 
-    async def _appeared(self, share: float) -> tuple[Sequence[Source], list[SourceRan]]:
+    async def _appeared(self, budget: BudgetStatus) -> tuple[Sequence[Source], list[SourceRan]]:
         """Return the sources whose awaited file was not there before and is there now, and what failed, once."""
         files, gate = self._home.filesystem, self._home.gate
         if files is None:
@@ -144,7 +143,8 @@ class Oversight:
         for source, is_there in zip(tuple(self._awaited), there, strict=True):
             if isinstance(is_there, str):
                 self._awaited.remove(source)
-                failed.append(SourceRan(source.name, "failed", error=f"when_file_exists: {is_there}", share=share))
+                said = f"when_file_exists: {is_there}"
+                failed.append(SourceRan(source.name, "failed", error=said, marks=source.passed(budget)))
                 continue
             if is_there and not source.file_seen:
                 if source.is_quiet(self._trajectory.count):
@@ -154,7 +154,7 @@ class Oversight:
             source.file_seen = is_there
         return new, failed
 
-    def _round(self, budget: BudgetStatus, share: float, now: datetime) -> Round:
+    def _round(self, budget: BudgetStatus, now: datetime) -> Round:
         home = self._home
         said: list[Advice] = []
         context = FeedbackContext(
@@ -172,7 +172,7 @@ class Oversight:
             nested=self._nested,
             prompt=self._prompt,
         )
-        return Round(context, said, self._trajectory.count, now, share)
+        return Round(context, said, self._trajectory.count, now)
 
     def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
         """Return the block that is appended now, and note on the log who said what and what is in it.

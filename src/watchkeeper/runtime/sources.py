@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Severity
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger, SourceConfig, is_on_loop
 from watchkeeper.prompt.observer_context import TREND_SPAN
@@ -44,7 +45,7 @@ class Source:
         off: Whether it overran its time and is not asked any more.
         spoke_at_call: Tool calls when it last spoke or failed; 0 before.
         spoke_at: When that was, or None.
-        share: The largest share of a limit that was used then.
+        marks: How many shares of limits, of those that it is to be asked at, were passed then.
         file_seen: Whether the awaited file was there when it was last looked for.
         severities: Of its newest advice, the oldest first.
         waiting: Advice that the agent has not been told yet.
@@ -61,11 +62,11 @@ class Source:
         "is_async",
         "is_observer",
         "limit_seconds",
+        "marks",
         "name",
         "off",
         "quiet_until",
         "severities",
-        "share",
         "should_run",
         "speak",
         "speaks_on_loop",
@@ -97,7 +98,7 @@ class Source:
         """Go back to the beginning, to follow another log; who is off stays off for the rest of the run."""
         self.spoke_at_call = 0
         self.spoke_at: datetime | None = None
-        self.share = 0.0
+        self.marks = 0
         self.severities.clear()
         self.waiting: Advice | None = None
         self.quiet_until = 0
@@ -106,7 +107,12 @@ class Source:
     def begin_run(self) -> None:
         """Forget what held for an earlier run only."""
         self.off = False
-        self.share = 0.0
+        self.marks = 0
+
+    def passed(self, budget: BudgetStatus) -> int:
+        """Return how many shares of its trigger are passed, each counted for every limit that has passed it."""
+        shares = self.trigger.shares
+        return sum(used >= each for used in budget.shares.values() for each in shares) if shares else 0
 
     def is_quiet(self, call_index: int) -> bool:
         """Return whether the agent asked it to be quiet; one that speaks of hard limits still looks."""
@@ -120,7 +126,7 @@ class Source:
             self.grave = 0
             return
         self.spoke_at_call, self.spoke_at = call_index, at
-        self.share = ran.share
+        self.marks = ran.marks
         advice = ran.advice
         if advice is None:
             return
