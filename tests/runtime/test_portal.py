@@ -74,8 +74,8 @@ def test_the_first_two_ctrl_c_are_passed_on_and_the_work_may_end_by_itself() -> 
     interrupts: list[str] = []
     enough = asyncio.Event()
 
-    def interrupt() -> None:
-        interrupts.append(threading.current_thread().name)
+    def interrupt(name: str) -> None:
+        interrupts.append(f"{name} on {threading.current_thread().name}")
         enough.set() if len(interrupts) == 2 else threading.Thread(target=press_ctrl_c).start()
 
     async def wait() -> str:
@@ -84,14 +84,14 @@ def test_the_first_two_ctrl_c_are_passed_on_and_the_work_may_end_by_itself() -> 
         return "landed"
 
     assert Portal().call(wait(), "x", interrupt) == "landed"
-    assert interrupts == ["watchkeeper-loop"] * 2
+    assert interrupts == ["SIGINT on watchkeeper-loop"] * 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_third_ctrl_c_is_raised_at_once() -> None:
     count = 0
 
-    def interrupt() -> None:
+    def interrupt(name: str) -> None:
         nonlocal count
         count += 1
         threading.Thread(target=press_ctrl_c).start()
@@ -156,7 +156,7 @@ def test_a_programs_own_handler_is_kept() -> None:
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        assert Portal().call(wait(), "x", lambda: None)
+        assert Portal().call(wait(), "x", lambda name: None)
     finally:
         signal.signal(signal.SIGINT, before)
     assert heard == [signal.SIGINT]

@@ -19,14 +19,16 @@ from typing import Any, Final, TypeVar
 
 from watchkeeper.containment.flight import running_loop
 from watchkeeper.core.errors import WatchkeeperError
+from watchkeeper.runtime.signals import handled_by, is_heeded, requests_of_program
 
 T = TypeVar("T")
 
 PASSED_ON: Final = 2
-"""How many Ctrl-Cs the work is told of; one more ends the wait, so that nothing can hold the terminal for ever."""
+"""How many requests for the end the work is told of; one more ends the wait, so that nothing can hold the terminal for
+ever."""
 
 LOOK_UP_SECONDS: Final = 0.2
-"""How often a waiting thread looks up. A Ctrl-C that comes in the moment before it falls asleep does not wake it."""
+"""How often a waiting thread looks up. A signal that comes in the moment before it falls asleep does not wake it."""
 
 
 class Portal:
@@ -42,19 +44,20 @@ class Portal:
         self,
         work: Coroutine[Any, Any, T],
         twin: str,
-        on_interrupt: Callable[[], None] | None = None,
+        on_interrupt: Callable[[str], None] | None = None,
     ) -> T:
         """Run a coroutine to its end on the portal's loop.
 
         Args:
             work: What to run; it sees the caller's context variables.
             twin: Name of the async function to call instead, for the error.
-            on_interrupt: Called on the loop for the first two Ctrl-C; waiting then goes on. Without it, and for the
-                third, the work is cancelled.
+            on_interrupt: Called on the loop, with the signal's name, for the first two requests for the end (Ctrl-C,
+                and what `watchkeeper.runtime.signals` says); waiting then goes on. Without it, and for the third, the
+                work is cancelled.
 
         Raises:
             WatchkeeperError: If called on the portal's own thread.
-            KeyboardInterrupt: After a Ctrl-C that cancelled the work.
+            KeyboardInterrupt: After a request that cancelled the work.
             BaseException: Whatever the work raises, or a signal handler while this waits; the work is then cancelled.
         """
         if self._thread is threading.current_thread():
@@ -70,7 +73,7 @@ class Portal:
             started.append(task)
             task.add_done_callback(lambda _: done.set())
 
-        def cancel() -> None:
+        def cancel(_: str = "") -> None:
             for task in started:
                 task.cancel()
 
@@ -140,29 +143,30 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextmanager
-def _passing_on(on_interrupt: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Generator[list[int]]:
-    """Turn the first Ctrl-Cs into calls on the loop while the block runs; yield those that came.
+def _passing_on(on_interrupt: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> Generator[list[int]]:
+    """Turn the first requests for the end into calls on the loop while the block runs; yield the signals that came.
 
     A handler does it, because an exception could come between any two lines, also those that deal with an earlier
-    one. A program that has a handler of its own keeps it.
+    one. What came before, and was only noted, is passed on first.
     """
+    requests = requests_of_program()
     came: list[int] = []
-    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not plain or threading.current_thread() is not threading.main_thread():
-        yield came
-        return
+
+    def pass_on(number: int) -> None:
+        came.append(number)
+        loop.call_soon_threadsafe(on_interrupt, signal.Signals(number).name)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) > PASSED_ON:
-            signal.default_int_handler(number, frame)
-        loop.call_soon_threadsafe(on_interrupt)
+        if not requests.take(number):
+            return
+        if len(came) == PASSED_ON:
+            raise KeyboardInterrupt
+        pass_on(number)
 
-    signal.signal(signal.SIGINT, handle)
-    try:
+    with handled_by(handle, is_heeded):
+        for number in requests.unheard():
+            pass_on(number)
         yield came
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 PORTAL: Final = Portal()
