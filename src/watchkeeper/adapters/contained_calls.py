@@ -22,6 +22,7 @@ from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.crashes import BreakOut
 from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError
 from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.stop import Stop
@@ -45,7 +46,7 @@ class PriceOf(Protocol):
         ...
 
 
-class CallStopped(BaseException):
+class CallStopped(BreakOut):
     """A call was not let through, and nothing was sent; ends the contained block that it was made in.
 
     It is no Exception, as CancelledError is none: a stop has to get past every layer that retries what failed. The

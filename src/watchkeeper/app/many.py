@@ -20,6 +20,7 @@ from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
 from watchkeeper.app.run import gate_of, home_of, in_force, plan_of, template_of
 from watchkeeper.app.surroundings import Surroundings, open_surroundings
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.crashes import is_crash, said_by
 from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.core.model import Model
@@ -149,6 +150,7 @@ class _Crew(Generic[OutputT]):
         self.context = context
         self.session = session
         self.clock = job.options.clock
+        self.owner: asyncio.Task[Any] | None = None
         self.labels = tuple(one_line(job.label(item)) for item in job.items)
         self.results: list[RunResult[OutputT] | None] = [None] * len(job.items)
         self.next = iter(range(len(job.items)))
@@ -162,6 +164,7 @@ class _Crew(Generic[OutputT]):
         side_by_side = max(min(concurrency, len(self.results)), 1)
         self.each = replace(self.each, verdict=shared_out(self.job.limits.verdict, side_by_side))
         began = self.clock.monotonic()
+        self.owner = asyncio.current_task()
         template, models = self.prompt.template, self.around.models
         self.session.dispatch(
             ManyStarted(
@@ -229,13 +232,19 @@ class _Crew(Generic[OutputT]):
         context = derive_child_run_context(self.context, session.session_id, options.ids)
         item = self.job.items[index]
         unwatch = self.around.watch(session, context.run_id)
+        task = asyncio.current_task()
         try:
             with self.gate.child(self.each, self.labels[index], carve=False, on_event=session.dispatch) as gate:
                 plan = plan_of(self.prompt.bind(*_as_params(item)), self.around, gate.deadline, options)
                 place = Place(self.context.run_id, self.labels[index])
                 return await execute(plan, home_of(session, gate, context, options, self.around, place))
-        except Exception as error:
-            stop = Stop("error", "loop", f"The item failed: {type(error).__name__}: {error}")
+        except BaseException as error:
+            if task is not None and self.owner is not None and not self.owner.cancelling():
+                while task.cancelling():  # by the item's own code: whoever wants to end the job cancels all of it
+                    task.uncancel()
+            if not is_crash(error, task):
+                raise
+            stop = Stop("error", "loop", f"The item failed: {said_by(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
             unwatch()
@@ -250,7 +259,7 @@ class _Crew(Generic[OutputT]):
         return result
 
     def _without_run(
-        self, index: int, stop: Stop, session: Session, context: RunContext, error: Exception | None
+        self, index: int, stop: Stop, session: Session, context: RunContext, error: BaseException | None
     ) -> RunResult[OutputT]:
         """Return the result of an item whose loop never ran, or could not go on."""
         return without_output(

@@ -8,6 +8,7 @@ async ones on the loop. A checker that fails, or answers nonsense, has not verif
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_c
 from watchkeeper.core.bounded_text import bounded
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.completion import STATES, CompletionState, CompletionStatus
+from watchkeeper.core.crashes import is_crash, said_by
 from watchkeeper.core.deadline import Deadline
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.quantities import DurationLike
@@ -165,12 +167,16 @@ async def verdict_of(checker: TaskCompletionChecker, context: TaskCompletionCont
     Raises:
         CancelledError: If this was cancelled.
     """
+    task = asyncio.current_task()
+    is_async = False
     try:
         is_async = inspect.iscoroutinefunction(checker.check)
         answer: object = checker.check(context) if is_async else await run_in_worker(checker.check, context)
         return _checked(await answer if inspect.isawaitable(answer) else answer)
-    except Exception as error:
-        return TaskCompletionResult.unverified(f"the checker failed: {type(error).__name__}: {error}")
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) or not is_crash(error, task):
+            raise
+        return TaskCompletionResult.unverified(f"the checker failed: {said_by(error)}")
 
 
 def _checked(said: object) -> TaskCompletionResult:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.core.crashes import CrashError, is_crash
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -196,6 +197,7 @@ class ModelCalls:
         model, price = in_use.model, in_use.price
         began = clock.monotonic()
         spent = Charge()
+        task = asyncio.current_task()
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
@@ -204,6 +206,12 @@ class ModelCalls:
                 if is_cancelled():
                     raise
                 raise StrayCancellationError from error
+            except Exception:
+                raise
+            except BaseException as error:
+                if is_crash(error, task):
+                    raise CrashError(error) from error
+                raise
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             nonlocal spent

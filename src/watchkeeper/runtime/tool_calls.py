@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.core.codec import CodecError
+from watchkeeper.core.crashes import CrashError, is_crash
 from watchkeeper.core.deadline import Deadline, earliest
 from watchkeeper.core.errors import (
     FilesystemError,
@@ -149,6 +150,7 @@ class ToolCalls:
         began = clock.monotonic()
         context: ToolContext | None = None
         process = tool.process()
+        task = asyncio.current_task()
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
@@ -162,6 +164,12 @@ class ToolCalls:
                 if is_cancelled():
                     raise
                 raise StrayCancellationError from error
+            except Exception:
+                raise
+            except BaseException as error:
+                if is_crash(error, task if tool.is_async or process is not None else None):
+                    raise CrashError(error) from error
+                raise
 
         request = CallRequest(
             kind="tool",
@@ -302,7 +310,7 @@ def classify(tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None) -
         return "timeout", ToolResult.error(said)
     if isinstance(outcome.error, ToolValidationError):
         return "invalid", ToolResult.error(str(outcome.error))
-    if isinstance(outcome.error, ToolProcessError):
+    if isinstance(outcome.error, ToolProcessError | CrashError):
         return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
     return "crashed", ToolResult.error(f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}")
 
