@@ -1,17 +1,19 @@
 """A call under way, as the gate keeps it: its ticket, its demand, and how it is interrupted.
 
 Async work runs in the task of whoever called, step by step (`fly`). It is interrupted by cancelling that task, and the
-cancellation is taken back once the work has ended; cancellations that come from elsewhere pass through untouched.
-Work that does not end within `GRACE_SECONDS` of being interrupted is left behind: it goes on in a task of its own and
-its result is late. Nothing here admits, charges or records.
+cancellation is taken back once the work has ended; cancellations that come from elsewhere pass through untouched. Calls
+nest within one task: work that was cancelled for a call around it has been told, and is not cancelled again for its
+own. Work that does not end within `GRACE_SECONDS` of being interrupted is left behind, with the calls that it is in: it
+goes on in a task of its own and its result is late. Nothing here admits, charges or records.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar, Token
+from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType, coroutine
 from typing import Any, Final, Literal, TypeVar
 
@@ -47,9 +49,11 @@ class Flight(Ticket):
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
         overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
         interrupted: Why it was interrupted, if it was; the first reason stays.
-        struck: Whether the interruption has reached the task.
+        struck: Whether the task was cancelled for it.
+        told: Whether the task was cancelled, while it was under way, for a call around it.
         left: The task in which work that was left behind goes on.
         outer: The call inside which it was made.
+        inner: The call that its work is waiting in, in the same task.
         entry: How it came past the guards, if there are any.
         wake: Makes a thread that waits for the work look up.
         thread: The worker's call in which work that was left behind goes on.
@@ -58,13 +62,14 @@ class Flight(Ticket):
     __slots__ = (
         "_loop",
         "_others",
-        "_pause",
+        "_owes",
         "_task",
         "_timer",
         "demand",
         "done",
         "entry",
         "expires_at",
+        "inner",
         "interrupted",
         "left",
         "outer",
@@ -72,6 +77,7 @@ class Flight(Ticket):
         "request",
         "struck",
         "thread",
+        "told",
         "wake",
     )
 
@@ -92,8 +98,8 @@ class Flight(Ticket):
         self.expires_at = NEVER
         self.overrun: Interruption = "deadline"
         self.interrupted: Interruption | None = None
-        self.struck = False
-        self.done = False
+        self.struck = self.told = self.done = False
+        self.inner: Flight | None = None
         self.left: asyncio.Task[Any] | None = None
         self.wake: Callable[[], None] | None = None
         self.thread: BlockingCall[Any] | None = None
@@ -158,7 +164,11 @@ class Flight(Ticket):
         assert task is not None, "the gate's async calls run in an asyncio task"
         self._task = task
         self._others = task.cancelling()
+        self._owes = False
         self._loop = loop
+        outer = self.outer
+        if outer is not None and (outer._loop is None or outer._task is task):  # it may have yet to be armed
+            outer.inner = self
         if self.expires_at != NEVER:
             self._timer = set_timer(clock, self.expires_at, self._expire)
         if self.interrupted is not None:
@@ -170,33 +180,63 @@ class Flight(Ticket):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.struck:
-            self.struck = False
-            return self._task.uncancel() > self._others
-        return False
+        outer = self.outer
+        if outer is not None and outer.inner is self:
+            outer.inner = None
+        if not self.struck:
+            return False
+        if not self._owes:
+            return self.told
+        self._owes = False
+        return self._task.uncancel() > self._others or self.told
+
+    def waits_in(self) -> Iterator[Flight]:
+        """Return the calls that its work is waiting in, in the same task, the next one first."""
+        flight = self.inner
+        while flight is not None and flight._task is self._task:
+            inner = flight.inner
+            yield flight
+            flight = inner
+
+    def leave(self, work: Coroutine[Any, Any, Any], waited: Any) -> None:
+        """Let the work, and the calls that it is waiting in, go on in a task of its own."""
+        self.left = asyncio.get_running_loop().create_task(_go_on(work, waited))
+        for flight in list(self.waits_in()):
+            flight._move(self.left)
+
+    def _move(self, task: asyncio.Task[Any]) -> None:
+        """Go on in another task: the old one has nothing to do with this call any more."""
+        if self._owes:
+            self._owes = False
+            self._task.uncancel()
+        self._task = task
+        self._others = 0
+        self.told = self.told and self.interrupted is not None  # what comes later has yet to be told
 
     def let_go(self) -> None:
         """Cancel work that was left behind, once more and for good; from any thread."""
         if self.left is None:
             return
         loop = self.left.get_loop()
-        if running_loop() is loop:
-            self.left.cancel()
-        else:
-            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
+        with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
+            if running_loop() is loop:
+                loop.call_soon(self.left.cancel)  # not before its first step: it would never see the work
+            else:
                 loop.call_soon_threadsafe(self.left.cancel)
 
     def _expire(self) -> None:
         self.interrupt(self.overrun)
 
     def _strike(self) -> None:
-        """Cancel the task, on its own loop; never in the middle of one of its own steps."""
-        if self.done or self.struck or self._loop is None:
+        """Cancel the task, on its own loop; never in the middle of one of its own steps, nor before the first."""
+        if self.done or self.struck or self.told or self._loop is None:
             return
-        if asyncio.current_task(self._loop) is self._task:
+        if asyncio.current_task(self._loop) is self._task or is_new(self._task):
             self._loop.call_soon(self._strike)
             return
-        self.struck = True
+        self.struck = self._owes = True
+        for flight in self.waits_in():
+            flight.told = True
         self._task.cancel()
 
 
@@ -210,6 +250,12 @@ def step_out(mark: Token[Flight | None]) -> None:
         CURRENT.reset(mark)
     except ValueError:  # a coroutine closed by the collector: its context is not here to be restored
         pass
+
+
+def is_new(task: asyncio.Task[Any]) -> bool:
+    """Return whether a task has yet to take its first step."""
+    coro = task.get_coro()
+    return isinstance(coro, CoroutineType) and getcoroutinestate(coro) == CORO_CREATED
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -264,7 +310,8 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
     """Give interrupted work its grace, then leave it behind.
 
     The task waits for a future of ours rather than for the work's own, so that it can turn away without cancelling what
-    the work waits for.
+    the work waits for. A cancellation that comes meanwhile may be the work's own (a time-out in it, a call it is in):
+    the work gets it, and if it was nobody's in there, it is passed on without waiting for the rest of the grace.
     """
     loop = asyncio.get_running_loop()
     over = False
@@ -283,7 +330,7 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
     try:
         while True:
             if over and (waited is None or not waited.done()):
-                flight.left = loop.create_task(_go_on(work, waited))
+                flight.leave(work, waited)
                 raise LeftBehindError
             try:
                 if waited is None:
@@ -296,9 +343,18 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException:
-                flight.left = loop.create_task(_go_on(work, waited))
-                raise
+            except BaseException as thrown:
+                pending = flight._task.cancelling()
+                if not flight.told:
+                    if waited is not None:
+                        waited.cancel()
+                    waited = work.throw(thrown)
+                if flight.told or (
+                    flight._task.cancelling() >= pending and not any(c.struck for c in flight.waits_in())
+                ):
+                    flight.leave(work, waited)
+                    raise
+                continue
             if waited is None or waited.done():
                 waited = work.send(None)
     except StopIteration as returned:

@@ -42,13 +42,13 @@ def finish(
     passage: Passage, flight: Flight, value: Any, error: BaseException | None, meter: Meter[Any] | None
 ) -> Outcome[Any]:
     """Settle and record a call whose work has ended; raise what must not be swallowed."""
-    struck = flight.struck
+    struck, told = flight.struck, flight.told
     foreign = flight.disarm()
     now = passage.clock.monotonic()
     reason = flight.interrupted
     if reason is None:
         reason = flight.overrun if now >= flight.expires_at else None
-    elif reason in ("aborted", "closed") and not struck:
+    elif reason in ("aborted", "closed") and not (struck or told):
         reason = None  # it ended by itself before the interruption reached it
     overrun = reason in ("deadline", "call_timeout")
     if foreign and (error is None or isinstance(error, Exception)):
