@@ -6,9 +6,9 @@ with five of which one speaks after every call: it is recorded, told to the agen
 five plain ones of a user's own, which are asked on a thread. The difference, from call 10, 1,000 and 10,000 on, is the
 figure: between medians of turns, so that a pause of the collector is in neither, of runs made one right after the
 other, and the median of several such pairs, because others use the machine, too.
-Each is to cost at most 60 µs plus one hand-off to a thread, and to be flat within 20 %. Those that ship are held against
-a hand-off in a tight loop, which keeps both cores warm; those on a thread against what a sync tool costs more than an
-async one in the same run: a hand-off between cold cores, and whatever else the runtime does for a tool on a thread.
+Each is to cost at most 60 µs plus one hand-off to a thread, and to be flat within 20 %. Those that ship are held to a
+hand-off in a tight loop, which keeps both cores warm; those on a thread to what a sync tool costs more than an async
+one in the same run: a hand-off between cold cores, and whatever else the runtime does for a tool on a thread.
 Run with ``python -m benchmarks.observers``; exits 1 if a bound is missed.
 """
 
