@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import typer
+from rich.console import Console
 
 from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli.console import make_console, print_table, styled
+from watchkeeper.cli.console import make_console, print_table, printing, styled
 from watchkeeper.core.quantities import format_money
 from watchkeeper.store.ledger_file import ledger_path
 from watchkeeper.store.ledger_report import AccountReport, Used, account_reports
@@ -24,20 +23,21 @@ def show_accounts(name: str | None, ledger: str | None, *, as_json: bool) -> Non
     """
     path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
     reports = account_reports(path, name)
-    if as_json:
-        typer.echo(json.dumps([asdict(report) for report in reports], indent=2))
-    elif reports:
-        print_accounts(reports)
-    else:
-        make_console(sys.stdout).print(f"no accounts in {path}")
+    with printing() as out:
+        if as_json:
+            out.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+        elif reports:
+            print_accounts(make_console(out), reports)
+        else:
+            make_console(out).print(f"no accounts in {path}")
 
 
-def print_accounts(reports: Sequence[AccountReport]) -> None:
+def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
     """Print a table, one line for each account."""
     rows = [
         (styled((report.name, "bold")), *words(report.day), *words(report.month), held(report)) for report in reports
     ]
-    print_table(make_console(sys.stdout), ("account", "today", "tokens", "this month", "tokens", "held"), rows)
+    print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)
 
 
 def words(used: Used) -> tuple[str, str]:

@@ -6,11 +6,12 @@ characters (they could move the cursor, or rewrite what stands there) are writte
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, Final, TextIO, cast
 
 from rich.console import Console
@@ -19,6 +20,12 @@ from rich.text import Text
 
 CUT: Final = 100
 """Where the words of models and tools are cut in lines about them; the store has the whole."""
+
+CANNOT_PRINT: Final = 1
+"""Exit code of a command whose output is lost."""
+
+UNPRINTABLE: Final = (OSError, ValueError)
+"""What a stream raises that cannot be written: a full disk, a terminal that is gone, a closed file, an encoding."""
 
 PIPE_WIDTH: Final = 100_000
 # C0 but tab and newline, C1, marks that turn the direction of text around, lone surrogates.
@@ -42,8 +49,13 @@ def silence(stream: IO[str]) -> None:
         os.close(nowhere)
 
 
-def make_console(file: TextIO) -> PlainConsole:
-    """Return a console for a stream; what its encoding cannot write is written as escapes."""
+def make_console(file: TextIO | None) -> PlainConsole:
+    """Return a console for a stream; what its encoding cannot write is written as escapes.
+
+    Where the standard streams are closed Python has None for them; the console is silent then.
+    """
+    if file is None:
+        return PlainConsole(file=io.StringIO(), quiet=True)
     if hasattr(file, "reconfigure"):
         cast("_Reconfigurable", file).reconfigure(errors="backslashreplace")
     console = PlainConsole(file=file, highlight=False, emoji=False, markup=False, soft_wrap=True)
@@ -88,11 +100,58 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
         console.print(line.rstrip())
 
 
+def say(console: Console, *parts: str | tuple[str, str]) -> None:
+    """Print one line beside the result; that it cannot be printed changes nothing."""
+    with suppress(*UNPRINTABLE):
+        console.print(styled(*parts))
+
+
 def complain(console: Console, message: str) -> None:
     """Print one error in one line."""
-    console.print(styled(("error:", "bold red"), " ", printable(message)))
+    say(console, ("error:", "bold red"), " ", printable(message))
 
 
 def error_console() -> PlainConsole:
     """Return a console for standard error."""
     return make_console(sys.stderr)
+
+
+@contextmanager
+def printing() -> Generator[TextIO]:
+    """Yield standard output to a block that does nothing but print; a reader that leaves has read enough.
+
+    Raises:
+        SystemExit: If it cannot be printed; one line says why.
+    """
+    out = open_output()
+    try:
+        yield out
+        out.flush()
+    except BrokenPipeError:
+        silence(out)
+    except UNPRINTABLE as error:
+        silence(out)
+        complain(error_console(), f"the output cannot be printed: {error}")
+        raise SystemExit(CANNOT_PRINT) from error
+
+
+def open_output() -> TextIO:
+    """Return standard output.
+
+    Raises:
+        SystemExit: If it is closed.
+    """
+    out = cast("TextIO | None", sys.stdout)
+    if out is None:
+        complain(error_console(), "the output cannot be printed: standard output is closed")
+        raise SystemExit(CANNOT_PRINT)
+    return out
+
+
+def hold_standard_descriptors() -> None:
+    """Let no other file or socket get the number of a standard stream that is closed: code writes to those numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

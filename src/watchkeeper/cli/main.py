@@ -1,12 +1,12 @@
 """``watchkeeper``: run an agent, look at runs. Thin: it reads the command line and hands over.
 
-Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (nothing was spent), 130 interrupted.
+Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (nothing was spent), 130, 143
+or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
-from watchkeeper.cli.console import complain, error_console, make_console
+from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console, printing, say
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 from watchkeeper.store.run_store import RunStore
@@ -85,7 +85,7 @@ def run_command(
 ) -> None:
     """Run an agent to its end, or over many files, and say how it ended.
 
-    Ctrl-C lands it: it hands over what it has. A second one stops it hard.
+    Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     named = {"model": model, "store": store, "on_context_full": on_context_full}
     shared = {"account": account, "account_limit": account_limit}
@@ -115,13 +115,13 @@ def runs_command(
     """List stored runs, newest first."""
     with open_for_reading(store) as stored:
         runs = stored.runs(limit)
-    console = make_console(sys.stdout)
-    if as_json:
-        typer.echo(json.dumps([report.stored_as_data(run) for run in runs], indent=2))
-    elif runs:
-        report.print_runs(console, runs)
-    else:
-        console.print(f"no runs in {stored.path}")
+    with printing() as out:
+        if as_json:
+            out.write(json.dumps([report.stored_as_data(run) for run in runs], indent=2) + "\n")
+        elif runs:
+            report.print_runs(make_console(out), runs)
+        else:
+            make_console(out).print(f"no runs in {stored.path}")
 
 
 @app.command("show")
@@ -133,12 +133,13 @@ def show_command(
     """Show one stored run: what happened, in order; also while it goes on."""
     with open_for_reading(store) as stored:
         found = stored.find(run_id)
-        if not as_json:
-            report.print_run(make_console(sys.stdout), stored, found)
-            return
-        for run in report.with_children(stored, found):
-            for event in stored.events(run.run_id):
-                typer.echo(json.dumps(report.event_as_data(run, event)))
+        with printing() as out:
+            if not as_json:
+                report.print_run(make_console(out), stored, found)
+                return
+            for run in report.with_children(stored, found):
+                for event in stored.events(run.run_id):
+                    out.write(json.dumps(report.event_as_data(run, event)) + "\n")
 
 
 @app.command("account")
@@ -173,12 +174,13 @@ def main() -> None:
     Raises:
         SystemExit: Always, with the exit code.
     """
+    hold_standard_descriptors()
     try:
         app()
     except AgentFileError as error:
         console = error_console()
         if error.__cause__ is not None:
-            console.print("".join(traceback.format_exception(error.__cause__)).rstrip())
+            say(console, "".join(traceback.format_exception(error.__cause__)).rstrip())
         complain(console, str(error))
     except WatchkeeperError as error:
         complain(error_console(), str(error))

@@ -15,7 +15,7 @@ from rich.text import Text
 from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.progress import parts_of
 from watchkeeper.cli.wording import done_mark, line_of, plain
-from watchkeeper.core.codec import display, encode, to_builtins
+from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.runtime.result import ManyResult, RunResult, spent
@@ -115,7 +115,7 @@ def pretty(value: Any) -> str:
     """Write a value for reading: text as it is, everything else as indented JSON."""
     if isinstance(value, str):
         return value
-    return json.dumps(json.loads(encode(value)), indent=2, ensure_ascii=False)
+    return json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
 
 
 def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, TextIO
+from typing import IO, Any, Final, TextIO, cast
 
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from watchkeeper.app.options import RunKeywords
 from watchkeeper.app.run import run
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.cli import report
-from watchkeeper.cli.console import complain, error_console, make_console, silence, styled
+from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
 from watchkeeper.cli.loading import Loaded, labels_of, load, matching_files
 from watchkeeper.cli.notify import Notification
 from watchkeeper.cli.params import bind, items_for, parse_params
@@ -33,6 +34,7 @@ from watchkeeper.cli.progress import Progress
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.runtime.signals import EndRequests, heeding
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.schema import store_path
 from watchkeeper.tools.host_filesystem import HostFilesystem
@@ -40,7 +42,9 @@ from watchkeeper.tools.host_filesystem import HostFilesystem
 DONE: Final = 0
 STOPPED: Final = 1
 BAD_INPUT: Final = 2
-INTERRUPTED: Final = 130
+SIGNALLED: Final = 128
+"""Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+
 CONCURRENCY: Final = 4
 
 AnyResult = RunResult[Any] | ManyResult[Any]
@@ -106,14 +110,26 @@ class Report:
 def carry_out(order: Order) -> int:
     """Run what was ordered, to its end, and return the exit code.
 
+    SIGTERM and SIGHUP do what Ctrl-C does: the first lands the run, a second one stops it hard.
+
     Raises:
         ConfigurationError: If it cannot work; nothing was spent.
         StoreError: If the store cannot be written; nothing was spent.
     """
+    requests = EndRequests()
+    with heeding(requests):
+        try:
+            return run_and_report(order, requests)
+        except KeyboardInterrupt:
+            return signalled(requests)
+
+
+def run_and_report(order: Order, requests: EndRequests) -> int:
+    """Run what was ordered, print and tell how it ended, and return the exit code."""
     order.check()
     notification = None if order.notify is None else Notification.parse(order.notify)
     settings = settings_here(order.given)
-    out = sys.stdout
+    out = cast("TextIO | None", sys.stdout)
     aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.as_json else nullcontext()
     with aside:
         loaded = load(order.target)
@@ -129,6 +145,7 @@ def carry_out(order: Order) -> int:
                 options["filesystem"] = HostFilesystem(order.files)
             if not order.as_json:
                 options["on_record"] = Progress(console)
+            requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
             result = start(order, loaded, settings, options)
         finally:
             if store is not None:
@@ -140,7 +157,7 @@ def carry_out(order: Order) -> int:
             else print_end(console, result, where_to_look(result, store, settings))
         )
         failed = tell(Report(console, after, notification), result, data, store, quiet=order.as_json)
-    return exit_code(result) or lost or failed
+    return exit_code(result, requests) or lost or failed
 
 
 def start(order: Order, loaded: Loaded, settings: Settings, options: RunKeywords) -> AnyResult:
@@ -203,12 +220,15 @@ def open_store(settings: Settings) -> RunStore | None:
     return None if path is None else RunStore(path)
 
 
-def print_json(out: TextIO, data: dict[str, Any]) -> int:
-    """Print the result as JSON; return the exit code of that."""
+def print_json(out: TextIO | None, data: dict[str, Any]) -> int:
+    """Print the result as JSON, in ASCII, which every stream can write; return the exit code of that."""
+    if out is None:
+        complain(error_console(), "the result cannot be printed: standard output is closed")
+        return STOPPED
     try:
-        out.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        out.write(json.dumps(data, indent=2) + "\n")
         out.flush()
-    except OSError as error:
+    except UNPRINTABLE as error:
         return _cannot_print(out, error)
     return DONE
 
@@ -221,12 +241,12 @@ def print_end(console: Console, result: AnyResult, where: str) -> int:
         else:
             report.print_result(console, result)
         console.print(styled((where, "dim")))
-    except OSError as error:
+    except UNPRINTABLE as error:
         return _cannot_print(console.file, error)
     return DONE
 
 
-def _cannot_print(stream: IO[str], error: OSError) -> int:
+def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
     """Say that the result is lost to the reader, and let the rest of the end take place."""
     silence(stream)
     complain(error_console(), f"the result cannot be printed: {error}")
@@ -250,22 +270,27 @@ def tell(whom: Report, result: AnyResult, data: dict[str, Any], store: RunStore 
             said = whom.after(result)
         except Exception as error:
             failed = STOPPED
-            whom.console.print("".join(traceback.format_exception(error)).rstrip())
-            whom.console.print(styled((f"--after failed: {type(error).__name__}: {error}", "red")))
+            say(whom.console, "".join(traceback.format_exception(error)).rstrip())
+            say(whom.console, (f"--after failed: {type(error).__name__}: {error}", "red"))
         else:
             if said is not None:
-                whom.console.print(styled(str(said)))
+                say(whom.console, str(said))
     if store is not None and store.failure is not None:
-        whom.console.print(styled((f"not everything is stored: {store.failure}", "yellow")))
+        say(whom.console, (f"not everything is stored: {store.failure}", "yellow"))
     complaint = None if whom.notification is None else whom.notification.send(data, quiet=quiet)
     if complaint is not None:
-        whom.console.print(styled((complaint, "yellow")))
+        say(whom.console, (complaint, "yellow"))
     return failed
 
 
-def exit_code(result: AnyResult) -> int:
-    """Return 0 for work that was done, 130 for a run that Ctrl-C ended, 1 for every other end."""
+def exit_code(result: AnyResult, requests: EndRequests) -> int:
+    """Return 0 for work that was done, 128 and its number for a signal that ended the run, 1 for every other end."""
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
-        return INTERRUPTED
+        return signalled(requests)
     good = not result.not_done if isinstance(result, ManyResult) else result.ok
     return DONE if good else STOPPED
+
+
+def signalled(requests: EndRequests) -> int:
+    """Return the exit code of what the first signal ended."""
+    return SIGNALLED + (requests.signals[0] if requests.signals else signal.SIGINT)
