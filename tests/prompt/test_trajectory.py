@@ -56,8 +56,9 @@ def test_arguments_of_every_kind_can_be_compared() -> None:
     assert digest(invoked(params="{broken"), 1).paths == ()
     assert digest(invoked(params={"x": object()}), 1).name == "look"
     assert digest(invoked(params={"x": {1: object()}, 2: "y"}), 1).paths == ()
-    one, same, other = (digest(invoked(params={"x": {(value, 2): 3}}), 1).action for value in (1, 1, 2))
-    assert one == same != other
+    endless: dict[str, Any] = {}
+    endless["x"] = endless
+    assert digest(invoked(params=endless), 1).paths == ()
 
 
 @pytest.mark.parametrize(
