@@ -40,7 +40,8 @@ async def test_a_sibling_can_never_take_what_a_child_has_carved(clock: TestClock
     assert (first.limits.max_cost_nanos, second.limits.max_cost_nanos) == (dollars(0.7), dollars(0.3))
     refused = await second.acall(costing(0.5), answer)
     assert refused.stop is not None
-    assert refused.stop.message == "The run 'second' reached its cost ceiling of $0.30 after $0.00 in 0 calls."
+    said = "The run 'second' reached its cost ceiling of $0.30 after $0.00 in 0 calls; the next call could need up to "
+    assert refused.stop.message == f"{said}$0.50, with $0.30 left."
     assert (await first.acall(costing(0.7), answer)).decision is Decision.ALLOW
     assert root.usage.cost_nanos == dollars(0.7)
 
@@ -112,7 +113,8 @@ async def test_spending_beyond_hints_is_charged_up_and_stops_the_siblings(clock:
     assert root.usage.cost_nanos == dollars(0.9)
     refused = await tame.acall(costing(0.2), answer)
     assert refused.stop is not None
-    assert refused.stop.message == "The whole run reached its cost ceiling of $1.00 after $0.90 in 1 call."
+    said = "The whole run reached its cost ceiling of $1.00 after $0.90 in 1 call; the next call could need up to $0.20"
+    assert refused.stop.message == f"{said}, with $0.10 left."
     wild.close()
     tame.close()
     assert account_of(root).reserved == [0] * 7

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.egress import EgressAllowList, Origin, origin_of
 from watchkeeper.containment.tool_call_context import ToolCallContext
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 
 GOOD = EgressAllowList(
     ["good.com", "*.good.org", "http://127.0.0.1:8080", "[::1]:9000", "any.net:*", "bücher.de"], ["*"]
@@ -334,14 +334,14 @@ def bracketed(host: str) -> str:
     ],
 )
 def test_a_host_that_cannot_be_read_is_refused_with_its_value(host: Any) -> None:
-    with pytest.raises(LimitsError, match="hosts") as caught:
+    with pytest.raises(ConfigurationError, match="hosts") as caught:
         EgressAllowList([host])
     assert repr(host) in str(caught.value)
 
 
 @pytest.mark.parametrize("method", ["", "GE T", "GET\n", "ＧＥＴ", 5, None])
 def test_a_method_that_cannot_be_read_is_refused_with_its_value(method: Any) -> None:
-    with pytest.raises(LimitsError, match="methods") as caught:
+    with pytest.raises(ConfigurationError, match="methods") as caught:
         EgressAllowList(["good.com"], [method])
     assert repr(method) in str(caught.value)
 
@@ -350,5 +350,5 @@ def test_a_method_that_cannot_be_read_is_refused_with_its_value(method: Any) -> 
 @pytest.mark.parametrize("value", ["good.com", 5, None])
 def test_a_list_that_is_none_is_refused(field: str, value: Any) -> None:
     lists: dict[str, Any] = {"hosts": ["good.com"], field: value}
-    with pytest.raises(LimitsError, match=f"{field}="):
+    with pytest.raises(ConfigurationError, match=f"{field}="):
         EgressAllowList(**lists)

@@ -216,7 +216,8 @@ async def test_a_stop_says_how_much_was_used_if_the_ceiling_was_not_quite_reache
     await gate.acall(costing(1.98), answer)
     stop = (await gate.acall(costing(0.05), answer)).stop
     assert stop is not None
-    assert stop.message == "The run reached its cost ceiling of $2.00 after $1.98 in 1 call."
+    said = "The run reached its cost ceiling of $2.00 after $1.98 in 1 call; the next call could need up to $0.05"
+    assert stop.message == f"{said}, with $0.02 left."
 
 
 async def test_a_stop_latches_even_for_a_call_that_would_fit(clock: TestClock) -> None:
@@ -509,7 +510,8 @@ async def test_a_childs_spending_counts_in_every_context_above_it(clock: TestClo
     assert (await grandchild.acall(TOOL, answer)).stop_reason == "step_limit_exceeded"
     stopped = await child.acall(costing(0.2), answer)
     assert stopped.stop is not None
-    assert stopped.stop.message == "The run 'item 1' reached its cost ceiling of $0.50 after $0.40 in 2 calls."
+    said = "The run 'item 1' reached its cost ceiling of $0.50 after $0.40 in 2 calls; the next call could need up to "
+    assert stopped.stop.message == f"{said}$0.20, with $0.10 left."
     assert root.stop is None
     assert (await root.acall(costing(0.6), answer)).decision is Decision.ALLOW
 
@@ -523,7 +525,8 @@ async def test_five_siblings_are_bounded_together_by_their_parent(clock: TestClo
     assert [child.stop is None for child in children] == [True, True, True, False, False]
     stop = children[3].stop
     assert stop is not None
-    assert stop.message == "The whole run reached its cost ceiling of $1.00 after $0.90 in 3 calls."
+    said = "The whole run reached its cost ceiling of $1.00 after $0.90 in 3 calls; the next call could need up to "
+    assert stop.message == f"{said}$0.30, with $0.10 left."
 
 
 async def test_a_stop_above_stops_below(clock: TestClock) -> None:

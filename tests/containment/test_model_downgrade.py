@@ -12,7 +12,7 @@ from watchkeeper.containment.model_downgrade import ModelDowngradeHook
 from watchkeeper.containment.token_rate import TokenRateHook
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 
 DEGRADE = Decision.DEGRADE
 
@@ -109,6 +109,6 @@ def test_another_hook_may_know_nothing_of_answers_and_releases() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_field_and_value(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(LimitsError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         ModelDowngradeHook(**values)
     assert said in str(caught.value)

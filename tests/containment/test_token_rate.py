@@ -12,7 +12,7 @@ from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.token_rate import TokenRateHook, tokens_told_by
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.usage import TokenUsage
 
 HALT, DEGRADE, QUEUE = Decision.HALT, Decision.DEGRADE, Decision.QUEUE
@@ -141,7 +141,7 @@ def test_the_caller_can_say_what_a_response_has_used() -> None:
 
 def test_a_count_below_zero_is_refused() -> None:
     hook = TokenRateHook(100, tokens_of=lambda response: -1, clock=TestClock())
-    with pytest.raises(LimitsError, match="tokens_of=-1"):
+    with pytest.raises(ConfigurationError, match="tokens_of=-1"):
         hook.after_llm_call(call(), "answer")
 
 
@@ -202,6 +202,6 @@ def test_responses_tell_their_tokens(response: object, tokens: int | None) -> No
 )
 def test_what_makes_no_sense_is_refused_with_field_and_value(field: str, value: Any) -> None:
     values: dict[str, Any] = {"max_tokens": 10, field: value}
-    with pytest.raises(LimitsError, match=f"{field}=") as caught:
+    with pytest.raises(ConfigurationError, match=f"{field}=") as caught:
         TokenRateHook(**values)
     assert repr(value) in str(caught.value)

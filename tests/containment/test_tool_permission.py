@@ -15,7 +15,7 @@ from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.containment.tool_permission import ToolPermissionHook, question
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 
 HALT = Decision.HALT
 
@@ -284,6 +284,6 @@ async def answer_later(ctx: ToolCallContext) -> bool:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_field_and_value(field: str, value: Any) -> None:
-    with pytest.raises(LimitsError, match=f"^{field}") as caught:
+    with pytest.raises(ConfigurationError, match=f"^{field}") as caught:
         ToolPermissionHook(**{field: value})
     assert repr(value).strip("[]") in str(caught.value)

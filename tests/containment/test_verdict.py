@@ -200,7 +200,8 @@ def test_work_stops_at_the_ceiling_less_what_is_kept_and_that_latches_work_only(
     stop = spend_all(root, costing(0.2))
     assert stop.reason == "budget_exceeded"
     assert (
-        stop.message == "The run reached its cost ceiling of $1.00 after $0.80 in 4 calls; $0.10 kept for its verdict."
+        stop.message == "The run reached its cost ceiling of $1.00 after $0.80 in 4 calls; $0.10 kept for its verdict; "
+        "the next call could need up to $0.20, with $0.10 left."
     )
     assert (root.work_stop, root.stop) == (stop, None)
     assert root.get_snapshot().stop == stop
@@ -218,7 +219,7 @@ def test_a_landing_turn_comes_before_the_verdict_and_may_not_have_it_either(cloc
     assert stop.message.endswith("in 4 calls; $0.10 kept for its last turn; $0.10 kept for its verdict.")
     refused = root.call(costing(0.2, phase="landing"), lambda _: None)
     assert refused.stop is not None
-    assert refused.stop.message.endswith("after $0.80 in 4 calls; $0.10 kept for its verdict.")
+    assert "after $0.80 in 4 calls; $0.10 kept for its verdict; the next" in refused.stop.message
     assert root.call(costing(0.1, phase="landing"), lambda _: None).admitted
     assert verdict.call(whole(verdict), lambda _: None).admitted
     assert root.usage.cost_nanos == dollars(1)
@@ -290,7 +291,9 @@ def test_the_verdict_of_a_run_may_not_have_what_is_kept_for_the_one_above(clock:
     refused = theirs.call(whole(theirs), lambda _: None).stop
     assert refused is not None
     assert refused.message.startswith("The whole run reached its cost ceiling of $1.00 after $0.85 in 1 call")
-    assert refused.message.endswith("; $0.10 kept for its verdict.")
+    assert refused.message.endswith(
+        "; $0.10 kept for its verdict; the next call could need up to $0.09, with $0.05 left."
+    )
     assert ours.call(whole(ours), lambda _: None).admitted
 
 
@@ -385,7 +388,8 @@ def test_what_stops_the_verdict_leaves_the_work_alone(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     verdict = keep(root)
     stop = spend_all(verdict, costing(0.06))
-    assert stop.message == "The run 'verdict' reached its cost ceiling of $0.10 after $0.06 in 1 call."
+    said = "The run 'verdict' reached its cost ceiling of $0.10 after $0.06 in 1 call; the next call could need up to "
+    assert stop.message == f"{said}$0.06, with $0.04 left."
     assert (verdict.stop, root.stop, root.work_stop) == (stop, None, None)
     assert root.call(costing(0.9), lambda _: None).admitted
 

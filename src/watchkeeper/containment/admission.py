@@ -35,11 +35,13 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 class Exhausted(NamedTuple):
-    """It may not: what is settled leaves less than the least it needs under this ceiling."""
+    """It may not: what is settled, and what is kept for the end, leaves less than the least it needs."""
 
     limit: int
     ceiling: int
     account: Account
+    need: int = 0
+    left: int = 0
 
 
 class Waits(NamedTuple):
@@ -96,7 +98,7 @@ def decide(demand: Demand, now: float) -> Ruling:
             continue
         least = want + price * demand.least
         if left <= 0 or least > left - firm_hold(demand, held, level, count):
-            return Exhausted(count, ceiling, level)
+            return Exhausted(count, ceiling, level, least, left - firm_hold(demand, held, level, count))
         if least <= free:
             output = (free - want) // price
         else:
@@ -126,7 +128,7 @@ def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[in
             continue
         free = left - firm_hold(demand, held, level, count)
         if left <= 0 or want + price * demand.least > free:
-            return output, Exhausted(count, ceiling, level)
+            return output, Exhausted(count, ceiling, level, want + price * demand.least, free)
         if want + price * output > free:
             output = (free - want) // price
     return output, None

@@ -18,7 +18,7 @@ from typing import Final
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.containment.word_list import words
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 
 READING: Final = ("GET", "HEAD")
 """Methods that are allowed unless others are named."""
@@ -80,7 +80,7 @@ class EgressAllowList:
         methods: HTTP methods; ``"*"`` stands for any. Reading only, unless others are named.
 
     Raises:
-        LimitsError: If a host or method cannot be read.
+        ConfigurationError: If a host or method cannot be read.
     """
 
     __slots__ = ("_methods", "_rules")
@@ -166,19 +166,19 @@ def _in_ascii(text: str) -> str | None:
 def _rule(pattern: str) -> _Rule:
     match = None if _FORBIDDEN.search(pattern) else _PATTERN.fullmatch(pattern)
     if match is None:
-        raise LimitsError(
+        raise ConfigurationError(
             f"hosts: {pattern!r} is not a host; write for example 'api.example.com', '*.example.com',"
             " 'example.com:8443' or 'http://127.0.0.1:8080'"
         )
     scheme, text, port = (match["scheme"] or "https").lower(), match["host"], match["port"]
     if scheme not in _PORTS:
-        raise LimitsError(f"hosts: {pattern!r} has the scheme {scheme!r}; known are {', '.join(_PORTS)}")
+        raise ConfigurationError(f"hosts: {pattern!r} has the scheme {scheme!r}; known are {', '.join(_PORTS)}")
     subdomains = text.startswith("*.")
     host = _host(text[2:] if subdomains else text)
     if host is None or (subdomains and _is_address(host)):
-        raise LimitsError(f"hosts: {pattern!r} names no host; '*.' may stand before a name, and nowhere else")
+        raise ConfigurationError(f"hosts: {pattern!r} names no host; '*.' may stand before a name, and nowhere else")
     if port not in (None, "*") and int(port) > 65_535:
-        raise LimitsError(f"hosts: {pattern!r} has a port above 65535")
+        raise ConfigurationError(f"hosts: {pattern!r} has a port above 65535")
     return _Rule(scheme, host, None if port == "*" else int(port or _PORTS[scheme]), subdomains)
 
 
@@ -193,5 +193,5 @@ def _is_address(host: str) -> bool:
 def _method(method: str) -> str:
     name = method.upper()
     if name != "*" and not _METHOD.fullmatch(name):
-        raise LimitsError(f"methods: {method!r} is not an HTTP method; write for example 'GET', or '*' for any")
+        raise ConfigurationError(f"methods: {method!r} is not an HTTP method; write for example 'GET', or '*' for any")
     return name

@@ -10,7 +10,7 @@ from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.hooks import PreDispatchHook
 from watchkeeper.containment.sliding_window import checked_share
 from watchkeeper.containment.tool_call_context import ToolCallContext
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 
 
 class ModelDowngradeHook:
@@ -26,7 +26,7 @@ class ModelDowngradeHook:
         fallback_model: The cheaper model.
 
     Raises:
-        LimitsError: If a value makes no sense, or there is nothing by which to decide.
+        ConfigurationError: If a value makes no sense, or there is nothing by which to decide.
     """
 
     __slots__ = ("_at_cost_share", "_when", "fallback_model")
@@ -40,10 +40,12 @@ class ModelDowngradeHook:
         """Keep what to decide by."""
         self.fallback_model = _named(model)
         if at_cost_share is None and when is None:
-            raise LimitsError("at_cost_share=None and when=None leave nothing to decide by; give one of them")
+            raise ConfigurationError("at_cost_share=None and when=None leave nothing to decide by; give one of them")
         self._at_cost_share = None if at_cost_share is None else checked_share(at_cost_share, "at_cost_share")
         if when is not None and not hasattr(when, "before_llm_call"):
-            raise LimitsError(f"when={when!r} is no hook that is asked before a model call: it has no before_llm_call")
+            raise ConfigurationError(
+                f"when={when!r} is no hook that is asked before a model call: it has no before_llm_call"
+            )
         self._when = when
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
@@ -84,7 +86,7 @@ class ModelDowngradeHook:
 
 def _named(model: object) -> str:
     if not isinstance(model, str) or not model.strip():
-        raise LimitsError(f"model={model!r} names no model; write for example 'openai:gpt-5-mini'")
+        raise ConfigurationError(f"model={model!r} names no model; write for example 'openai:gpt-5-mini'")
     return model
 
 

@@ -52,7 +52,7 @@ def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> 
 
 def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
     """Say that a ceiling leaves too little for the least call worth sending."""
-    count, ceiling, account = verdict
+    count, ceiling, account = verdict[:3]
     reason, field, *_ = LIMITS[count]
     if account.period is not None:
         return account_spent(verdict)
@@ -69,7 +69,16 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
         said += "; others hold the rest"
     else:
         said += kept_back(count, account, caller, landing=landing)
+        said += too_dear(verdict)
     return Stop(reason, "gate", f"{said}.", field, value)
+
+
+def too_dear(verdict: Exhausted) -> str:
+    """Say what the call could have needed, where something was left and it was not enough."""
+    count, need, left = verdict.limit, verdict.need, verdict.left
+    if count > OUTPUT_TOKENS or not 0 < left < need:
+        return ""
+    return f"; the next call could need up to {amount(count, need)}, with {amount(count, left)} left"
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
@@ -84,12 +93,12 @@ def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -
 
 def account_spent(verdict: Exhausted | Waits) -> Stop:
     """Say that an account that runs share has too little left, in which period, and when the next one begins."""
-    count, ceiling, account = verdict
+    count, ceiling, account = verdict[:3]
     said = f"The account {account.name!r} reached its ceiling of {account.limits.account_limit}"
     used = account.settled[count]
     if used < ceiling:
         said += f" after {amount(count, used)}"
-    said += "; others hold the rest" if isinstance(verdict, Waits) else ""
+    said += "; others hold the rest" if isinstance(verdict, Waits) else too_dear(verdict)
     if account.renews_on is not None:
         said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
     return Stop(LIMITS[count][0], "gate", f"{said}.", "account_limit", str(account.limits.account_limit))

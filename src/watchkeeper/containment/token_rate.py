@@ -15,7 +15,7 @@ from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.sliding_window import SlidingWindow, at_share
 from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.quantities import CountLike, DurationLike, count
 from watchkeeper.core.stop import StopReason
 
@@ -40,7 +40,7 @@ class TokenRateHook:
         stop_reason: What its HALT is called.
 
     Raises:
-        LimitsError: If a value makes no sense.
+        ConfigurationError: If a value makes no sense.
     """
 
     stop_reason: ClassVar[StopReason] = "provider_rate_limit"
@@ -61,9 +61,9 @@ class TokenRateHook:
         self._max_tokens = count(max_tokens, "max_tokens")
         self._degrade_at = at_share(degrade_threshold, self._max_tokens, "degrade_threshold")
         if when_full not in (Decision.HALT, Decision.QUEUE):
-            raise LimitsError(f"when_full={when_full!r} must be Decision.HALT or Decision.QUEUE")
+            raise ConfigurationError(f"when_full={when_full!r} must be Decision.HALT or Decision.QUEUE")
         if tokens_of is not None and not callable(tokens_of):
-            raise LimitsError(f"tokens_of={tokens_of!r} cannot be called; give a function of the response")
+            raise ConfigurationError(f"tokens_of={tokens_of!r} cannot be called; give a function of the response")
         self._when_full = Decision(when_full)
         self._tokens_of = tokens_of or tokens_told_by
         self._window = SlidingWindow(window_seconds, clock)

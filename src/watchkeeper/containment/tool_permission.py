@@ -23,7 +23,7 @@ from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.containment.word_list import words
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.quantities import DurationLike, duration, format_duration
 from watchkeeper.core.workers import BlockingCall
 
@@ -51,7 +51,7 @@ class ToolPermissionHook:
         blocks_for: Seconds for which a question may hold a call; None if no tool is asked about.
 
     Raises:
-        LimitsError: If a value makes no sense.
+        ConfigurationError: If a value makes no sense.
     """
 
     __slots__ = ("_allow", "_always", "_ask", "_ask_with", "_clock", "_deny", "_open", "_queue", "_timeout", "_why")
@@ -69,9 +69,11 @@ class ToolPermissionHook:
         """Read the patterns."""
         self._allow, self._deny, self._ask = words(allow, "allow"), words(deny, "deny"), words(ask, "ask")
         if iscoroutinefunction(ask_with):
-            raise LimitsError(f"ask_with={ask_with!r} is a coroutine function; give a plain one, it has its own thread")
+            raise ConfigurationError(
+                f"ask_with={ask_with!r} is a coroutine function; give a plain one, it has its own thread"
+            )
         if not (ask_with is None or isinstance(ask_with, Terminal) or callable(ask_with)):
-            raise LimitsError(f"ask_with={ask_with!r} cannot be called; give a function of the call's context")
+            raise ConfigurationError(f"ask_with={ask_with!r} cannot be called; give a function of the call's context")
         self._ask_with: AskWith | Terminal = Terminal() if ask_with is None else ask_with
         self._timeout = duration(timeout, "timeout").total_seconds()
         self._clock = clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError
 
 
 def words(values: Iterable[str], field: str) -> tuple[str, ...]:
@@ -16,19 +16,19 @@ def words(values: Iterable[str], field: str) -> tuple[str, ...]:
         field: Name for the error message.
 
     Raises:
-        LimitsError: If it is one text, or holds something else than texts, or an empty one.
+        ConfigurationError: If it is one text, or holds something else than texts, or an empty one.
     """
     if isinstance(values, str):
-        raise LimitsError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
+        raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
     found: list[str] = []
     for value in _items(values, field):
         if not isinstance(value, str) or not value.strip():
-            raise LimitsError(f"{field}: {value!r} is not a name or a pattern for names")
+            raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
         found.append(value)
     return tuple(found)
 
 
 def _items(values: object, field: str) -> Iterable[object]:
     if not isinstance(values, Iterable):
-        raise LimitsError(f"{field}={values!r} is not a list of texts")
+        raise ConfigurationError(f"{field}={values!r} is not a list of texts")
     return cast("Iterable[object]", values)
