@@ -52,6 +52,7 @@ class Flight(Ticket):
         struck: Whether the task was cancelled for it.
         told: Whether the task was cancelled, while it was under way, for a call around it.
         left: The task in which work that was left behind goes on.
+        task: The task that runs its work, once it has waited for something.
         outer: The call inside which it was made.
         inner: The call that its work is waiting in, in the same task.
         entry: How it came past the guards, if there are any.
@@ -63,7 +64,6 @@ class Flight(Ticket):
         "_loop",
         "_others",
         "_owes",
-        "_task",
         "_timer",
         "demand",
         "done",
@@ -76,6 +76,7 @@ class Flight(Ticket):
         "overrun",
         "request",
         "struck",
+        "task",
         "thread",
         "told",
         "wake",
@@ -162,12 +163,12 @@ class Flight(Ticket):
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "the gate's async calls run in an asyncio task"
-        self._task = task
+        self.task = task
         self._others = task.cancelling()
         self._owes = False
         self._loop = loop
         outer = self.outer
-        if outer is not None and (outer._loop is None or outer._task is task):  # it may have yet to be armed
+        if outer is not None and (outer._loop is None or outer.task is task):  # it may have yet to be armed
             outer.inner = self
         if self.expires_at != NEVER:
             self._timer = set_timer(clock, self.expires_at, self._expire)
@@ -188,12 +189,12 @@ class Flight(Ticket):
         if not self._owes:
             return self.told
         self._owes = False
-        return self._task.uncancel() > self._others or self.told
+        return self.task.uncancel() > self._others or self.told
 
     def waits_in(self) -> Iterator[Flight]:
         """Return the calls that its work is waiting in, in the same task, the next one first."""
         flight = self.inner
-        while flight is not None and flight._task is self._task:
+        while flight is not None and flight.task is self.task:
             inner = flight.inner
             yield flight
             flight = inner
@@ -208,8 +209,8 @@ class Flight(Ticket):
         """Go on in another task: the old one has nothing to do with this call any more."""
         if self._owes:
             self._owes = False
-            self._task.uncancel()
-        self._task = task
+            self.task.uncancel()
+        self.task = task
         self._others = 0
         self.told = self.told and self.interrupted is not None  # what comes later has yet to be told
 
@@ -231,13 +232,13 @@ class Flight(Ticket):
         """Cancel the task, on its own loop; never in the middle of one of its own steps, nor before the first."""
         if self.done or self.struck or self.told or self._loop is None:
             return
-        if asyncio.current_task(self._loop) is self._task or is_new(self._task):
+        if asyncio.current_task(self._loop) is self.task or is_new(self.task):
             self._loop.call_soon(self._strike)
             return
         self.struck = self._owes = True
         for flight in self.waits_in():
             flight.told = True
-        self._task.cancel()
+        self.task.cancel()
 
 
 CURRENT: Final[ContextVar[Flight | None]] = ContextVar("watchkeeper_call", default=None)
@@ -344,14 +345,13 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
                 work.close()
                 raise
             except BaseException as thrown:
-                pending = flight._task.cancelling()
+                pending = flight.task.cancelling()
                 if not flight.told:
                     if waited is not None:
                         waited.cancel()
                     waited = work.throw(thrown)
-                if flight.told or (
-                    flight._task.cancelling() >= pending and not any(c.struck for c in flight.waits_in())
-                ):
+                own = flight.task.cancelling() < pending or any(call.struck for call in flight.waits_in())
+                if flight.told or not own:
                     flight.leave(work, waited)
                     raise
                 continue
