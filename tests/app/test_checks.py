@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.adapters.scripted import ScriptedModel
+from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.checks import CHECKED_WHERE_USED, RULES, brief, check_arguments, renamed
 from watchkeeper.app.contained import contained
@@ -27,8 +27,10 @@ from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.price import FREE
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.memory_filesystem import MemoryFilesystem
 from watchkeeper.tools.resources import Resources
+from watchkeeper.tools.tool import tool
 
 TEMPLATE = PromptTemplate(ns="tests", key="hello", sections=[MarkdownSection(title="", key="task", template="Say hi.")])
 
@@ -248,3 +250,32 @@ def test_a_value_is_shown_short() -> None:
 def test_a_name_without_a_rule_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(KeyError):
         check_arguments({"nothing": 1})
+
+
+@tool
+def look(context: ToolContext) -> str:
+    """Look at the list."""
+    return context.filesystem.read_text("list")  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@tool
+def stumble(context: ToolContext) -> str:
+    """Look at nothing."""
+    nothing: Any = None if context.filesystem is None else {}
+    return str(nothing.missing)
+
+
+def told(name: str, **options: Any) -> str:
+    """Return what the model is told about a call of a tool."""
+    asked = ScriptedModel([Call(name), "done"])
+    agent(model=asked, tools=(look, stumble)).run("Go.", store=None, **options)
+    return str(list(asked.requests[1].transcript))
+
+
+def test_a_tool_that_takes_files_for_granted_is_told_how_a_run_gets_some() -> None:
+    assert "this run has no files: context.filesystem is None unless the run is given filesystem=" in told("look")
+    assert "this run has no files" not in told("stumble")
+    files = MemoryFilesystem()
+    files.write_text("list", "milk")
+    assert "milk" in told("look", filesystem=files)
+    assert "this run has no files" not in told("look", filesystem=MemoryFilesystem())

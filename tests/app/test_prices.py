@@ -211,7 +211,19 @@ def test_a_ceiling_over_a_model_without_a_price_is_refused_with_the_ways_out() -
     unknown = model("openai", "mine")
     with pytest.raises(UnpricedModelError) as caught:
         check_priced(unknown, None, Limits(max_cost_usd=1))
-    for part in ("openai:mine", "prices=", "[tool.watchkeeper.prices]", "watchkeeper[prices]", "lift max_cost_usd"):
+    for part in ("openai:mine", "prices=", "[tool.watchkeeper.prices]", "lift max_cost_usd"):
         assert part in str(caught.value)
+    assert "pip install" not in str(caught.value)
     check_priced(unknown, None, Limits())
     check_priced(unknown, FREE, Limits(max_cost_usd=1))
+
+
+def test_the_price_list_is_recommended_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nothing(_: str) -> None:
+        """Nothing is installed."""
+
+    monkeypatch.setattr("importlib.util.find_spec", find_nothing)
+    with pytest.raises(
+        UnpricedModelError, match=r"install the price list: pip install 'watchkeeper\[prices\]'; or lift"
+    ):
+        check_priced(model("openai", "mine"), None, Limits(max_cost_usd=1))

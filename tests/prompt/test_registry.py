@@ -80,3 +80,13 @@ def test_only_what_is_there_can_be_enabled_or_disabled() -> None:
     for change in (registry.enable, registry.disable):
         with pytest.raises(PromptDefinitionError, match="did you mean 'support/triage'"):
             change("support", "triag")
+
+
+@pytest.mark.parametrize(
+    "given", [[template()], "support/triage", None, template], ids=["list", "text", "none", "maker"]
+)
+def test_what_is_no_prompt_is_refused_by_its_type(given: Any) -> None:
+    with pytest.raises(
+        PromptDefinitionError, match=r"this is of the type \w+; pass them one by one: PromptRegistry\(a, b\)"
+    ):
+        PromptRegistry(given)

@@ -125,6 +125,10 @@ def test_it_knows_its_sections_placeholders_and_tools() -> None:
             {"sections": [section(tools=[look]), section("other", tools=[look_elsewhere])]},
             r"sections 'task' and 'other' have different tools with the name 'look'; rename one: @tool\(name=\.\.\.\)",
         ),
+        (
+            {"sections": [section(tools=[look, look_elsewhere])]},
+            r"section 'task' has two different tools with the name 'look'; rename one: @tool\(name=\.\.\.\)",
+        ),
         ({"params": Inbox}, "params must be a list or tuple of dataclass types"),
         ({"params": [dict]}, "<class 'dict'> in params is not a dataclass"),
         ({"params": [Inbox("x")]}, "in params is not a dataclass; declare dataclass types"),

@@ -406,6 +406,13 @@ def variadic(*names: str) -> None:
     """Do it."""
 
 
+def untyped_keywords(**kw: Any) -> None:
+    """Do it."""
+
+
+untyped_keywords.__annotations__.clear()
+
+
 def keywords(**names: str) -> None:
     """Do it."""
 
@@ -454,8 +461,9 @@ HOPELESS: list[tuple[Any, str]] = [
     (undocumented, r"tool 'undocumented' has no description; write a docstring"),
     (only_sections, r"tool 'only_sections' has no description"),
     (positional, r"tool 'positional': name: 'str' cannot be named in a call"),
-    (variadic, r"\*names: 'str' cannot be named"),
-    (keywords, r"\*\*names: 'str' cannot be named"),
+    (variadic, r"tool 'variadic': a tool cannot take \*names, .* write each argument out as a parameter of its own"),
+    (untyped_keywords, r"tool 'untyped_keywords': a tool cannot take \*\*kw"),
+    (keywords, r"tool 'keywords': a tool cannot take \*\*names, because a model fills"),
     (unresolved, r"the type 'Missing' of parameter 'name' cannot be read .*import it at run time"),
     (opaque, r"the arguments of tool 'opaque' cannot be described: .*complex"),
     (other_context, r"call the parameter 'where' `context`"),
@@ -511,3 +519,30 @@ def test_a_default_without_a_json_form_works_and_is_not_shown(context: ToolConte
 
     assert take.spec.parameters["properties"] == {"name": {}, "size": {"type": "integer", "default": 3}}
     assert take.call(take.decode("{}"), context) == ToolResult.ok(True)
+
+
+def test_a_default_that_a_call_changes_is_whole_again_for_the_next(context: ToolContext) -> None:
+    @tool
+    def collect(name: str, seen: list[list[str]] = [[]], sizes: dict[str, int] = {}) -> tuple[int, int]:  # noqa: B006
+        """Collect names."""
+        seen[0].append(name)
+        sizes[name] = len(name)
+        return len(seen[0]), len(sizes)
+
+    for name in ("a", "b", "c"):
+        params = collect.decode(f'{{"name": "{name}"}}')
+        assert collect.call(params, context) == ToolResult.ok((1, 1))
+    given = collect.decode('{"name": "a", "seen": [["x", "y"]]}')
+    assert collect.call(given, context) == ToolResult.ok((3, 1))
+    assert collect.spec.parameters["properties"]["seen"]["default"] == [[]]
+
+
+def test_a_default_that_cannot_be_changed_is_handed_on_as_it_is(context: ToolContext) -> None:
+    nothing = object()
+
+    @tool
+    def is_left_out(name: Any = nothing) -> bool:
+        """Tell."""
+        return name is nothing
+
+    assert is_left_out.call(is_left_out.decode("{}"), context) == ToolResult.ok(True)

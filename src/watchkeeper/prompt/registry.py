@@ -34,8 +34,13 @@ class PromptRegistry:
             enabled: Whether a run may start it.
 
         Raises:
-            PromptDefinitionError: If another template has the same namespace and key.
+            PromptDefinitionError: If another template has the same namespace and key, or it is no prompt.
         """
+        if not isinstance(prompt, Prompt | PromptTemplate):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise PromptDefinitionError(
+                f"a registry holds prompts and templates, and this is of the type {type(prompt).__name__}; "
+                "pass them one by one: PromptRegistry(a, b); of an agent pass its template: agent.template"
+            )
         added = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
         known = self._prompts.setdefault((added.ns, added.key), added)
         if known.template is not added.template:

@@ -218,8 +218,10 @@ def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
         for tool in section.tools:
             known, place = found.setdefault(tool.name, (tool, section.key))
             if known is not tool and known != tool:
-                raise PromptDefinitionError(
-                    f"sections {place!r} and {section.key!r} have different tools with the name {tool.name!r}; "
-                    "rename one: @tool(name=...)"
+                where = (
+                    f"section {place!r} has two different tools"
+                    if place == section.key
+                    else f"sections {place!r} and {section.key!r} have different tools"
                 )
+                raise PromptDefinitionError(f"{where} with the name {tool.name!r}; rename one: @tool(name=...)")
     return tuple(tool for tool, _ in found.values())

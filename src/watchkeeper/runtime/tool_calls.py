@@ -40,6 +40,7 @@ from watchkeeper.runtime.patience import WAITING, asked_again, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
+from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
@@ -186,7 +187,7 @@ class ToolCalls:
             if process is not None:  # nothing follows the call while anything of it is alive
                 await process.gone()
         stop = self._stop_of(outcome)
-        word, result = classify(tool, outcome, stop)
+        word, result = classify(tool, outcome, stop, has_files=self._scope.filesystem is not None)
         return Attempt(
             outcome=word,
             result=result,
@@ -290,7 +291,9 @@ def may_retry(attempt: Attempt, tool: Tool) -> bool:
     return failed and attempt.repeatable and attempt.number <= tool.retries
 
 
-def classify(tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None) -> tuple[ToolOutcome, ToolResult[Any]]:
+def classify(
+    tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None, *, has_files: bool
+) -> tuple[ToolOutcome, ToolResult[Any]]:
     """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
     if stop is not None:
         ran = outcome.admitted
@@ -312,7 +315,17 @@ def classify(tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None) -
         return "invalid", ToolResult.error(str(outcome.error))
     if isinstance(outcome.error, ToolProcessError | CrashError):
         return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
-    return "crashed", ToolResult.error(f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}")
+    said = f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}"
+    return "crashed", ToolResult.error(said + missed_files(outcome.error, has_files=has_files))
+
+
+def missed_files(error: BaseException | None, *, has_files: bool) -> str:
+    """Say what was missing if a tool crashed because it took a run without files for one that has some."""
+    if has_files or not isinstance(error, AttributeError) or error.obj is not None or error.name is None:
+        return ""
+    if not hasattr(Filesystem, error.name):
+        return ""
+    return "; this run has no files: context.filesystem is None unless the run is given filesystem=HostFilesystem(...)"
 
 
 def recordable(attempt: Attempt) -> Attempt:

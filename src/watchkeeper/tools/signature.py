@@ -24,6 +24,9 @@ from watchkeeper.tools.context import ToolContext
 
 CONTEXT: Final = "context"
 
+MUTABLE: Final = (list, dict, set, bytearray)
+"""Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -34,12 +37,14 @@ class Signature:
         spreads: Whether each argument is a parameter of its own.
         takes_context: Whether the function asks for the context.
         defaults: Defaults of single parameters that can be shown to a model.
+        fresh: Defaults that a call could change; each call needs a copy of its own.
     """
 
     params_type: Any
     spreads: bool
     takes_context: bool
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fresh: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read_signature(name: str, function: Callable[..., Any], names_in_scope: Mapping[str, Any]) -> Signature:
@@ -56,6 +61,7 @@ def read_signature(name: str, function: Callable[..., Any], names_in_scope: Mapp
     whole: Any = function
     bound: Mapping[str, Any] = whole.keywords if isinstance(function, functools.partial) else {}
     parameters = [item for item in inspect.signature(whole).parameters.values() if item.name not in bound]
+    _refuse_stars(name, parameters)
     scope = _Scope(name, getattr(plain_function(function), "__globals__", {}), names_in_scope)
     hints = {item.name: scope.type_of(item) for item in parameters}
     takes_context = _is_context(hints.get(CONTEXT))
@@ -89,9 +95,9 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     for item in arguments:
-        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD, item.POSITIONAL_ONLY):
+        if item.kind is item.POSITIONAL_ONLY:
             raise ToolDefinitionError(
-                f"tool {name!r}: {item} cannot be named in a call; give each argument a parameter"
+                f"tool {name!r}: {item} cannot be named in a call, because a '/' stands behind it; leave that out"
             )
         if item.default is item.empty:
             fields[item.name] = Required[hints[item.name]]
@@ -102,7 +108,23 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
         except CodecError:
             continue  # a default that has no JSON form works all the same; it is only not shown
     made: Any = cast("Any", typing.TypedDict)(f"{name}_arguments", fields)
-    return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults)
+    fresh: dict[str, Any] = {item.name: item.default for item in arguments if _is_mutable(item.default)}
+    return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults, fresh=fresh)
+
+
+def _is_mutable(default: object) -> bool:
+    return isinstance(default, MUTABLE)
+
+
+def _refuse_stars(name: str, parameters: list[inspect.Parameter]) -> None:
+    """Refuse parameters that stand for any number of arguments."""
+    for item in parameters:
+        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
+            stars = "*" if item.kind is item.VAR_POSITIONAL else "**"
+            raise ToolDefinitionError(
+                f"tool {name!r}: a tool cannot take {stars}{item.name}, because a model fills parameters by name;"
+                " write each argument out as a parameter of its own"
+            )
 
 
 @dataclass(frozen=True, slots=True)

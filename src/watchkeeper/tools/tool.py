@@ -7,6 +7,7 @@ and wraps what it returns. A tool knows nothing of threads, limits, retries or t
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import re
@@ -51,6 +52,7 @@ class Tool:
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
         isolation: How it runs in a process of its own, or None if it runs in this one.
+        fresh: Defaults of which each call gets a copy of its own.
         schema: JSON Schema of the arguments; made from their type by default.
         spec: What a model is told.
     """
@@ -66,6 +68,7 @@ class Tool:
     retries: int = 0
     parallel_safe: bool = False
     isolation: Isolation | None = None
+    fresh: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
     schema: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     spec: ToolSpec = field(init=False, compare=False, repr=False)
     _arguments: Arguments = field(init=False, compare=False, repr=False)
@@ -98,6 +101,9 @@ class Tool:
         if self.isolation is not None:
             return call_isolated(self.isolation, params, spreads=self.spreads)
         named: dict[str, Any] = dict(params) if self.spreads else {}
+        for name, default in self.fresh.items():
+            if name not in named:
+                named[name] = copy.deepcopy(default)
         if self.takes_context:
             named["context"] = context
         returned = self.handler(**named) if self.spreads else self.handler(params, **named)
@@ -177,6 +183,7 @@ def tool(
             retries=_checked_retries(tool_name, retries),
             parallel_safe=parallel_safe,
             isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
+            fresh=signature.fresh,
             schema=schema,
         )
 
