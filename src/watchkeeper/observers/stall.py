@@ -257,7 +257,7 @@ class StallDetector:
 class Look:
     """One look at some calls in a row: which of them are alike. Results are read only where calls are equal."""
 
-    __slots__ = ("_at_edges", "_calls", "recent")
+    __slots__ = ("_at_edges", "_calls", "_edges", "recent")
 
     def __init__(self, recent: Sequence[CallDigest], calls: Sequence[ToolInvoked], *, at_edges: bool = False) -> None:
         """Take some calls, the oldest of them first, and every call of the session.
@@ -267,6 +267,7 @@ class Look:
         self.recent = recent
         self._calls = calls
         self._at_edges = at_edges
+        self._edges: dict[int, int | None] = {}
 
     def alike(self, one: CallDigest, other: CallDigest) -> bool:
         """Return whether two calls are the same, and brought the same but for times and addresses."""
@@ -274,23 +275,31 @@ class Look:
             return True
         if one.action != other.action:
             return False
-        mine, theirs = self._result(one), self._result(other)
-        if max(len(mine), len(theirs)) > COMPARED_CHARS or edges_of(mine) != edges_of(theirs):
+        edges = self._edges_of(one)
+        if edges is None or edges != self._edges_of(other):
             return False
-        return self._at_edges or what_lasts(mine) == what_lasts(theirs)
+        return self._at_edges or what_lasts(self._result(one)) == what_lasts(self._result(other))
 
     def was_seen(self, place: int) -> bool:
         """Return whether a call, by its place, is like one of those before it."""
         call = self.recent[place]
         before = self.recent[max(place - MEMORY, 0) : place]
         equal = [earlier for earlier in before if earlier.action == call.action]
-        if any(earlier.kind == call.kind for earlier in equal):
+        if call.kind in [earlier.kind for earlier in equal]:
             return True
         return any(self.alike(earlier, call) for earlier in equal[-COMPARED_CALLS:])
 
     def indices(self, first: int) -> Sequence[int]:
         """Return the numbers of the calls from a place on."""
         return [call.index for call in self.recent[first:]]
+
+    def _edges_of(self, call: CallDigest) -> int | None:
+        """Return a fingerprint of the edges of what a call brought; None if that is long."""
+        index = call.index
+        if index not in self._edges:
+            result = self._result(call)
+            self._edges[index] = edges_of(result) if len(result) <= COMPARED_CHARS else None
+        return self._edges[index]
 
     def _result(self, call: CallDigest) -> str:
         return self._calls[call.index - 1].rendered_output
