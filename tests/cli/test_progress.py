@@ -52,7 +52,7 @@ def test_the_head_names_who_takes_over() -> None:
     one = RunStarted(CONTEXT, "n/k", "m", "turns 3", None, AT, fallback=("a:b", "c:d"))
     many = ManyStarted(CONTEXT, "n/k", "m", "turns 3", ("x",), 1, AT, fallback=("a:b",))
     assert printed((uuid4(), one))[0] == "n/k with m, or else a:b, c:d"
-    assert printed((uuid4(), many))[0] == "n/k over 1 items with m, or else a:b"
+    assert printed((uuid4(), many))[0] == "n/k over 1 item with m, or else a:b"
 
 
 def dispatched(context: RunContext, depth: int = 1) -> ChildStarted:

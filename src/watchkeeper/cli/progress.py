@@ -14,6 +14,7 @@ from uuid import UUID
 from watchkeeper.cli.console import one_line, styled
 from watchkeeper.cli.wording import Line, line_of
 from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.core.quantities import counted
 from watchkeeper.core.tagging import dump
 from watchkeeper.runtime.child_events import ChildStarted
 from watchkeeper.runtime.events import ItemEnded, ManyStarted, RunEnded, RunStarted
@@ -48,7 +49,7 @@ class Progress:
             case ManyStarted():
                 self._many = event
                 self._width = min(max(map(len, event.items), default=0), LABEL_WIDTH)
-                self._head(f"{event.prompt_name} over {len(event.items)} items", event)
+                self._head(f"{event.prompt_name} over {counted(len(event.items), 'item')}", event)
             case RunStarted(item=str(item)):
                 self._items[run_id] = item
                 if not self._interleaved:

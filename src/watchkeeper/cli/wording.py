@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from watchkeeper.cli.console import CUT, one_line
-from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.tagged_values import MARK, forms
 from watchkeeper.core.tagging import dump, load
 from watchkeeper.store.run_store import UNWRITABLE
@@ -90,11 +90,6 @@ def plain(data: Any) -> Any:
     if tag in HOLDERS and held is not None:
         return plain(fields[held])
     return {key: plain(value) for key, value in fields.items() if key != MARK}
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def done_mark(verdict: str) -> tuple[str, str]:
