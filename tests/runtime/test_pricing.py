@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runtime.support import Call, Calls, ScriptedModel, play
+from watchkeeper.containment.call import CallRequest, Ticket
+from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, UserMessage
@@ -16,7 +21,10 @@ from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolS
 from watchkeeper.core.price import FREE, ModelPrice, Rate
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.pricing import (
+    FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
     InputBound,
     charge_failure,
@@ -24,6 +32,7 @@ from watchkeeper.runtime.pricing import (
     counted,
     estimate_call,
 )
+from watchkeeper.tools.tool import tool
 
 TOKENS = st.integers(0, 2_000_000)
 RATES = st.integers(0, 10**12)
@@ -113,6 +122,102 @@ def test_a_new_segment_is_counted_anew_by_its_bytes_with_what_goes_back_unchange
     assert bound.likely() is None
     asked.transcript.append(UserMessage.of("w" * 90))
     assert fresh + 90 <= bound.tokens(asked.transcript) <= fresh + 150
+
+
+def test_a_count_below_an_earlier_one_of_the_segment_lowers_nothing() -> None:
+    asked = request(UserMessage.of("x" * 9_000))
+    bound = InputBound(asked, Limits())
+    for count in (6_000, 50, 40):
+        bound.tokens(asked.transcript)
+        reply = ModelReply(AssistantMessage("y" * 10), TokenUsage(count, 10))
+        bound.learn(reply)
+        asked.transcript.append(reply.message)
+        asked.transcript.append(UserMessage.of("z" * 90))
+    likely = bound.likely()
+    assert likely is not None
+    assert 6_000 <= likely <= bound.tokens(asked.transcript) <= 6_700
+    bound.learn(ModelReply(AssistantMessage("y"), TokenUsage(6_010, 5)))
+    assert bound.tokens(asked.transcript) <= 6_050
+    asked.transcript.begin_segment([UserMessage.of("z" * 300)])
+    bound.tokens(asked.transcript)
+    bound.learn(ModelReply(AssistantMessage("y"), TokenUsage(80, 5)))
+    assert bound.tokens(asked.transcript) <= 110
+
+
+@given(data=st.data())
+def test_the_bound_holds_for_a_provider_that_leaves_out_now_and_then_what_it_had_in_a_cache(
+    data: st.DataObject,
+) -> None:
+    asked = request(UserMessage.of("x" * 5_000))
+    bound = InputBound(asked, Limits())
+    true = most = data.draw(st.integers(1, 5_000))
+    for turn in range(data.draw(st.integers(1, 12))):
+        assert bound.tokens(asked.transcript) >= true
+        told = true if turn == 0 or data.draw(st.booleans()) else data.draw(st.integers(0, most - 1))
+        most = max(most, told)
+        said = data.draw(st.integers(0, 200))
+        reply = ModelReply(AssistantMessage("y" * said), TokenUsage(told, data.draw(st.integers(0, 300)) + said))
+        bound.learn(reply)
+        asked.transcript.append(reply.message)
+        new = data.draw(st.integers(0, 400))
+        asked.transcript.append(UserMessage.of("z" * new))
+        true += data.draw(st.integers(0, said + new + 2 * FRAME_TOKENS))
+
+
+@given(ceiling=st.integers(1_000, 30_000), data=st.data())
+def test_no_ceiling_is_passed_whatever_a_provider_counts_within_what_was_reserved(
+    ceiling: int, data: st.DataObject
+) -> None:
+    asyncio.run(spend(ceiling, data))
+
+
+async def spend(ceiling: int, data: st.DataObject) -> None:
+    """Ask until the gate refuses."""
+    asked = request(UserMessage.of("x" * 900))
+    limits = Limits(max_input_tokens=ceiling, max_total_tokens=None, landing=None)
+    bound = InputBound(asked, limits)
+    with ExecutionContext(limits) as gate:
+        for _ in range(20):
+            worst = estimate_call(bound.tokens(asked.transcript), 100, 10, None)
+
+            async def answer(ticket: Ticket, worst: Estimate = worst) -> ModelReply:
+                counts = TokenUsage(data.draw(st.integers(-1, worst.input_tokens)), data.draw(st.integers(-1, 100)))
+                return ModelReply(AssistantMessage("y" * data.draw(st.integers(0, 100))), counts)
+
+            def meter(
+                reply: ModelReply | None, error: BaseException | None, ticket: Ticket, worst: Estimate = worst
+            ) -> Charge:
+                assert reply is not None
+                return charge_reply(counted(reply, worst), None)
+
+            outcome = await gate.acall(CallRequest("llm", "ask", worst), answer, meter)
+            assert gate.usage.tokens.input_tokens <= ceiling
+            if outcome.value is None:
+                break
+            bound.learn(outcome.value)
+            asked.transcript.append(outcome.value.message)
+            asked.transcript.append(UserMessage.of("z" * 50))
+
+
+async def test_one_low_count_lets_no_run_pass_its_ceiling() -> None:
+    counts = iter((6_000, 50, 6_200, 6_400))
+
+    @tool
+    def page() -> str:
+        """Turn the page."""
+        return "x" * 40
+
+    def asked(sent: ModelRequest) -> Calls:
+        return Calls((Call("page"),), usage=TokenUsage(next(counts), 10))
+
+    template = PromptTemplate[str](
+        ns="tests", key="pages", sections=[MarkdownSection("Task", "task", "word " * 1300, tools=(page,))]
+    )
+    limits = Limits(max_input_tokens=12_150, landing=None)
+    result = await play(template, ScriptedModel(asked), limits)
+    assert result.stop is not None
+    assert result.stop.limit == "max_input_tokens"
+    assert result.usage.tokens.input_tokens <= 12_150
 
 
 def test_a_provider_that_counts_nothing_teaches_nothing() -> None:

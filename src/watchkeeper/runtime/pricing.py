@@ -1,6 +1,7 @@
 """Worst cases of model calls, so that the gate can reserve before anything is spent.
 
 Input is bounded by what the provider last reported plus the bytes of what is new: a token is never less than a byte.
+A transcript only grows, so a count below an earlier one tells of a part (servers leave out what they had in a cache).
 Output is bounded by its cap. What bytes cannot bound (images) needs a bound declared by the caller when a ceiling on
 money or tokens is in force.
 """
@@ -36,7 +37,7 @@ class InputBound:
         fixed: The part of it that every request repeats: tools and output schema.
     """
 
-    __slots__ = ("_counted", "_known", "_learned", "_seen", "_segment", "_strict", "fixed")
+    __slots__ = ("_counted", "_known", "_learned", "_most", "_seen", "_segment", "_strict", "fixed")
 
     def __init__(self, request: ModelRequest, limits: Limits) -> None:
         """Bound what every request repeats: tools and output schema."""
@@ -48,7 +49,7 @@ class InputBound:
         self._known = self.fixed = fixed
         self._segment = request.transcript.segment
         self._seen = 0
-        self._counted = 0
+        self._counted = self._most = 0
         self._learned: Message | None = None
         ceilings = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens)
         self._strict = limits.account is not None or any(value is not None for value in ceilings)
@@ -67,15 +68,24 @@ class InputBound:
         """Count a new segment: the provider has counted none of it yet, nor what its messages send back unchanged."""
         self._segment = transcript.segment
         self._learned = None
-        self._counted = 0
+        self._counted = self._most = 0
         self._seen = len(transcript)
         self._known = self.fixed + sum(message_bytes(message) + self._images(message) for message in transcript)
 
     def learn(self, reply: ModelReply) -> None:
-        """Take the provider's own count: it covers everything up to and including the reply's message."""
-        if reply.usage.input_tokens > 0 and reply.usage.output_tokens >= 0:
-            self._counted = self._known = reply.usage.total + FRAME_TOKENS
-            self._learned = reply.message
+        """Take the provider's own count: it covers everything up to and including the reply's message.
+
+        One that is below an earlier count of the segment does not: then the bound of what was sent stays.
+        """
+        usage = reply.usage
+        if usage.input_tokens <= 0 or usage.output_tokens < 0:
+            return
+        if usage.input_tokens < self._most:
+            self._known += max(usage.output_tokens, text_bytes(reply.message)) + FRAME_TOKENS
+        else:
+            self._most = usage.input_tokens
+            self._counted = self._known = usage.total + FRAME_TOKENS
+        self._learned = reply.message
 
     def likely(self) -> int | None:
         """Return a fair guess of the input's tokens (a third of the bytes that are not counted yet), for judging
