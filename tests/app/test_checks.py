@@ -180,6 +180,15 @@ def test_a_misspelt_option_is_refused_with_the_nearest() -> None:
             call({"zzz": 1})
 
 
+def test_an_option_of_another_function_is_called_that() -> None:
+    session: Any = {"session": None}
+    each: Any = {"each": Limits()}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'session' here; run takes a session"):
+        run_many(TEMPLATE, [Item("one")], model=model(), **session)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'each' here; .*run_many takes each"):
+        run(TEMPLATE, model=model(), **each)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

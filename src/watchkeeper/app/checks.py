@@ -174,16 +174,20 @@ def check_keywords(given: Collection[str], options: Collection[str], others: Col
     Args:
         given: What was written.
         options: What may be.
-        others: What else could have been meant.
+        others: What else there is, here or in a function beside it.
 
     Raises:
         TypeError: As Python itself does, with the nearest keyword that exists.
     """
     for name in given:
-        if name not in options:
+        if name in options:
+            continue
+        if name in others:
+            meant = " here; run takes a session, and run_many takes each, concurrency and label"
+        else:
             near = difflib.get_close_matches(name, {*options, *others}, n=1)
             meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(options))}"
-            raise TypeError(f"unexpected keyword argument {name!r}{meant}")
+        raise TypeError(f"unexpected keyword argument {name!r}{meant}")
 
 
 def check_left_to_agent(given: Mapping[str, Any]) -> None:
