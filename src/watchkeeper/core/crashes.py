@@ -30,6 +30,8 @@ PASSING: Final = (SystemExit, KeyboardInterrupt, BreakOut)
 def said_by(error: BaseException) -> str:
     """Return an error's type and message, whatever its own methods do."""
     kind = type(error).__name__
+    if isinstance(error, CrashError):
+        return str(error)
     try:
         return f"{kind}: {error}" if str(error) else kind
     except Exception as worse:

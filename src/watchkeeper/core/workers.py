@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.crashes import CrashError
 
 T = TypeVar("T")
 
@@ -61,6 +62,9 @@ class Job(Generic[T]):
             self.value = context.run(fn)
         except StopIteration as error:  # a future cannot carry one
             self.error = RuntimeError(f"{fn!r} raised StopIteration")
+            self.error.__cause__ = error
+        except GeneratorExit as error:  # whoever awaits a future with one is closed, up to its task
+            self.error = CrashError(error)
             self.error.__cause__ = error
         except BaseException as error:
             self.error = error
@@ -240,7 +244,7 @@ async def run_in_worker(
 
     Raises:
         TimeoutError: If patience ended first.
-        BaseException: Whatever it raised; a StopIteration as a RuntimeError.
+        BaseException: Whatever it raised; a StopIteration as a RuntimeError, a GeneratorExit as a CrashError.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T]  # made only if the job is not done at once

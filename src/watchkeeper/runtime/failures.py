@@ -10,6 +10,7 @@ from typing import Final, TypeGuard
 
 from watchkeeper.containment.call import Outcome
 from watchkeeper.containment.decision import Decision
+from watchkeeper.core.crashes import said_by
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.quantities import format_duration
@@ -87,7 +88,7 @@ def passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
     """
     if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
         return error
-    said = f"The model failed unexpectedly: {type(error).__name__}: {error}"
+    said = f"The model failed unexpectedly: {said_by(error)}"
     return WorkStoppedError(Stop("error", "provider", said), error)
 
 

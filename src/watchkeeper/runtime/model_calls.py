@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
-from watchkeeper.core.crashes import CrashError, is_crash
+from watchkeeper.core.crashes import CrashError, is_crash, said_by
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -274,7 +274,7 @@ class ModelCalls:
         if error is None:
             return self._unwanted(outcome)
         if not isinstance(error, ProviderError):
-            self._record_failure(turn, number, "error", f"{type(error).__name__}: {error}", None)
+            self._record_failure(turn, number, "error", said_by(error), None)
         return passed_on(error, turn == 1 and not self.line.switched)
 
     def _unwanted(self, outcome: Outcome[ModelReply]) -> BaseException:
