@@ -1,10 +1,13 @@
 """Ctrl-C on a real process: the first lands the run, the second stops it hard, the third ends the command itself.
 
+SIGTERM and SIGHUP do the same, and however a run ends, its end takes place: record, result, notification.
+
 Everything is synchronised by what the process says and by its input; nothing here waits for a time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -41,6 +44,14 @@ def wait_for_input(path: str) -> str:
 
 
 @tool
+def wait_for_gate(path: str) -> str:
+    """Wait on a pipe in the folder."""
+    os.write(1, b"WAITING\\n")
+    with open("gate") as gate:
+        return gate.read()
+
+
+@tool
 async def wait_for_ever(path: str) -> str:
     """Wait on the loop."""
     os.write(1, b"WAITING\\n")
@@ -60,20 +71,29 @@ def agent(tool):
 
 
 on_thread, on_loop, blocked = agent(wait_for_input), agent(wait_for_ever), agent(block)
+at_gate = agent(wait_for_gate)
+quick = PromptTemplate[str](
+    ns="tests", key="quick", params=(Letter,), sections=(MarkdownSection(title="Task", key="task", template="${path}"),)
+)
 
 
 def SCRIPT(request):
-    if request.tool_choice == "none":
+    if request.tool_choice == "none" or not request.tools:
         return Say("this is what I have")
     return Call(request.tools[0].name, {"path": "x"})
 '''
 
 
+def ignore_sighup() -> None:
+    """Do what nohup does."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 class Running:
     """A run in a process of its own, with what it has said so far."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
-        (folder / "waiting.py").write_text(AGENT, encoding="utf-8")
+    def __init__(self, folder: Path, name: str, *arguments: str, text: str = AGENT, nohup: bool = False) -> None:
+        (folder / "waiting.py").write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "watchkeeper", "run", f"waiting.py:{name}", "--model", "scripted"]
         self.process = subprocess.Popen(
             [*command, "--store", "runs.db", *arguments],
@@ -82,6 +102,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=ignore_sighup if nohup else None,
         )
         self.lines: list[str] = []
 
@@ -97,7 +118,11 @@ class Running:
 
     def press_ctrl_c(self) -> None:
         """Do what a terminal does."""
-        self.process.send_signal(signal.SIGINT)
+        self.send("SIGINT")
+
+    def send(self, name: str) -> None:
+        """Send a signal, given its name."""
+        self.process.send_signal(getattr(signal, name))
 
     def say(self, text: str) -> None:
         """Write a line to its input."""
@@ -117,8 +142,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Return what starts a run; what still runs at the end is killed."""
     started: list[Running] = []
 
-    def make(name: str, *arguments: str) -> Running:
-        started.append(Running(tmp_path, name, *arguments))
+    def make(name: str, *arguments: str, text: str = AGENT, nohup: bool = False) -> Running:
+        started.append(Running(tmp_path, name, *arguments, text=text, nohup=nohup))
         return started[-1]
 
     yield make
@@ -228,3 +253,120 @@ def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Runni
     )
     assert "● model  turn 1" in done.stdout
     assert done.stdout.splitlines()[-1] == "Not ended: it is still running, or its process died."
+
+
+# --- SIGTERM and SIGHUP -----------------------------------------------------------------------------------------------
+
+NOTE = "sh -c 'cat > noted'"
+
+
+def reason_in(folder: Path) -> str:
+    """Return why the one stored run ended; it must have ended."""
+    with RunStore(folder / "runs.db", read_only=True) as store:
+        (row,) = store.runs()
+    assert row.ended_at is not None
+    assert row.stop is not None
+    return str(row.stop["reason"])
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_lands_the_run_and_its_end_takes_place(
+    start: Callable[..., Running], tmp_path: Path, name: str, code: int
+) -> None:
+    """Sent twice at once, as ``timeout`` and terminals do, it still is one request."""
+    running = start("on_thread", "-p", "path=x", "--notify", NOTE)
+    running.until("WAITING")
+    running.send(name)
+    running.send(name)
+    running.until("interrupted")
+    running.say("go")
+    ended, said = running.end()
+    assert ended == code
+    assert "Partial result\nthis is what I have\n" in said
+    assert f"was interrupted by {name}" in said
+    assert "Traceback" not in said
+    assert reason_in(tmp_path) == "interrupted"
+    assert json.loads((tmp_path / "noted").read_text())["partial"] == "this is what I have"
+
+
+def test_a_second_request_stops_what_sigterm_lands(start: Callable[..., Running], tmp_path: Path) -> None:
+    running = start("on_loop", "-p", "path=x", "--notify", NOTE)
+    running.until("WAITING")
+    running.send("SIGTERM")
+    running.until("interrupted")
+    running.press_ctrl_c()
+    code, said = running.end()
+    assert code == 143
+    assert "aborted: interrupted twice" in said
+    assert "Traceback" not in said
+    assert reason_in(tmp_path) == "aborted"
+    assert (tmp_path / "noted").exists()
+
+
+def test_an_ignored_sighup_stays_ignored(start: Callable[..., Running], tmp_path: Path) -> None:
+    running = start("on_thread", "-p", "path=x", "--max-turns", "2", nohup=True)
+    running.until("WAITING")
+    running.send("SIGHUP")
+    running.say("go")
+    code, said = running.end()
+    assert code == 1
+    assert "interrupted" not in said
+    assert reason_in(tmp_path) == "turn_limit_exceeded"
+
+
+def test_sigterm_before_the_run_ends_the_command(start: Callable[..., Running], tmp_path: Path) -> None:
+    waits = 'import os, threading\nos.write(1, b"LOADING\\n")\nthreading.Event().wait()\n'
+    running = start("on_loop", text=waits)
+    running.until("LOADING")
+    running.send("SIGTERM")
+    code, said = running.end()
+    assert (code, said) == (143, "LOADING\n")
+    assert not (tmp_path / "runs.db").exists()
+
+
+def test_sigterm_after_the_run_does_not_break_off_its_end(start: Callable[..., Running], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    running = start("quick", "-p", "path=x", "--notify", "sh -c 'echo NOTIFYING; cat gate'")
+    running.until("NOTIFYING")
+    running.send("SIGTERM")
+    (tmp_path / "gate").write_text("released\n")
+    code, said = running.end()
+    assert code == 0
+    assert said.endswith("released\n")
+
+
+def test_a_terminal_that_closes_lands_the_run(tmp_path: Path) -> None:
+    """Everything that is printed from then on fails, and costs the run nothing."""
+    import fcntl
+    import pty
+    import termios
+
+    (tmp_path / "waiting.py").write_text(AGENT, encoding="utf-8")
+    os.mkfifo(tmp_path / "gate")
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-m", "watchkeeper", "run", "waiting.py:at_gate", "-p", "path=x"]
+    process = subprocess.Popen(
+        [*command, "--model", "scripted", "--store", "runs.db", "--notify", NOTE],
+        cwd=tmp_path,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(inside)
+    try:
+        said = b""
+        while b"WAITING" not in said:
+            said += os.read(terminal, 1000)
+        os.close(terminal)
+        with RunStore(tmp_path / "runs.db", read_only=True) as store:
+            while not any("interrupted" in str(each.body) for row in store.runs() for each in store.events(row.run_id)):
+                assert process.poll() is None
+        (tmp_path / "gate").write_text("released")
+        assert process.wait(60) == 129
+    finally:
+        process.kill()
+        process.wait()
+    assert reason_in(tmp_path) == "interrupted"
+    assert json.loads((tmp_path / "noted").read_text())["stop"]["reason"] == "interrupted"

@@ -462,6 +462,110 @@ def test_a_result_that_cannot_be_printed_fails_the_command_and_nothing_else() ->
     assert print_json(Full(), {}) == 1
 
 
+def test_a_file_that_the_agent_closed_is_said_to_be_closed(capsys: pytest.CaptureFixture[str]) -> None:
+    closed = io.StringIO()
+    closed.close()
+    assert print_json(closed, {}) == 1
+    assert "the result cannot be printed: I/O operation on closed file" in capsys.readouterr().err
+
+
+ODD = "a lone \udcff, \u00e4 and \u2603"
+ODD_SCRIPT = f"""
+
+def SCRIPT(request):
+    return Say({ODD!a})
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict", "latin-1:strict"])
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["human", "json"])
+def test_what_the_encoding_of_the_output_cannot_write_loses_nothing(
+    cli: CommandLine, arguments: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    cli.write(AGENT.replace("PromptTemplate[Report]", "PromptTemplate[str]") + ODD_SCRIPT)
+    (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
+    with open("out", "wb") as out:
+        notify = ("--notify", f"{sys.executable} note.py")
+        done = run_into(out.fileno(), cli.folder, *arguments, *notify, "--store", "none")
+    assert (done.returncode, done.stderr) == (0, "")
+    data, _ = json.loads((cli.folder / "noted").read_text(encoding="utf-8"))
+    assert data["output"] == ODD
+    said = (cli.folder / "out").read_text(encoding=encoding.partition(":")[0])
+    if arguments:
+        assert json.loads(said)["output"] == ODD
+    else:
+        assert r"a lone \udcff, " in said
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_file_names_of_no_encoding_are_items_like_others(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    cli.write(PATIENT)
+    write_messages(cli.folder, 1)
+    name = os.fsdecode(b"\xff.txt")
+    try:
+        (cli.folder / "inbox" / name).touch()
+    except OSError:
+        pytest.skip("this file system takes only names of its encoding")
+    command = [sys.executable, "-m", "watchkeeper", "run", "triage.py:triage", "--model", "scripted", "--json", *EACH]
+    done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [result["item"] for result in json.loads(done.stdout)["results"]] == ["0.txt", name]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code", "said"),
+    [
+        ([], ">&-", 0, ""),
+        (["--json"], ">&-", 1, "error: the result cannot be printed: standard output is closed\n"),
+        ([], ">&- 2>&-", 0, ""),
+        (["--json"], "<&- >&- 2>&-", 1, ""),
+    ],
+    ids=["human", "json", "both", "all"],
+)
+def test_closed_standard_streams_cost_the_end_nothing(
+    cli: CommandLine, arguments: list[str], closed: str, code: int, said: str
+) -> None:
+    (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
+    command = [sys.executable, "-m", "watchkeeper", "run", "triage.py:triage", "--model", "scripted", "--store", "r.db"]
+    notify = ("--notify", f"{sys.executable} note.py")
+    text = AGENT.replace('    print("the tool speaks")\n', "")
+    cli.write(text)
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command, *notify, *arguments, *FOLDER]
+    done = subprocess.run(shell, cwd=cli.folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+    assert (cli.folder / "noted").exists()
+
+
+LOOKING = [["runs"], ["runs", "--json"], ["show"], ["show", "--json"], ["account"], ["account", "--json"]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a device of Linux, and a shell")
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_what_only_prints_says_in_one_line_that_it_could_not(cli: CommandLine, arguments: list[str]) -> None:
+    price = '[tool.watchkeeper.prices]\n"scripted" = { input = 1, output = 1 }\n'
+    (cli.folder / "pyproject.toml").write_text(price, encoding="utf-8")
+    data = as_json(cli, "--account", "team", "--account-limit", "$5/day", *FOLDER)
+    if arguments[0] == "show":
+        arguments = [arguments[0], data["run_id"], *arguments[1:]]
+    command = [sys.executable, "-m", "watchkeeper", *arguments]
+
+    def into(target: str) -> subprocess.CompletedProcess[str]:
+        shell = ["sh", "-c", f'"$@" {target}', "sh", *command]
+        return subprocess.run(shell, cwd=cli.folder, capture_output=True, text=True, check=False)
+
+    closed, full, left = into(">&-"), into(">/dev/full"), into("| true")
+    assert (closed.returncode, closed.stderr) == (
+        1,
+        "error: the output cannot be printed: standard output is closed\n",
+    )
+    assert full.returncode == 1
+    assert full.stderr == "error: the output cannot be printed: [Errno 28] No space left on device\n"
+    assert left.stderr == ""
+
+
 # --- models that take over -------------------------------------------------------------------------------------------
 
 OUTAGE = """
