@@ -425,7 +425,7 @@ EVENTS = st.sampled_from(["outer", "middle", "inner", "elsewhere", "step", "step
 
 @given(
     events=st.lists(EVENTS, max_size=12),
-    cleaning=st.lists(st.integers(0, 6), min_size=3, max_size=3),
+    cleaning=st.lists(st.integers(0, 6) | st.just(400), min_size=3, max_size=3),
     swallows=st.lists(st.booleans(), min_size=3, max_size=3),
     reason=st.sampled_from(["call_timeout", "aborted", "closed"]),
 )
@@ -469,11 +469,18 @@ async def play(events: list[str], cleaning: list[int], swallows: list[bool], rea
             for _ in range(1 if event == "step" else 8):
                 await asyncio.sleep(0)
     await settle()
+    for _ in range(4):
+        clock.advance(0.02)
+        await settle()
+        if task.done():
+            break
+    at_end = gate.get_snapshot().nodes if task.done() else ()
     finished.set()
     for _ in range(4):
         await settle()
         clock.advance(0.02)
-    await settle()
+    for _ in range(70):
+        await settle()
     assert task.done()
     if asked == 0:
         assert not task.cancelled()
@@ -482,6 +489,8 @@ async def play(events: list[str], cleaning: list[int], swallows: list[bool], rea
     else:
         # Work may swallow a cancellation that came before anything of ours was under way; it is counted all the same.
         assert task.cancelling() == asked
+    interrupted = {*events} & {*NAMES} if "elsewhere" not in events else set[str]()
+    assert all(node.end_ts is not None for node in at_end if node.operation_name in interrupted)
     assert all(node.end_ts is not None for node in gate.get_snapshot().nodes)
     assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
     gate.close()

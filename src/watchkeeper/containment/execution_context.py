@@ -27,7 +27,7 @@ from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, limit
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.faces import SeedFaces
-from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, as_coroutine, fly, step_out
+from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, fly, step_out
 from watchkeeper.containment.guards import Entry, Guards
 from watchkeeper.containment.incidents import Incidents, Listener
 from watchkeeper.containment.leaving import finish, leave_behind
@@ -37,6 +37,7 @@ from watchkeeper.containment.phases import Phases, keep_time, start_time
 from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.shared_account import account_above
+from watchkeeper.containment.stepping import as_coroutine
 from watchkeeper.containment.views import Views
 from watchkeeper.containment.waiting import block_for_turn, wait_turn
 from watchkeeper.core.cancellation import CancellationToken
@@ -280,7 +281,7 @@ class ExecutionContext(SeedFaces, Views):
         try:
             if flight.left is None:
                 return finish(passage, flight, value, error, meter)
-            foreign = flight.disarm()
+            foreign = flight.disarm() or flight.told
             outcome, late = leave_behind(passage, flight, meter)
             flight.left.add_done_callback(late.finished)
             if foreign or not isinstance(error, LeftBehindError):

@@ -10,7 +10,7 @@ goes on in a task of its own and its result is late. Nothing here admits, charge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar, Token
 from inspect import CORO_CREATED, getcoroutinestate
@@ -22,6 +22,7 @@ from watchkeeper.containment.call import CallRequest, Ticket
 from watchkeeper.containment.demand import Demand
 from watchkeeper.containment.guards import Entry
 from watchkeeper.containment.nodes import Node
+from watchkeeper.containment.stepping import go_on
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
 from watchkeeper.core.workers import BlockingCall
@@ -201,7 +202,7 @@ class Flight(Ticket):
 
     def leave(self, work: Coroutine[Any, Any, Any], waited: Any) -> None:
         """Let the work, and the calls that it is waiting in, go on in a task of its own."""
-        self.left = asyncio.get_running_loop().create_task(_go_on(work, waited))
+        self.left = asyncio.get_running_loop().create_task(go_on(work, waited))
         for flight in list(self.waits_in()):
             flight._move(self.left)
 
@@ -298,6 +299,11 @@ def fly(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: Clock)
             except GeneratorExit:
                 work.close()
                 raise
+            except LeftBehindError:
+                waited = _let_go_below(flight, work, waited)
+                if flight.interrupted is not None:
+                    flight.leave(work, waited)
+                    raise
             except BaseException as thrown:
                 waited = work.throw(thrown)
             else:
@@ -305,6 +311,12 @@ def fly(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: Clock)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
     return (yield from _see_out(flight, work, waited, clock))
+
+
+def _let_go_below(flight: Flight, work: Coroutine[Any, Any, Any], waited: Any) -> Any:
+    """Leave behind, innermost first, what was interrupted with a call that is about to be left: it is booked now."""
+    rode = any(call.told and not call.struck and call.interrupted is not None for call in flight.waits_in())
+    return work.throw(LeftBehindError()) if rode else waited
 
 
 def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: Clock) -> Generator[Any, Any, T]:
@@ -331,7 +343,7 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
     try:
         while True:
             if over and (waited is None or not waited.done()):
-                flight.leave(work, waited)
+                flight.leave(work, _let_go_below(flight, work, waited))
                 raise LeftBehindError
             try:
                 if waited is None:
@@ -346,13 +358,14 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
                 raise
             except BaseException as thrown:
                 pending = flight.task.cancelling()
-                if not flight.told:
+                leaves = flight.told or isinstance(thrown, LeftBehindError)
+                if not leaves:
                     if waited is not None:
                         waited.cancel()
                     waited = work.throw(thrown)
                 own = flight.task.cancelling() < pending or any(call.struck for call in flight.waits_in())
-                if flight.told or not own:
-                    flight.leave(work, waited)
+                if leaves or not own:
+                    flight.leave(work, _let_go_below(flight, work, waited))
                     raise
                 continue
             if waited is None or waited.done():
@@ -361,38 +374,3 @@ def _see_out(flight: Flight, work: Coroutine[Any, Any, T], waited: Any, clock: C
         return returned.value  # type: ignore[no-any-return]
     finally:
         timer.cancel()
-
-
-async def _go_on(work: Coroutine[Any, Any, T], waited: Any) -> T:
-    return await _rest(work, waited)
-
-
-@coroutine
-def _rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
-    """Run left-behind work to its end, in whatever task runs this."""
-    try:
-        while True:
-            if waited is not None:
-                waited._asyncio_future_blocking = True
-            try:
-                sent = yield waited
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as thrown:
-                waited = work.throw(thrown)
-            else:
-                waited = work.send(sent)
-    except StopIteration as returned:
-        return returned.value  # type: ignore[no-any-return]
-
-
-def as_coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
-    """Return work as a coroutine that can be run step by step."""
-    if isinstance(work, CoroutineType):
-        return work  # pyright: ignore[reportUnknownVariableType]  # isinstance forgets what it yields
-    return _awaiting(work)
-
-
-async def _awaiting(work: Awaitable[T]) -> T:
-    return await work
