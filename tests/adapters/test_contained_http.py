@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
 from watchkeeper.adapters import contained_streams
-from watchkeeper.adapters.contained_calls import CallStopped
+from watchkeeper.adapters.contained_calls import CallStopped, Counted
 from watchkeeper.adapters.contained_http import (
     AsyncContainedTransport,
     ContainedTransport,
@@ -33,6 +33,8 @@ from watchkeeper.adapters.contained_http import (
     contained_http_client,
     sdk_module,
 )
+from watchkeeper.adapters.wire_calls import WireCall
+from watchkeeper.adapters.wire_usage import Seen
 from watchkeeper.app.contained import contained
 from watchkeeper.containment.circuit_breaker import CircuitBreakers
 from watchkeeper.containment.decision import Decision
@@ -306,6 +308,40 @@ def test_a_conversation_is_bounded_by_its_last_count_and_the_bytes_of_what_is_ne
             for number in range(2):
                 ask(client, **{field: [{"role": "user", "content": str(number)}, *history]})
     assert len(server.requests) == 6
+
+
+@every_interface
+def test_one_low_count_does_not_let_a_conversation_pass_its_ceiling(ask: Ask) -> None:
+    """Some servers leave out what they had in a cache."""
+    history: list[Any] = [{"role": "user", "content": "x" * 7_000}]
+    field = "input" if ask is responses else "messages"
+
+    def counting(number: int, body: Mapping[str, Any]) -> Step:
+        return say("Good.", usage=TokenUsage((6_000, 50, 6_300)[number], 5))
+
+    with server_for(ask, counting) as server, sync_client(ask, server) as client:
+        with pytest.raises(RunStoppedError) as caught, contained(max_input_tokens=12_150, max_total_tokens=None):
+            for _ in range(3):
+                ask(client, **{field: history})
+                history += [{"role": "assistant", "content": "Good."}, {"role": "user", "content": "And now?"}]
+        assert caught.value.result.usage.tokens.input_tokens == 6_050
+        assert len(server.requests) == 2
+
+
+def test_one_low_count_does_not_lower_what_a_stored_conversation_is_bounded_by() -> None:
+    counted = Counted()
+    body = {"model": "m", "input": "And now?"}
+    bounds: list[int] = []
+    previous: dict[str, str] = {}
+    for number, tokens in enumerate((6_000, 50, 60)):
+        sent = msgspec.json.encode({**body, **previous})
+        wire = WireCall("responses", sent, "https://example.org/v1/responses")
+        bounds.append(counted.bound(wire)[0])
+        seen = Seen()
+        seen.usage, seen.response_id = TokenUsage(tokens, 5), f"r{number}"
+        counted.learn(wire, seen)
+        previous = {"previous_response_id": seen.response_id}
+    assert bounds[0] < 6_000 < bounds[1] < bounds[2]
 
 
 def test_several_conversations_side_by_side_keep_their_counts() -> None:

@@ -73,16 +73,20 @@ class Counted:
         self._conversations: tuple[tuple[WireCall, int], ...] = ()
 
     def learn(self, wire: WireCall, seen: Seen) -> None:
-        """Take in the count of an answer."""
-        if seen.usage is None:
+        """Take in the count of an answer; one below an earlier count of the same conversation tells of a part of it."""
+        usage = seen.usage
+        if usage is None:
             return
         if seen.response_id:
+            part = usage.input_tokens < self._stored.get(wire.previous or "", 0)
+            total = self.bound(wire)[0] + usage.output_tokens if part else usage.total
             while len(self._stored) >= KEPT_ANSWERS:
                 self._stored.pop(next(iter(self._stored)))
-            self._stored[seen.response_id] = seen.usage.total
-        if wire.pieces:
+            self._stored[seen.response_id] = total
+        most = max((count for known, count in self._conversations if continues(wire, known)), default=0)
+        if wire.pieces and usage.input_tokens >= most:
             older = [known for known in self._conversations if not continues(wire, known[0])]
-            self._conversations = ((wire, seen.usage.input_tokens), *older[: KEPT_CONVERSATIONS - 1])
+            self._conversations = ((wire, usage.input_tokens), *older[: KEPT_CONVERSATIONS - 1])
 
     def bound(self, wire: WireCall) -> tuple[int, int]:
         """Return an upper bound of a call's input tokens but for its unsized parts, and how many of those it has."""
