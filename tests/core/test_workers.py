@@ -15,6 +15,7 @@ import pytest
 
 from watchkeeper.core import workers
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+from watchkeeper.core.crashes import CrashError
 from watchkeeper.core.workers import WORKERS, BlockingCall, Job, WorkerPool, run_in_worker
 
 PATIENCE = 30.0
@@ -40,6 +41,20 @@ async def test_what_it_raises_is_raised_here() -> None:
         await run_in_worker(divmod, 7, 0)
     with pytest.raises(RuntimeError, match="StopIteration"):
         await run_in_worker(next, iter(()))
+
+
+async def test_a_job_cannot_close_the_coroutine_that_waits_for_it() -> None:
+    go_on = threading.Event()
+
+    def work() -> None:
+        go_on.wait(10)
+        raise GeneratorExit("enough")
+
+    waiting = asyncio.ensure_future(run_in_worker(work))
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(CrashError, match="GeneratorExit: enough"):
+        await waiting
 
 
 async def test_context_variables_are_copied_and_changes_do_not_come_back() -> None:

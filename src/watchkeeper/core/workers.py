@@ -63,9 +63,6 @@ class Job(Generic[T]):
         except StopIteration as error:  # a future cannot carry one
             self.error = RuntimeError(f"{fn!r} raised StopIteration")
             self.error.__cause__ = error
-        except GeneratorExit as error:  # whoever awaits a future with one is closed, up to its task
-            self.error = CrashError(error)
-            self.error.__cause__ = error
         except BaseException as error:
             self.error = error
         on_done(self)
@@ -244,7 +241,8 @@ async def run_in_worker(
 
     Raises:
         TimeoutError: If patience ended first.
-        BaseException: Whatever it raised; a StopIteration as a RuntimeError, a GeneratorExit as a CrashError.
+        BaseException: Whatever it raised; a StopIteration as a RuntimeError, a GeneratorExit as a CrashError
+            unless it came at once.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T]  # made only if the job is not done at once
@@ -255,6 +253,8 @@ async def run_in_worker(
             return
         if job.error is None:
             future.set_result(job.value)  # type: ignore[arg-type]
+        elif isinstance(job.error, GeneratorExit):  # whoever awaited it would be closed, up to its task
+            future.set_exception(CrashError(job.error))
         else:
             future.set_exception(job.error)
 

@@ -168,7 +168,7 @@ class ToolCalls:
             except Exception:
                 raise
             except BaseException as error:
-                if is_crash(error, task if tool.is_async or process is not None else None):
+                if is_crash(error, task):
                     raise CrashError(error) from error
                 raise
 
