@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import random
 import re
 
@@ -40,6 +42,19 @@ def test_trace_identifiers_are_never_all_zero() -> None:
     """W3C trace context calls all zeros invalid."""
     assert RandomIds(NoBits()).span_id() == "0" * 15 + "1"
     assert RandomIds(NoBits()).trace_id() == "0" * 31 + "1"
+
+
+def test_a_uuid_is_like_any_other() -> None:
+    made = RandomIds(random.Random(7)).uuid()
+    other = UUID(str(made))
+    assert (made, hash(made), repr(made), made.version, made.variant) == (
+        other,
+        hash(other),
+        repr(other),
+        4,
+        other.variant,
+    )
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == other  # our own bytes
 
 
 def test_without_a_seed_they_differ() -> None:
