@@ -121,7 +121,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     max_turns: int | None = None
     turns_used: int = 0
 
-    @property
+    @cached_property
     def counts(self) -> Sequence[tuple[str, int, int]]:
         """Name in `Limits`, what is used and the ceiling, of every limit that holds but the deadline.
 
