@@ -339,3 +339,20 @@ async def test_a_child_with_a_listener_of_its_own_hears_an_abort_from_above(cloc
     assert heard == ["aborted"]  # the first was collected, and with it closed
     assert child.get_snapshot().aborted
     assert len(root.get_snapshot().events) == 1
+
+
+@pytest.mark.parametrize("end", ["aborted", "exhausted"])
+def test_below_a_context_that_is_over_nothing_is_carved_again(clock: TestClock, end: str) -> None:
+    root = gate_with(clock, max_cost_usd=1)
+    first = root.child(unlimited(max_cost_usd=1))
+    if end == "aborted":
+        first.abort("enough")
+    else:
+        assert not first.call(costing(2), lambda _: None).admitted
+    second = root.child(unlimited(max_cost_usd=1))
+    below, shares = first.child(unlimited(max_cost_usd=1)), first.split({"a": 1, "b": 1})
+    account = account_of(root)
+    assert account.settled[COST] + account.reserved[COST] == dollars(1)
+    assert not any(each.call(costing(0), lambda _: None).admitted for each in (below, *shares.values()))
+    assert below.stop == first.stop
+    assert second.call(costing(0), lambda _: None).admitted

@@ -140,8 +140,12 @@ class MemoryLedger:
             return [self._open(account, share, left) for account, share in zip(accounts, shares, strict=True)]
 
     def _open(self, account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Stop | None:
-        """Set aside what is carved and, where the steps leave room for work beside it, one step for landing."""
-        lacking = carve(account, wishes, left) if wishes else None
+        """Set aside what is carved and, where the steps leave room for work beside it, one step for landing.
+
+        Below an account that was stopped for good, or closed, nothing is carved: what it had went back to those above.
+        """
+        is_over = any(level.barred is not None for level in account.chain[1:])
+        lacking = carve(account, wishes, left) if wishes and not is_over else None
         if lacking is not None:
             stop = exhausted(lacking, account, landing=False)
             put_stop(account, stop, work_only=False)

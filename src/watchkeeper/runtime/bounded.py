@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
+from watchkeeper.core.crashes import CrashError, is_crash
 from watchkeeper.core.logs import logger
 
 T = TypeVar("T")
@@ -43,6 +44,20 @@ def is_cancelled() -> bool:
     """Return whether somebody has cancelled the task that runs now."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def failure_of(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
+    """Return what is to be raised for what the user's code has raised: itself, or the failure that it stands for.
+
+    Args:
+        error: What was raised.
+        task: The task in which the code was called.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return error if is_cancelled() else StrayCancellationError()
+    return CrashError(error) if is_crash(error, task) else error
 
 
 async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until: float = math.inf) -> T:

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal
 from watchkeeper.containment.call import CallRequest, Outcome, Ticket
 from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.estimate import Charge, Estimate
-from watchkeeper.core.crashes import CrashError, is_crash, said_by
+from watchkeeper.core.crashes import said_by
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.runtime.backoff import Backoff
-from watchkeeper.runtime.bounded import StrayCancellationError, is_cancelled
+from watchkeeper.runtime.bounded import failure_of
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
 from watchkeeper.runtime.failures import (
     DEGRADED,
@@ -202,16 +202,11 @@ class ModelCalls:
         async def work(ticket: Ticket) -> ModelReply:
             try:
                 return _checked(await model.turn(request_for(in_use, ticket, landing)))
-            except asyncio.CancelledError as error:
-                if is_cancelled():
-                    raise
-                raise StrayCancellationError from error
-            except Exception:
-                raise
             except BaseException as error:
-                if is_crash(error, task):
-                    raise CrashError(error) from error
-                raise
+                failure = failure_of(error, task)
+                if failure is error:
+                    raise
+                raise failure from error
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             nonlocal spent
@@ -220,17 +215,7 @@ class ModelCalls:
                 return spent
             return charge_failure(error, estimate, ticket.max_output_tokens, price)
 
-        request = CallRequest(
-            kind="llm",
-            operation_name=model.name,
-            estimate=estimate,
-            retry=number > 1,
-            phase="landing" if landing else "work",
-            landing=after,
-            model=in_use.label,
-            provider=in_use.service,
-            degraded=in_use.degraded,
-        )
+        request = call_request(in_use, estimate, after, retry=number > 1, landing=landing)
         outcome = await self._home.gate.acall(request, work, meter)
         if not outcome.admitted and outcome.decision in WAITING:
             outcome = await asked_again(self._home, request, work, meter, outcome)
@@ -353,6 +338,23 @@ class ModelCalls:
             return 0.0
         deadline = self._home.gate.work_deadline
         return None if deadline is None else deadline.remaining(self._home.clock).total_seconds()
+
+
+def call_request(
+    in_use: ModelInUse, estimate: Estimate, after: Estimate | None, *, retry: bool, landing: bool
+) -> CallRequest:
+    """Return what the gate is asked for one attempt; ``after`` is what the landing turn will need after it."""
+    return CallRequest(
+        kind="llm",
+        operation_name=in_use.model.name,
+        estimate=estimate,
+        retry=retry,
+        phase="landing" if landing else "work",
+        landing=after,
+        model=in_use.label,
+        provider=in_use.service,
+        degraded=in_use.degraded,
+    )
 
 
 def _checked(reply: object) -> ModelReply:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
 from watchkeeper.containment.estimate import Charge
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.crashes import CrashError, is_crash
+from watchkeeper.core.crashes import CrashError
 from watchkeeper.core.deadline import Deadline, earliest
 from watchkeeper.core.errors import (
     FilesystemError,
@@ -35,7 +35,7 @@ from watchkeeper.core.tagging import check
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.signals import ToolsDone
-from watchkeeper.runtime.bounded import StrayCancellationError, closed, is_cancelled
+from watchkeeper.runtime.bounded import closed, failure_of
 from watchkeeper.runtime.patience import WAITING, asked_again, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
 from watchkeeper.runtime.recorder import Recorder
@@ -161,16 +161,11 @@ class ToolCalls:
                     return await process.call(params)
                 made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
                 return made if isinstance(made, ToolResult) else await made
-            except asyncio.CancelledError as error:
-                if is_cancelled():
-                    raise
-                raise StrayCancellationError from error
-            except Exception:
-                raise
             except BaseException as error:
-                if is_crash(error, task):
-                    raise CrashError(error) from error
-                raise
+                failure = failure_of(error, task)
+                if failure is error:
+                    raise
+                raise failure from error
 
         request = CallRequest(
             kind="tool",
