@@ -14,7 +14,7 @@ from watchkeeper.core.clock import Clock
 
 
 class Keeper:
-    """Calls ``look`` again and again, each time after as many seconds as it said, until it says None."""
+    """Calls ``look`` again and again, each time as many seconds after it was begun as it said, until it says None."""
 
     __slots__ = ("_clock", "_look", "_stopped", "_thread", "_woken")
 
@@ -30,7 +30,9 @@ class Keeper:
         self._clock = clock
         self._woken = threading.Event()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, args=(first,), name="watchkeeper-ledger", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(clock.monotonic() + first,), name="watchkeeper-ledger", daemon=True
+        )
         self._thread.start()
 
     def wake(self) -> None:
@@ -47,11 +49,15 @@ class Keeper:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _run(self, seconds: float) -> None:
-        wait: float | None = seconds
-        while wait is not None:
-            self._clock.wait(self._woken, wait)
+    def _run(self, until: float) -> None:
+        # Instants, because a thread may be slow to start, or held up: a lease does not wait for it.
+        while True:
+            self._clock.wait(self._woken, max(until - self._clock.monotonic(), 0.0))
             self._woken.clear()
             if self._stopped:
                 return
-            wait = self._look()
+            began = self._clock.monotonic()
+            seconds = self._look()
+            if seconds is None:
+                return
+            until = began + seconds
