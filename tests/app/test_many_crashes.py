@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.support import JUDGE, Slow
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.many import arun_many, run_many
 from watchkeeper.core.crashes import BreakOut
@@ -133,23 +134,6 @@ async def test_cancelling_the_job_is_raised() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-class Slow(ScriptedModel):
-    """Keeps those without tools waiting, and takes a moment to close the connection."""
-
-    async def turn(self, request: ModelRequest) -> ModelReply:
-        """Answer, or wait."""
-        if request.tools:
-            return await super().turn(request)
-        try:
-            await asyncio.sleep(30)
-        finally:
-            await asyncio.sleep(0.004)
-        raise AssertionError("nobody waits so long")
-
-
-JUDGE = PromptTemplate[str](ns="tests", key="judge", sections=[MarkdownSection("Judge", "judge", "Judge.")])
 
 
 def test_tools_and_their_children_that_time_out_together_lose_no_item() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -330,19 +331,21 @@ async def test_a_call_made_while_cleaning_up_has_a_time_out_of_its_own(clock: Te
     assert (goodbye.cancelled, goodbye.cleaned, task.cancelling()) == (1, True, 0)
 
 
+async def ignore_twice(seen: list[str], ticket: Ticket) -> None:
+    """Note each of two cancellations, and end after the second."""
+    for word in ("first", "second"):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append(word)
+
+
 async def test_a_call_inside_work_that_was_left_behind_is_stopped_where_it_runs_and_not_in_the_callers_task(
     clock: TestClock,
 ) -> None:
     gate = gate_with(clock)
     seen: list[str] = []
-
-    async def stubborn(ticket: Ticket) -> None:
-        for word in ("first", "second"):
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                seen.append(word)
-
+    stubborn = partial(ignore_twice, seen)
     nest = Nest(gate, stubborn, {"outer": 1, "inner": 5})
     go_on = asyncio.Event()
 
@@ -400,14 +403,7 @@ async def test_a_call_that_was_stopped_before_it_was_left_behind_takes_nothing_f
 async def test_work_that_is_left_behind_while_its_context_closes_hears_of_it(clock: TestClock) -> None:
     gate = gate_with(clock)
     seen: list[str] = []
-
-    async def stubborn(ticket: Ticket) -> None:
-        for word in ("first", "second"):
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                seen.append(word)
-
+    stubborn = partial(ignore_twice, seen)
     task = await started(gate.acall(CallRequest("tool", timeout=1), stubborn))
     clock.advance(1)
     await settle()
@@ -432,10 +428,10 @@ EVENTS = st.sampled_from(["outer", "middle", "inner", "elsewhere", "step", "step
 def test_whatever_interrupts_nested_calls_each_is_booked_and_only_a_cancellation_from_elsewhere_is_raised(
     events: list[str], cleaning: list[int], swallows: list[bool], reason: Any
 ) -> None:
-    asyncio.run(play(events, cleaning, swallows, reason))
+    asyncio.run(check_interrupted(events, cleaning, swallows, reason))
 
 
-async def play(events: list[str], cleaning: list[int], swallows: list[bool], reason: Any) -> None:
+async def check_interrupted(events: list[str], cleaning: list[int], swallows: list[bool], reason: Any) -> None:
     """Interrupt three nested calls as the events say; check what comes of it."""
     clock = TestClock()
     gate = gate_with(clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.model import Model
+from watchkeeper.core.model import Model, ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionChecker
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -20,7 +21,7 @@ from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
 
-__all__ = ["Call", "Calls", "Report", "Say", "ScriptedModel", "agent", "events", "outcomes", "play"]
+__all__ = ["JUDGE", "Call", "Calls", "Report", "Say", "ScriptedModel", "Slow", "agent", "events", "outcomes", "play"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,20 @@ def events(result: RunResult[Any], type_: type[T]) -> list[T]:
 def outcomes(result: RunResult[Any]) -> list[tuple[str, str]]:
     """Return name and outcome of every tool attempt, in order."""
     return [(invoked.name, invoked.outcome) for invoked in events(result, ToolInvoked)]
+
+
+class Slow(ScriptedModel):
+    """Answers those that have tools; keeps the others waiting, and takes a moment to close the connection."""
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Answer, or wait."""
+        if request.tools:
+            return await super().turn(request)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.004)
+        raise AssertionError("nobody waits so long")
+
+
+JUDGE = PromptTemplate[str](ns="tests", key="judge", sections=[MarkdownSection("Judge", "judge", "Judge.")])

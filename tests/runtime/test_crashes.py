@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, ScriptedModel, events, play
+from tests.runtime.support import JUDGE, Call, ScriptedModel, Slow, events, play
 from watchkeeper.app.run import arun
 from watchkeeper.core.crashes import BreakOut
 from watchkeeper.core.limits import Limits
@@ -125,23 +125,6 @@ async def test_what_passes_everybody_passes_a_checker() -> None:
 
 
 # --- a run's own cancellations, in real time --------------------------------------------------------------------------
-
-
-class Slow(ScriptedModel):
-    """Answers those that have tools; keeps the others waiting, and takes a moment to close the connection."""
-
-    async def turn(self, request: ModelRequest) -> ModelReply:
-        """Answer, or wait."""
-        if request.tools:
-            return await super().turn(request)
-        try:
-            await asyncio.sleep(30)
-        finally:
-            await asyncio.sleep(0.004)
-        raise AssertionError("nobody waits so long")
-
-
-JUDGE = PromptTemplate[str](ns="tests", key="judge", sections=[MarkdownSection("Judge", "judge", "Judge.")])
 
 
 def below(context: ToolContext) -> Children:

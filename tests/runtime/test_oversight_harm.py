@@ -15,6 +15,7 @@ from tests.runtime.support import Call, Report, Say, ScriptedModel, events, play
 from tests.runtime.test_oversight import ALWAYS, Watcher, looks, told, watched
 from watchkeeper.adapters.scripted import Calls
 from watchkeeper.core.clock import TestClock
+from watchkeeper.core.crashes import BreakOut
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.observers.acknowledge import answer_section
@@ -128,6 +129,18 @@ async def test_whatever_an_observer_raises_the_run_goes_on(
     assert result.output == Report(2)
     assert outcomes(result) == ["failed", "failed"]
     assert (events(result, ObserversRan)[0].runs[0].error or "").startswith(error.__name__)
+
+
+@pytest.mark.parametrize("kind", [Watcher, OnLoop, Async])
+@pytest.mark.parametrize("error", [BreakOut("block"), BaseExceptionGroup("several", [BreakOut("block")])])
+async def test_what_has_to_get_past_everybody_gets_past_observers(
+    kind: Callable[..., Watcher], error: BaseException
+) -> None:
+    def raising(context: ObserverContext) -> Any:
+        raise error
+
+    with pytest.raises(type(error)):
+        await play(watched(kind(raising)), looks(1))
 
 
 @pytest.mark.parametrize("error", [Panic, Unreadable, ValueError])

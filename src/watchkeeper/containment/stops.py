@@ -23,7 +23,7 @@ from watchkeeper.containment.flight import Flight
 from watchkeeper.containment.nodes import NodeKind
 from watchkeeper.containment.safety_event import SafetyEvent
 from watchkeeper.containment.wording import written
-from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.stop import Stop, StopReason
 
 LIMITS: Final[dict[int, tuple[StopReason, str, str, str]]] = {
@@ -64,7 +64,7 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
     said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
     if used < ceiling:
         said += f" after {amount(count, used)}"
-    said += f" in {calls:,} {'call' if calls == 1 else 'calls'}" if count != STEPS else ""
+    said += f" in {counted(calls, 'call')}" if count != STEPS else ""
     if isinstance(verdict, Waits):
         said += "; others hold the rest"
     else:
@@ -109,7 +109,7 @@ def amount(count: int, number: int) -> str:
     if count == COST:
         return format_money(number)
     *_, one, many = LIMITS[count]
-    return f"{number:,} {one if number == 1 else many}"
+    return counted(number, one, many)
 
 
 def expired(account: Account, *, landing: bool) -> Stop:

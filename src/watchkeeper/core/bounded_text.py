@@ -20,10 +20,15 @@ def bounded(text: str, most: int) -> str:
 
 def storable(text: str) -> str:
     """Return a text as UTF-8 can hold it: lone surrogates, which file names bring along, become question marks."""
+    return text if is_storable(text) else text.encode("utf-8", "replace").decode()
+
+
+def is_storable(text: str) -> bool:
+    """Return whether UTF-8 can hold a text as it is: lone surrogates, which models do write, have none."""
     if text.isascii():
-        return text
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+        return False
+    return True

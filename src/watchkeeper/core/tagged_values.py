@@ -20,6 +20,8 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from watchkeeper.core.bounded_text import is_storable
+
 MARK: Final = "$type"
 
 
@@ -82,19 +84,8 @@ def _scalars() -> Iterator[Entry]:
         yield _valued(type_, tag, str, type_)
 
 
-def plain_text(text: str) -> bool:
-    """Return whether JSON can hold the text as it is: lone surrogates, which models do write, have no UTF-8."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _write_text(text: str) -> Any:
-    if plain_text(text):
+    if is_storable(text):
         return text
     return {MARK: "str", "utf16": _base64(text.encode("utf-16-le", "surrogatepass"))}
 
@@ -210,7 +201,7 @@ def _mappings(dump: Walk, load: Walk) -> Iterator[Entry]:
 
     def write_dict(value: dict[Any, Any]) -> Any:
         for key in value:
-            if type(key) is not str or key.startswith("$") or not plain_text(key):
+            if type(key) is not str or key.startswith("$") or not is_storable(key):
                 return {MARK: "dict", "items": pairs(value)}
         return {key: dump(item) for key, item in value.items()}
 

@@ -14,6 +14,7 @@ import msgspec
 from watchkeeper.core.completion import STATES, CompletionState
 from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
+from watchkeeper.core.quantities import counted
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.transcript import Transcript
 from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
@@ -241,7 +242,7 @@ class TurnMachine:
         limit = self._rules.max_turns
         kept_back = 1 if self._rules.lands and limit is not None and limit > 1 else 0
         if limit is not None and self.turns >= limit - kept_back:
-            turns = f"{limit:,} turn{'s' if limit != 1 else ''}"
+            turns = counted(limit, "turn")
             said = f"The run reached its limit of {turns}."
             return self._land(Stop("turn_limit_exceeded", "loop", said, "max_turns", turns))
         return self._go(State.ASKING, AskModel())

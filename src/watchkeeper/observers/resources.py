@@ -11,7 +11,7 @@ from typing import Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.core.quantities import format_money
+from watchkeeper.core.quantities import counted, format_money
 from watchkeeper.observers.evidence import check_name, check_share
 from watchkeeper.prompt.advice import Assessment, Severity
 from watchkeeper.prompt.observer import on_loop
@@ -122,9 +122,7 @@ def _counted(name: str, used: int, most: int) -> tuple[str, float]:
 
 def plural(amount: int, noun: str, before: str = "") -> str:
     """Return an amount with its noun: ``1 call``, ``1,000 calls``, ``2 allowed retries``."""
-    if amount != 1:
-        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
-    return f"{amount:,} {before}{noun}"
+    return counted(amount, f"{before}{noun}", f"{before}{noun[:-1]}ies" if noun.endswith("ry") else "")
 
 
 def percent(used: int, most: int) -> str:

@@ -3,14 +3,13 @@
 They are asked in their order: async methods and those marked `on_loop` on the loop, the others on a worker thread, as
 many as follow one another in one hand-off. Each source has a time limit of its own. One that overruns it on a thread is
 left behind with the thread, and the rest are asked on another. Once the run is over nobody is asked any more. Whatever
-they raise or return is recorded and bounded; only SystemExit and KeyboardInterrupt pass.
+they raise or return is recorded and bounded; only what passes everybody passes (`core.crashes`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import reprlib
 import threading
 from collections.abc import Callable, Sequence
@@ -20,21 +19,18 @@ from typing import Any, Final, NamedTuple
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.bounded_text import storable
 from watchkeeper.core.clock import Clock
+from watchkeeper.core.crashes import has_passing, said_by
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback
 from watchkeeper.prompt.observer import is_on_loop
 from watchkeeper.prompt.observer_context import FeedbackContext
-from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, is_cancelled, within
+from watchkeeper.runtime.bounded import RunOverError, StrayCancellationError, is_cancelled, over_at, within
 from watchkeeper.runtime.events import SourceRan
 from watchkeeper.runtime.sources import Source
 
 ERROR_CHARS: Final = 500
 """Longer errors are cut."""
-
-
-PASSING: Final = (SystemExit, KeyboardInterrupt)
-"""What ends the program, and is no failure of the source."""
 
 
 class Round(NamedTuple):
@@ -51,12 +47,6 @@ class Round(NamedTuple):
     said: list[Advice]
     call_index: int
     at: datetime
-
-
-def over_at(gate: ExecutionContext, clock: Clock) -> float:
-    """Return the monotonic instant at which the work is over."""
-    deadline = gate.work_deadline
-    return math.inf if deadline is None else deadline.instant(clock)
 
 
 async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, clock: Clock) -> list[SourceRan]:
@@ -106,9 +96,9 @@ def _ask_here(source: Source, round_: Round, clock: Clock) -> tuple[bool, Source
             ran = _ran(source, _speak(source, round_), round_)
         else:
             wants = True
-    except PASSING:
-        raise
     except BaseException as error:  # a cancellation, too: nothing was awaited, so it comes from the source
+        if has_passing(error):
+            raise
         ran = failed(source, error, round_)
     if clock.monotonic() - began >= source.limit_seconds:
         return False, overran(source, round_)
@@ -198,9 +188,9 @@ def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
         if not (wants or _as_bool(_should_run(source, round_))):
             return silent(source)
         return _ran(source, _speak(source, round_), round_)
-    except PASSING:
-        raise
     except BaseException as error:  # a cancellation, too: nobody can cancel a thread, so it comes from the source
+        if has_passing(error):
+            raise
         return failed(source, error, round_)
 
 
@@ -213,9 +203,11 @@ async def _ask_on_loop(
         ran = await within(gate, _look_async(source, wants, round_), clock, until)
     except RunOverError:
         ran = None
-    except (asyncio.CancelledError, *PASSING):
+    except asyncio.CancelledError:
         raise
     except BaseException as error:
+        if has_passing(error):
+            raise
         ran = failed(source, error, round_)
     if clock.monotonic() >= until:  # also where it stood still on the loop, so that nothing could interrupt it
         ran = overran(source, round_)
@@ -260,12 +252,7 @@ def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
 
 def said_of(error: BaseException) -> str:
     """Return an error's type and message, bounded, whatever its own methods do."""
-    kind = type(error).__name__
-    try:
-        said = f"{kind}: {error}"
-    except Exception as worse:
-        said = f"{kind}, whose message cannot be read: {type(worse).__name__}"
-    return storable(said[:ERROR_CHARS])
+    return storable(said_by(error)[:ERROR_CHARS])
 
 
 def silent(source: Source) -> SourceRan | None:

@@ -60,6 +60,12 @@ def failure_of(error: BaseException, task: asyncio.Task[Any] | None) -> BaseExce
     return CrashError(error) if is_crash(error, task) else error
 
 
+def over_at(gate: ExecutionContext, clock: Clock) -> float:
+    """Return the monotonic instant at which the gate's work is over; infinity if it never is."""
+    deadline = gate.work_deadline
+    return math.inf if deadline is None else deadline.instant(clock)
+
+
 async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until: float = math.inf) -> T:
     """Return what ``work`` returns, unless the gate's work, or its own time, is over before.
 
@@ -86,8 +92,7 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
         loop.call_soon_threadsafe(end)
 
     task = asyncio.ensure_future(work)
-    deadline = gate.work_deadline
-    when = min(until, deadline.instant(clock) if deadline else math.inf)
+    when = min(until, over_at(gate, clock))
     timer = clock.call_at(when, end) if when != math.inf else None
     forget = gate.cancellation.on_cancel(end_from_anywhere)
     try:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.crashes import has_passing
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.stop import Stop
 from watchkeeper.core.workers import Patience, run_in_worker
@@ -22,8 +23,8 @@ from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, re
 from watchkeeper.prompt.observer import Escalation
 from watchkeeper.prompt.observer_context import FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
-from watchkeeper.runtime.asking import PASSING, Round, ask_all, over_at, said_of
-from watchkeeper.runtime.bounded import RunOverError, within
+from watchkeeper.runtime.asking import Round, ask_all, said_of
+from watchkeeper.runtime.bounded import RunOverError, over_at, within
 from watchkeeper.runtime.child import Children
 from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.runtime.plan import RunHome, RunPlan
@@ -232,9 +233,11 @@ class Oversight:
             if self._home.clock.monotonic() < until:
                 return "the run was over before the call had ended"
             return f"the call took longer than {format_duration(source.limit_seconds)} and was left behind"
-        except (asyncio.CancelledError, *PASSING):
+        except asyncio.CancelledError:
             raise
         except BaseException as error:
+            if has_passing(error):
+                raise
             return f"the call failed: {said_of(error)}"
         return "the call was made"
 
