@@ -34,7 +34,7 @@ endif
 RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
 
 # Layers 0 to 5 carry the coverage gate.
-MEASURED := core session tools containment prompt kernel runtime
+MEASURED := core session shield accounting tools containment prompt kernel runtime children oversight loop
 COVERAGE := $(addprefix --cov=watchkeeper.,$(MEASURED)) --cov-report=term
 
 .PHONY: run test test-newest verify lint format types layers wheel bench setup clean help

@@ -22,19 +22,17 @@ from pathlib import Path
 
 from watchkeeper.adapters.scripted import Call, ScriptedModel, Step
 from watchkeeper.app.run import arun
+from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import Children, ChildTask, children_of
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.session import Session
-from watchkeeper.subagents.payloads import DispatchSubagent
+from watchkeeper.subagents.payloads import DispatchSubagent, PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import Tool, tool
 
 EVENTS = (10, 10_000)

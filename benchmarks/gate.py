@@ -19,20 +19,17 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from watchkeeper.containment.budget_window import BudgetWindowHook
-from watchkeeper.containment.call import CallRequest, Ticket
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.containment.config import WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.hooks import PreDispatchHook
-from watchkeeper.containment.model_downgrade import ModelDowngradeHook
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.token_rate import TokenRateHook
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+from watchkeeper.shield.pipeline import PreDispatchHook, ShieldPipeline
+from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 NODES = (1_000, 10_000, 100_000)

@@ -24,15 +24,14 @@ from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import SystemMessage, ToolMessage, UserMessage
+from watchkeeper.core.messages import SystemMessage, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import Model, ModelRequest, ToolSpec
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Step, call, say
+from watchkeeper.testing.wire import Step, call, say
 from watchkeeper.tools.tool import tool
 
 FACTOR, ALLOWANCE = 1.3, 0.3

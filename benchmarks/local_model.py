@@ -11,12 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from watchkeeper.adapters.local import LocalModel
-from watchkeeper.adapters.local_files import bundled_model_file
-from watchkeeper.adapters.local_server import EngineOptions, LocalServer, default_threads
-from watchkeeper.core.messages import UserMessage
+from watchkeeper.core.messages import Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema
-from watchkeeper.core.transcript import Transcript
+from watchkeeper.local.files import bundled_model_file
+from watchkeeper.local.model import LocalModel
+from watchkeeper.local.server import EngineOptions, LocalServer, default_threads
 
 NOTE = " ".join(
     f"Lamp {number} costs {number * 37 % 91} euros and weighs {number * 13 % 29} kilos." for number in range(40)

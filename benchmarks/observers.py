@@ -34,12 +34,10 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.error_cascade import ErrorCascadeDetector
-from watchkeeper.observers.pace import PaceEstimator
-from watchkeeper.observers.resources import ResourceObserver
+from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
 from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session

@@ -20,8 +20,8 @@ from uuid import UUID
 
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import Snapshot
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.session.slices import Snapshot
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.result import ToolResult
 
 LENGTHS = (100, 10_000, 100_000)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
-PACKAGED_PINS = {f"watchkeeper/adapters/requirements/{name}" for name in ("local-engine.txt", "local-model.txt")}
+PACKAGED_PINS = {f"watchkeeper/local/requirements/{name}" for name in ("local-engine.txt", "local-model.txt")}
 LOWEST = (3, 11)
 IMPORT_CPU_MS = 80.0
 CORE_PACKAGES = 10

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.estimate import Estimate
+from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.stop import Stop
 
 LIMITS: Final = Limits(max_cost_usd=1, deadline=None, landing=Landing())
 STOP: Final = Stop("turn_limit_exceeded", "caller", "Enough.")

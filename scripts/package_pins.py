@@ -19,4 +19,4 @@ class PackagePins(BuildHookInterface[Any]):
         """Name the files to include; called by hatchling before each build."""
         if version == "standard":
             for name in PINS:
-                build_data["force_include"][f"requirements/{name}"] = f"watchkeeper/adapters/requirements/{name}"
+                build_data["force_include"][f"requirements/{name}"] = f"watchkeeper/local/requirements/{name}"

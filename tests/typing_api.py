@@ -41,13 +41,12 @@ from watchkeeper import (
     run_many,
     tool,
 )
+from watchkeeper.judging.command_checker import CommandChecker
 from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
-from watchkeeper.prompt.command_checker import CommandChecker
-from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext
-from watchkeeper.prompt.composite_checker import CompositeChecker
+from watchkeeper.prompt.completion import CompositeChecker, TaskCompletionChecker, TaskCompletionContext
 from watchkeeper.prompt.output import parse_output
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.subagents.payloads import PromptRegistry
 
 
 @dataclass(frozen=True)

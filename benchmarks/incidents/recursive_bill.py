@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from benchmarks.incidents.provider import Provider, Reply, price
 from benchmarks.incidents.replay import Replay
-from watchkeeper.containment.call import Outcome
-from watchkeeper.containment.config import WrapOptions
-from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Outcome
+from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.limits import Limits
+from watchkeeper.shield.decision import Decision
 
 LIMITS = Limits(deadline=None, max_cost_usd="2.00", max_turns=None, landing=None)
 CHILD = Limits(deadline=None, max_cost_usd="1.00", max_turns=None, landing=None)

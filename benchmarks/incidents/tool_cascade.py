@@ -7,10 +7,10 @@ from functools import partial
 
 from benchmarks.incidents.provider import Provider, price
 from benchmarks.incidents.replay import Replay
-from watchkeeper.containment.config import WrapOptions
-from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.limits import Limits
+from watchkeeper.shield.decision import Decision
 
 LIMITS = Limits(deadline=None, max_cost_usd="1.00", max_tool_calls=50, max_turns=None, landing=None)
 TOKENS_IN = 2_500

@@ -13,35 +13,29 @@ from watchkeeper.core.lazy_names import imported_when_used
 if TYPE_CHECKING:
     from watchkeeper.app.agent import Agent
     from watchkeeper.app.contained import contained
-    from watchkeeper.app.many import arun_many, run_many
-    from watchkeeper.app.run import arun, run
-    from watchkeeper.containment.config import ExecutionConfig
+    from watchkeeper.app.run import arun, arun_many, run, run_many
     from watchkeeper.containment.execution_context import ExecutionContext
+    from watchkeeper.containment.seed_calls import ExecutionConfig
     from watchkeeper.core.budget import Budget, BudgetTracker
-    from watchkeeper.core.deadline import Deadline
-    from watchkeeper.core.errors import WatchkeeperError
+    from watchkeeper.core.clock import Deadline
+    from watchkeeper.core.errors import Stop, WatchkeeperError
     from watchkeeper.core.limits import Landing, Limits
     from watchkeeper.core.messages import ImagePart
     from watchkeeper.core.model import Model, ModelSettings
-    from watchkeeper.core.price import ModelPrice
-    from watchkeeper.core.stop import Stop
-    from watchkeeper.core.usage import TokenUsage, Usage
+    from watchkeeper.core.usage import ModelPrice, TokenUsage, Usage
+    from watchkeeper.loop.adapter import Adapter
     from watchkeeper.prompt.completion import (
         FileOutputChecker,
         PredicateChecker,
         TaskCompletionResult,
     )
-    from watchkeeper.prompt.prompt import Prompt
     from watchkeeper.prompt.sections import MarkdownSection
-    from watchkeeper.prompt.template import PromptTemplate
-    from watchkeeper.runtime.adapter import Adapter
+    from watchkeeper.prompt.template import Prompt, PromptTemplate
     from watchkeeper.runtime.result import ManyResult, RunResult
     from watchkeeper.session.session import Session
-    from watchkeeper.session.snapshot import Snapshot
-    from watchkeeper.tools.context import ToolContext
-    from watchkeeper.tools.host_filesystem import HostFilesystem
-    from watchkeeper.tools.invoked import ToolInvoked
-    from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+    from watchkeeper.session.slices import Snapshot
+    from watchkeeper.tools.context import ToolContext, ToolInvoked
+    from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem
     from watchkeeper.tools.resources import Resources
     from watchkeeper.tools.result import ToolResult
     from watchkeeper.tools.tool import Tool, tool
@@ -49,45 +43,45 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "Adapter": "watchkeeper.runtime.adapter",
+    "Adapter": "watchkeeper.loop.adapter",
     "Agent": "watchkeeper.app.agent",
     "Budget": "watchkeeper.core.budget",
     "BudgetTracker": "watchkeeper.core.budget",
-    "Deadline": "watchkeeper.core.deadline",
-    "ExecutionConfig": "watchkeeper.containment.config",
+    "Deadline": "watchkeeper.core.clock",
+    "ExecutionConfig": "watchkeeper.containment.seed_calls",
     "ExecutionContext": "watchkeeper.containment.execution_context",
     "FileOutputChecker": "watchkeeper.prompt.completion",
-    "HostFilesystem": "watchkeeper.tools.host_filesystem",
+    "HostFilesystem": "watchkeeper.tools.filesystems",
     "ImagePart": "watchkeeper.core.messages",
     "Landing": "watchkeeper.core.limits",
     "Limits": "watchkeeper.core.limits",
     "ManyResult": "watchkeeper.runtime.result",
     "MarkdownSection": "watchkeeper.prompt.sections",
-    "MemoryFilesystem": "watchkeeper.tools.memory_filesystem",
+    "MemoryFilesystem": "watchkeeper.tools.filesystems",
     "Model": "watchkeeper.core.model",
-    "ModelPrice": "watchkeeper.core.price",
+    "ModelPrice": "watchkeeper.core.usage",
     "ModelSettings": "watchkeeper.core.model",
     "PredicateChecker": "watchkeeper.prompt.completion",
-    "Prompt": "watchkeeper.prompt.prompt",
+    "Prompt": "watchkeeper.prompt.template",
     "PromptTemplate": "watchkeeper.prompt.template",
     "Resources": "watchkeeper.tools.resources",
     "RunResult": "watchkeeper.runtime.result",
     "Session": "watchkeeper.session.session",
-    "Snapshot": "watchkeeper.session.snapshot",
-    "Stop": "watchkeeper.core.stop",
+    "Snapshot": "watchkeeper.session.slices",
+    "Stop": "watchkeeper.core.errors",
     "TaskCompletionResult": "watchkeeper.prompt.completion",
     "TokenUsage": "watchkeeper.core.usage",
     "Tool": "watchkeeper.tools.tool",
     "ToolContext": "watchkeeper.tools.context",
-    "ToolInvoked": "watchkeeper.tools.invoked",
+    "ToolInvoked": "watchkeeper.tools.context",
     "ToolResult": "watchkeeper.tools.result",
     "Usage": "watchkeeper.core.usage",
     "WatchkeeperError": "watchkeeper.core.errors",
     "arun": "watchkeeper.app.run",
-    "arun_many": "watchkeeper.app.many",
+    "arun_many": "watchkeeper.app.run",
     "contained": "watchkeeper.app.contained",
     "run": "watchkeeper.app.run",
-    "run_many": "watchkeeper.app.many",
+    "run_many": "watchkeeper.app.run",
     "tool": "watchkeeper.tools.tool",
 }
 

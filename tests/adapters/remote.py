@@ -9,12 +9,11 @@ from typing import Any
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
-from watchkeeper.core.messages import Message, SystemMessage, UserMessage
+from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
 from watchkeeper.core.model import Model, ModelReply, ModelRequest, OutputSchema, ToolSpec
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Script
+from watchkeeper.testing.wire import Script
 
 LOOKUP = ToolSpec(
     "lookup",

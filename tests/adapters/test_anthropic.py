@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.remote import ANTHROPIC, LOOKUP, REPORT, ask, conversation, request
-from watchkeeper.adapters.anthropic import LONGEST_WHOLE_ANSWER, AnthropicModel
-from watchkeeper.adapters.anthropic_reply import Events, read_message
+from watchkeeper.adapters.anthropic import LONGEST_WHOLE_ANSWER, AnthropicModel, Events, read_message
 from watchkeeper.core.errors import MissingKeyError, ProviderError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -17,12 +16,12 @@ from watchkeeper.core.messages import (
     TextPart,
     ToolCall,
     ToolMessage,
+    Transcript,
     UserMessage,
 )
 from watchkeeper.core.model import ModelSettings, OutputSchema
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.script import Reply, call, say
+from watchkeeper.testing.wire import Reply, call, say
 
 MARK = {"type": "ephemeral"}
 
@@ -124,6 +123,7 @@ async def test_the_cache_is_counted_as_input() -> None:
         assert reply.usage == usage
 
 
+@pytest.mark.spec("FR-058")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thinking_goes_back_as_it_came(stream: bool) -> None:
     """The fake, like the provider, refuses thinking whose signature does not fit."""

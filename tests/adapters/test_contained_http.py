@@ -24,31 +24,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
-from watchkeeper.adapters import contained_streams
-from watchkeeper.adapters.contained_calls import CallStopped, Counted
-from watchkeeper.adapters.contained_http import (
+from watchkeeper.adapters.wire import Seen, WireCall
+from watchkeeper.app.contained import contained
+from watchkeeper.contained_sdk import http as contained_streams
+from watchkeeper.contained_sdk.calls import CallStopped, Counted
+from watchkeeper.contained_sdk.http import (
     AsyncContainedTransport,
     ContainedTransport,
     contained_async_http_client,
     contained_http_client,
     sdk_module,
 )
-from watchkeeper.adapters.wire_calls import WireCall
-from watchkeeper.adapters.wire_usage import Seen
-from watchkeeper.app.contained import contained
-from watchkeeper.containment.circuit_breaker import CircuitBreakers
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.egress import EgressAllowList
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.model_downgrade import ModelDowngradeHook
-from watchkeeper.containment.pipeline import ShieldPipeline
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.shield.circuit_breaker import CircuitBreakers
+from watchkeeper.shield.decision import Decision
+from watchkeeper.shield.egress import EgressAllowList
+from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Fault, Script, Step, say
-from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireRequest, WireServer, json_reply
+from watchkeeper.testing.wire import (
+    EVENT_STREAM,
+    Fault,
+    Script,
+    Step,
+    WireReply,
+    WireRequest,
+    WireServer,
+    json_reply,
+    say,
+)
 
 GPT, CLAUDE = "gpt-5-mini", "claude-sonnet-5"
 HELLO: Any = [{"role": "user", "content": "Hello there."}]
@@ -97,6 +104,7 @@ def always(step: Step) -> Script:
 # --- counting and pricing ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-118")
 @every_interface
 def test_each_call_is_counted_and_priced_by_its_own_tokens(ask: Ask) -> None:
     with server_for(ask, always(say("Good."))) as server, sync_client(ask, server) as client:
@@ -233,6 +241,7 @@ async def test_what_does_not_fit_is_not_streamed(ask: Ask) -> None:
         assert len(server.requests) == 2
 
 
+@pytest.mark.spec("FR-119")
 def test_a_refusal_gets_past_every_layer_of_retries() -> None:
     """No SDK wraps it, no ``except Exception`` swallows it, nothing waits for it."""
     with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
@@ -252,6 +261,7 @@ def spendthrift(number: int, body: Mapping[str, Any]) -> Step:
     return say("Good.", usage=TokenUsage(len(msgspec.json.encode(body["messages"])), cap))
 
 
+@pytest.mark.spec("FR-118")
 @settings(max_examples=15)
 @given(cost=st.integers(1_000, 400_000), cap=st.none() | st.integers(1, 4000), stream=st.booleans())
 def test_a_ceiling_on_money_is_never_overshot(cost: int, cap: int | None, stream: bool) -> None:
@@ -310,6 +320,7 @@ def test_a_conversation_is_bounded_by_its_last_count_and_the_bytes_of_what_is_ne
     assert len(server.requests) == 6
 
 
+@pytest.mark.spec("FR-152")
 @every_interface
 def test_one_low_count_does_not_let_a_conversation_pass_its_ceiling(ask: Ask) -> None:
     """Some servers leave out what they had in a cache."""
@@ -405,6 +416,7 @@ def test_a_model_without_a_price_is_refused_before_its_first_request() -> None:
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.invalid/a.png"}}]}]
 
 
+@pytest.mark.spec("FR-118")
 @pytest.mark.parametrize(
     ("ask", "more"),
     [
@@ -448,6 +460,7 @@ def test_text_in_a_document_is_bounded_by_its_bytes() -> None:
 # --- retries ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-118")
 @every_interface
 def test_each_retry_of_the_sdk_is_admitted(ask: Ask) -> None:
     down = Fault("server", headers=AT_ONCE)
@@ -573,6 +586,7 @@ async def test_async_bytes_are_passed_on_before_the_answer_is_complete() -> None
             await stream.close()
 
 
+@pytest.mark.spec("FR-118")
 def test_a_stream_that_is_closed_midway_is_dropped_and_charged_what_was_reserved() -> None:
     with streaming(events_of("one", "two"), pause=30.0) as server:
         with OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client()) as client:
@@ -695,6 +709,7 @@ async def test_the_deadline_ends_a_call_of_async_code(stream: bool) -> None:
     assert caught.value.result.usage.cost_nanos > 16_384 * 10_000
 
 
+@pytest.mark.spec("FR-118")
 def test_the_deadline_ends_a_stream_in_which_nothing_arrives() -> None:
     with streaming(events_of("one", "two"), pause=30.0) as server:
         with OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client()) as client:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.adapters.encoding import (
+from watchkeeper.adapters.endpoint import (
     KEPT_ENTRIES,
     Kept,
     check_extra,
@@ -20,8 +20,7 @@ from watchkeeper.adapters.encoding import (
     tool_arguments,
 )
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
-from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.messages import AssistantMessage, Message, Transcript, UserMessage
 
 
 def test_text_that_json_cannot_carry_is_replaced() -> None:

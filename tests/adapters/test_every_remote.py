@@ -38,7 +38,7 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.model import Model, ModelSettings, OutputSchema
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.script import Fault, FaultKind, Reply, call, say
+from watchkeeper.testing.wire import Fault, FaultKind, Reply, call, say
 
 every_remote = pytest.mark.parametrize("remote", REMOTES, ids=lambda remote: remote.name)
 whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -65,6 +65,7 @@ async def test_text_is_passed_on_as_it_arrives(remote: Remote) -> None:
     assert "".join(heard) == reply.message.text == "One, two, three, four."
 
 
+@pytest.mark.spec("FR-065")
 @every_remote
 @whole_or_streamed
 async def test_parallel_tool_calls(remote: Remote, stream: bool) -> None:
@@ -82,6 +83,7 @@ async def test_a_call_without_arguments(remote: Remote, stream: bool) -> None:
     assert reply.message.tool_calls == (ToolCall("call_1", "lookup", "{}"),)
 
 
+@pytest.mark.spec("FR-066")
 @every_remote
 @whole_or_streamed
 async def test_usage_counts_the_cached_as_input_and_the_reasoning_as_output(remote: Remote, stream: bool) -> None:
@@ -90,6 +92,7 @@ async def test_usage_counts_the_cached_as_input_and_the_reasoning_as_output(remo
     assert reply.usage == usage
 
 
+@pytest.mark.spec("FR-066")
 @every_remote
 @whole_or_streamed
 async def test_a_refusal(remote: Remote, stream: bool) -> None:
@@ -97,6 +100,7 @@ async def test_a_refusal(remote: Remote, stream: bool) -> None:
     assert (reply.finish, reply.refusal, reply.message.text) == ("refusal", "I cannot help with that.", "")
 
 
+@pytest.mark.spec("FR-066")
 @every_remote
 @whole_or_streamed
 async def test_an_answer_cut_by_its_cap(remote: Remote, stream: bool) -> None:
@@ -118,6 +122,7 @@ async def test_an_answer_with_nothing(remote: Remote, stream: bool) -> None:
     assert (reply.message, reply.finish) == (AssistantMessage(), "stop")
 
 
+@pytest.mark.spec("FR-056", "FR-057", "FR-058")
 @every_remote
 @whole_or_streamed
 async def test_a_whole_conversation_is_accepted(remote: Remote, stream: bool) -> None:
@@ -256,6 +261,7 @@ async def test_no_tools_no_tool_fields(remote: Remote) -> None:
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & body.keys()
 
 
+@pytest.mark.spec("FR-052")
 @every_remote
 async def test_settings_are_passed_on(remote: Remote) -> None:
     settings = ModelSettings(temperature=0.5, top_p=0.9, extra={"metadata": {"user_id": "7"}})
@@ -285,6 +291,7 @@ async def test_settings_that_are_no_json_are_named(remote: Remote) -> None:
         await ask(remote, [], settings=ModelSettings(extra={"user": object()}))
 
 
+@pytest.mark.spec("FR-065")
 @every_remote
 @whole_or_streamed
 async def test_a_typed_answer_is_asked_for_natively(remote: Remote, stream: bool) -> None:
@@ -324,6 +331,7 @@ ERRORS: list[tuple[FaultKind, str, int]] = [
 ]
 
 
+@pytest.mark.spec("FR-067")
 @every_remote
 @whole_or_streamed
 @pytest.mark.parametrize(("kind", "fault", "status"), ERRORS)
@@ -350,6 +358,7 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
 ]
 
 
+@pytest.mark.spec("FR-067")
 @every_remote
 @pytest.mark.parametrize(("headers", "seconds"), WAITS)
 async def test_a_rate_limit_says_how_long_to_wait(
@@ -367,6 +376,7 @@ async def test_an_overloaded_provider_may_say_how_long_too(remote: Remote) -> No
     assert (caught.value.fault, caught.value.retry_after) == ("overloaded", 7.0)
 
 
+@pytest.mark.spec("FR-064")
 @every_remote
 async def test_nothing_is_sent_twice(remote: Remote) -> None:
     """Attempts are the gate's to count, so the SDK's own retries are off."""
@@ -403,6 +413,7 @@ async def test_a_broken_connection(remote: Remote, stream: bool) -> None:
     assert (caught.value.fault, caught.value.billed, caught.value.retryable) == ("broken_stream", True, True)
 
 
+@pytest.mark.spec("FR-067")
 @every_remote
 async def test_a_stream_that_ends_too_early(remote: Remote) -> None:
     with pytest.raises(ProviderError, match="incomplete") as caught:
@@ -419,6 +430,7 @@ async def test_an_answer_that_is_no_json(remote: Remote, stream: bool) -> None:
     assert caught.value.retryable
 
 
+@pytest.mark.spec("DL-004")
 @every_remote
 @whole_or_streamed
 async def test_a_provider_that_does_not_answer_in_time(remote: Remote, stream: bool) -> None:
@@ -505,6 +517,7 @@ def test_one_model_serves_several_loops_and_leaves_nothing_open(remote: Remote) 
         gc.collect()
 
 
+@pytest.mark.spec("FR-069")
 @every_remote
 async def test_real_providers_can_be_blocked(remote: Remote) -> None:
     model = remote.model("https://api.example.com/v1")
@@ -540,6 +553,7 @@ async def test_headers_are_sent(remote: Remote) -> None:
         assert fake.requests[0].headers["content-type"] == "application/json"
 
 
+@pytest.mark.spec("FR-102")
 @every_remote
 def test_a_missing_key_is_named_before_any_request(remote: Remote) -> None:
     kind = type(remote.model("http://127.0.0.1:1"))

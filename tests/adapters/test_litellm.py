@@ -18,7 +18,7 @@ from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Fault, FaultKind, Reply, Script, call, say
+from watchkeeper.testing.wire import Fault, FaultKind, Reply, Script, call, say
 
 NAME = "openai/gpt-5-mini"
 
@@ -36,6 +36,7 @@ async def serving(script: Script) -> AsyncGenerator[tuple[FakeOpenAI, LiteLLMMod
             await model.close()
 
 
+@pytest.mark.spec("FR-059")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_conversation_with_calls(stream: bool) -> None:
     usage = TokenUsage(input_tokens=100, output_tokens=9, cached_tokens=60, reasoning_tokens=4)
@@ -82,6 +83,7 @@ ERRORS: list[tuple[FaultKind, str]] = [
 ]
 
 
+@pytest.mark.spec("FR-059")
 @pytest.mark.parametrize(("kind", "fault"), ERRORS)
 async def test_an_error_becomes_its_fault_and_nothing_is_sent_twice(kind: FaultKind, fault: str) -> None:
     async with serving([Fault(kind), say("late")]) as (fake, model):

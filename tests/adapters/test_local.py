@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.adapters import local, local_server
-from watchkeeper.adapters.local import LocalModel
-from watchkeeper.adapters.local_files import SplitModel
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
-from watchkeeper.core.messages import SystemMessage, ToolMessage, UserMessage
+from watchkeeper.core.messages import SystemMessage, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import Model, ModelRequest, ModelSettings, OutputSchema, ToolSpec
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.local import model as local
+from watchkeeper.local import server as local_server
+from watchkeeper.local.files import SplitModel
+from watchkeeper.local.model import LocalModel
 
 FAKE = Path(__file__).with_name("fake_local_engine.py")
 OUTPUT = OutputSchema("Done", {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]})
@@ -98,6 +98,7 @@ async def test_a_plain_turn(fake: Fake) -> None:
     ]
 
 
+@pytest.mark.spec("FR-060")
 async def test_a_run_of_tool_and_typed_answer(fake: Fake) -> None:
     model = fake.model(
         '{"action":"lookup","arguments":{"name":"Ann"}}', '{"action":"final_answer","answer":{"ok":true}}'
@@ -277,7 +278,7 @@ async def test_the_bundled_model_is_joined_at_the_first_turn(
         return [fake.folder / "part"]
 
     monkeypatch.setattr(local, "installed_parts", parts)
-    monkeypatch.setattr("watchkeeper.adapters.local_files.installed_parts", parts)
+    monkeypatch.setattr("watchkeeper.local.files.installed_parts", parts)
     model = LocalModel()
     assert model.name == "tiny"
     reply = await model.turn(ask())
@@ -304,7 +305,7 @@ def test_importing_the_adapter_starts_and_loads_nothing() -> None:
     import sys
 
     code = (
-        "import sys, watchkeeper.adapters.local; "
+        "import sys, watchkeeper.local.model; "
         "print([name for name in ('openai', 'aiohttp', 'xllamacpp', 'platformdirs') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from watchkeeper.adapters import local_files
-from watchkeeper.adapters.local_files import (
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.local import files as local_files
+from watchkeeper.local.files import (
     BUNDLED_MODEL,
     SplitModel,
     bundled_model_file,
@@ -25,7 +26,6 @@ from watchkeeper.adapters.local_files import (
     own_model_file,
     pins_file,
 )
-from watchkeeper.core.errors import ConfigurationError
 
 PARTS = (b"GGUF one ", b"two ", b"three")
 WHOLE = b"".join(PARTS)
@@ -136,6 +136,7 @@ def test_a_package_that_is_not_what_was_pinned_counts_as_missing(site: Path, fau
         installed_parts(MODEL)
 
 
+@pytest.mark.spec("FR-060")
 def test_another_hash_leaves_nothing_behind_and_says_how_to_reinstall(site: Path, tmp_path: Path) -> None:
     for package, data in zip(MODEL.packages, (PARTS[0], b"TWO ", PARTS[2]), strict=True):
         install(site, package, data)
@@ -160,6 +161,7 @@ def test_a_cache_that_cannot_be_made_is_told(installed: Path, tmp_path: Path) ->
         bundled_model_file(MODEL, tmp_path / "file" / "cache")
 
 
+@pytest.mark.spec("FR-061")
 def test_many_at_once_join_the_file_once(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[Path] = []
     join = local_files.join_parts

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.adapters.local import LocalModel
-from watchkeeper.adapters.local_files import BUNDLED_MODEL, bundled_model_file
-from watchkeeper.adapters.local_server import SERVERS, EngineOptions, LocalServer, default_threads
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ProviderError
-from watchkeeper.core.messages import SystemMessage, ToolMessage, UserMessage
+from watchkeeper.core.messages import SystemMessage, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.local.files import BUNDLED_MODEL, bundled_model_file
+from watchkeeper.local.model import LocalModel
+from watchkeeper.local.server import SERVERS, EngineOptions, LocalServer, default_threads
 
 pytestmark = pytest.mark.model
 
@@ -106,6 +105,7 @@ async def test_two_conversations_at_once_keep_their_caches(model: LocalModel) ->
         assert second.cached_tokens >= first.total - 4
 
 
+@pytest.mark.spec("FR-060")
 async def test_a_tool_is_chosen_and_its_result_becomes_a_typed_answer(model: LocalModel) -> None:
     request = ask("Find the number of the customer Dorothea Lindqvist.", tools=(LOOKUP, WEATHER), output=OUTPUT)
     first = await model.turn(request)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.adapters.local_schema import (
+from watchkeeper.core.codec import json_schema
+from watchkeeper.local.steps import (
     ARRAY_ITEMS,
     LONGEST_STRING_CHARS,
     STRING_CHARS,
@@ -20,7 +21,6 @@ from watchkeeper.adapters.local_schema import (
     describe_fields,
     type_words,
 )
-from watchkeeper.core.codec import json_schema
 
 
 def bounded(schema: Any, prefix: str = "") -> dict[str, Any]:

@@ -15,15 +15,9 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.adapters import local_server
-from watchkeeper.adapters.local_server import (
-    EngineOptions,
-    LocalServer,
-    SharedServers,
-    check_engine,
-    default_threads,
-)
 from watchkeeper.core.errors import MissingExtraError, ProviderError
+from watchkeeper.local import server as local_server
+from watchkeeper.local.server import EngineOptions, LocalServer, SharedServers, check_engine, default_threads
 
 FAKE = Path(__file__).with_name("fake_local_engine.py")
 
@@ -94,6 +88,7 @@ def test_closing_ends_the_engine_and_removes_its_log(server: LocalServer) -> Non
     server.close()
 
 
+@pytest.mark.spec("FR-061")
 def test_a_killed_engine_is_described_with_its_log_and_started_again(server: LocalServer) -> None:
     first = server.ensure()
     os.kill(first.pid, signal.SIGKILL)
@@ -213,6 +208,7 @@ def test_an_engine_ends_with_its_process(options: Callable[..., EngineOptions]) 
     assert not is_running(pid)
 
 
+@pytest.mark.spec("FR-061")
 def test_an_engine_ends_when_its_process_is_killed(options: Callable[..., EngineOptions]) -> None:
     parent, pid = start_parent(options(), "wait")
     with parent:
@@ -251,6 +247,7 @@ def test_a_forked_process_leaves_its_parents_engine_alone(options: Callable[...,
     assert (done.stdout, done.stderr) == ("0 True\n", "")
 
 
+@pytest.mark.spec("FR-061")
 def test_an_engine_is_shared_and_ends_with_its_last_user(options: Callable[..., EngineOptions]) -> None:
     servers = SharedServers()
     same = options()

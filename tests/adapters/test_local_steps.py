@@ -9,15 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.adapters.local_steps import (
-    AnswerStream,
-    StepPlans,
-    encode_fragment,
-    join_messages,
-    make_plan,
-    read_step,
-    visible_answer,
-)
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -31,6 +22,15 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.model import ModelReply, OutputSchema, ToolSpec
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.local.steps import (
+    AnswerStream,
+    StepPlans,
+    encode_fragment,
+    join_messages,
+    make_plan,
+    read_step,
+    visible_answer,
+)
 
 LOOKUP = ToolSpec(
     "lookup",

@@ -9,15 +9,20 @@ import msgspec
 import pytest
 
 from tests.adapters.remote import CHAT, LOOKUP, REPORT, ask, conversation, request
-from watchkeeper.adapters.openai_chat import OpenAIChatModel, output_cap_field
-from watchkeeper.adapters.openai_chat_reply import Chunks, Completion, convert_completion, read_reply
+from watchkeeper.adapters.openai_chat import (
+    Chunks,
+    Completion,
+    OpenAIChatModel,
+    convert_completion,
+    output_cap_field,
+    read_reply,
+)
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.model import ModelReply, ModelSettings, OutputSchema
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Reply, call, say
-from watchkeeper.testing.wire import WireReply, WireRequest, WireServer, json_reply
+from watchkeeper.testing.wire import Reply, WireReply, WireRequest, WireServer, call, json_reply, say
 
 
 def completed(message: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
@@ -57,6 +62,7 @@ async def test_reasoning_models_are_told_the_effort() -> None:
     assert (body["reasoning_effort"], body["seed"]) == ("low", 7)
 
 
+@pytest.mark.spec("FR-056")
 async def test_streams_are_asked_for_their_usage() -> None:
     _, body = await ask(CHAT, [say("Yes.")], stream=True)
     assert body["stream_options"] == {"include_usage": True}

@@ -11,7 +11,7 @@ from watchkeeper.adapters.openai_responses import Events, OpenAIResponsesModel, 
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage
 from watchkeeper.core.model import ModelSettings
-from watchkeeper.testing.script import Reply, say
+from watchkeeper.testing.wire import Reply, say
 
 
 async def test_nothing_is_stored_at_the_provider() -> None:
@@ -59,6 +59,7 @@ async def test_a_typed_answer_is_enforced() -> None:
     assert (body["text"]["format"]["type"], body["text"]["format"]["strict"]) == ("json_schema", True)
 
 
+@pytest.mark.spec("FR-057")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasoning_goes_back_as_it_came(stream: bool) -> None:
     transcript = conversation()

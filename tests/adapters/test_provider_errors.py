@@ -74,6 +74,7 @@ def test_a_known_code_decides_whatever_the_status(code: str) -> None:
     assert mapped(400, {"code": code, "message": "so"}).fault == BY_CODE[code]
 
 
+@pytest.mark.spec("FR-067")
 @pytest.mark.parametrize(
     "text",
     [

@@ -39,7 +39,8 @@ def test_blocking_returns_what_held_before() -> None:
     remote.allow_remote(before)
 
 
-@pytest.mark.parametrize(("module", "allowed"), [("watchkeeper.testing.script", False), ("watchkeeper.adapters", True)])
+@pytest.mark.spec("FR-069")
+@pytest.mark.parametrize(("module", "allowed"), [("watchkeeper.testing.wire", False), ("watchkeeper.adapters", True)])
 def test_importing_the_fakes_blocks_real_providers(module: str, allowed: bool) -> None:
     code = f"import {module}; from watchkeeper.adapters.remote import REMOTE; assert REMOTE.allowed is {allowed}"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,9 +9,8 @@ import pytest
 
 from watchkeeper.adapters.scripted import DEFAULT_USAGE, Call, Calls, Say, ScriptedModel
 from watchkeeper.core.errors import ConfigurationError, ProviderError
-from watchkeeper.core.messages import AssistantMessage, UserMessage
+from watchkeeper.core.messages import AssistantMessage, Transcript, UserMessage
 from watchkeeper.core.model import Model, ModelReply, ModelRequest
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
 
 
@@ -26,6 +25,7 @@ def request(**given: Any) -> ModelRequest:
     return ModelRequest(Transcript([UserMessage.of("go")]), **given)
 
 
+@pytest.mark.spec("FR-063")
 async def test_steps_are_taken_in_order_and_completeness_is_asserted() -> None:
     model = ScriptedModel(["hello", Say(Answer(1)), Call("look", {"at": "it"})])
     assert isinstance(model, Model)

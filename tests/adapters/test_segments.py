@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.adapters.remote import CHAT, LOOKUP, REMOTES, Remote, conversation, request
-from watchkeeper.adapters.local import request_body
-from watchkeeper.adapters.local_steps import StepPlans
-from watchkeeper.core.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, UserMessage
-from watchkeeper.core.transcript import Transcript
-from watchkeeper.runtime.compaction_events import segment_of
-from watchkeeper.testing.script import Reply, say
+from watchkeeper.core.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Transcript, UserMessage
+from watchkeeper.local.model import request_body
+from watchkeeper.local.steps import StepPlans
+from watchkeeper.runtime.events import segment_of
+from watchkeeper.testing.wire import Reply, say
 
 
 def called(number: int) -> Reply:
@@ -45,6 +44,7 @@ async def two_segments(remote: Remote, kept: int) -> list[dict[str, Any]]:
         return fake.bodies()[1:]
 
 
+@pytest.mark.spec("FR-164")
 @pytest.mark.parametrize("remote", REMOTES, ids=lambda remote: remote.name)
 @pytest.mark.parametrize("kept", [0, 2])
 async def test_a_new_segment_is_sent_as_if_it_were_a_conversation_of_its_own(remote: Remote, kept: int) -> None:

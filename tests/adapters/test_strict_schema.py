@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.adapters.strict_schema import ANTHROPIC_KEYWORDS, describe_schema, strict_schema
+from watchkeeper.adapters.endpoint import ANTHROPIC_KEYWORDS, describe_schema, strict_schema
 from watchkeeper.core.codec import json_schema
 from watchkeeper.core.model import OutputSchema
 from watchkeeper.testing.provider_checks import check_anthropic_schema, check_openai_schema

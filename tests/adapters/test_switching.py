@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from tests.adapters.remote import ANTHROPIC, CHAT, LOOKUP, REMOTES, RESPONSES, Remote, ask, conversation, request
 from watchkeeper.adapters.anthropic import TOOL_USE_ID
-from watchkeeper.adapters.encoding import portable_id
-from watchkeeper.adapters.local_steps import encode_fragment
+from watchkeeper.adapters.endpoint import portable_id
 from watchkeeper.adapters.openai_chat import OPENAI_CALL_ID, call_ids_at, message_fields
 from watchkeeper.adapters.openai_responses import CALL_ID
-from watchkeeper.core.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, UserMessage
-from watchkeeper.core.transcript import Transcript
-from watchkeeper.testing.script import Reply, say
+from watchkeeper.core.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Transcript, UserMessage
+from watchkeeper.local.steps import encode_fragment
+from watchkeeper.testing.wire import Reply, say
 
 KIMI_ID = "functions.lookup:0"
 LONG_ID = "chatcmpl-tool-" + 64 * "f"
@@ -36,6 +35,7 @@ async def turns(remote: Remote, transcript: Transcript, call_id: str) -> None:
         transcript.append(ToolMessage(call.call_id, call.name, "a bird"))
 
 
+@pytest.mark.spec("FR-121")
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=lambda remote: remote.name)
 async def test_the_next_provider_takes_the_conversation_of_the_one_before(old: Remote, new: Remote) -> None:
     """The fakes refuse what the real ones refuse: unanswered calls, foreign reasoning, unknown items."""

@@ -21,8 +21,7 @@ from watchkeeper.adapters import transport
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Reply, say
-from watchkeeper.testing.wire import WireReply, WireRequest, WireServer
+from watchkeeper.testing.wire import Reply, WireReply, WireRequest, WireServer, say
 
 
 def yes(number: int, body: Any) -> Reply:

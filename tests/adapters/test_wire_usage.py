@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.adapters.wire_calls import Interface, WireCall, interface_of
-from watchkeeper.adapters.wire_usage import StreamReader, read_whole
+from watchkeeper.adapters.wire import Interface, StreamReader, WireCall, interface_of, read_whole
 from watchkeeper.core.usage import TokenUsage
 
 

@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.many import run_many
 from watchkeeper.app.options import RunOptions
-from watchkeeper.app.run import arun, run
-from watchkeeper.containment.ledger import MemoryLedger
+from watchkeeper.app.run import arun, run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, UnpricedModelError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.tools.tool import tool
 

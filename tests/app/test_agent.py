@@ -9,8 +9,6 @@ import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import LABEL_CHARS, Agent
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_permission import ToolPermissionHook
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest, ModelSettings
@@ -18,9 +16,10 @@ from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import FeedbackProviderConfig, FeedbackTrigger
 from watchkeeper.runtime.events import ObserversRan
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.tool_permission import ToolPermissionHook
+from watchkeeper.tools.context import ToolContext, ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import tool
 
@@ -70,6 +69,7 @@ def test_lists_are_taken_and_kept_as_tuples() -> None:
     assert {agent: 1}[agent] == 1
 
 
+@pytest.mark.spec("FR-140")
 def test_hooks_of_the_agent_are_asked_in_every_run() -> None:
     shield = ShieldPipeline(tool_dispatch=ToolPermissionHook(deny=["close_*"]))
     model = ScriptedModel(lambda request: "done" if last_said(request) != "# Task\n\nLook." else Call("close_down"))

@@ -11,24 +11,31 @@ import pytest
 
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.checks import CHECKED_WHERE_USED, RULES, brief, check_arguments, renamed
 from watchkeeper.app.contained import contained
-from watchkeeper.app.many import arun_many, run_many
-from watchkeeper.app.options import RunKeywords, RunOptions, options_for_run
-from watchkeeper.app.run import arun, run
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_permission import ToolPermissionHook
+from watchkeeper.app.options import (
+    CHECKED_WHERE_USED,
+    RULES,
+    RunKeywords,
+    RunOptions,
+    brief,
+    check_arguments,
+    options_for_run,
+    renamed,
+)
+from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.clock import SystemClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelSettings
-from watchkeeper.core.price import FREE
+from watchkeeper.core.usage import FREE
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.tool_permission import ToolPermissionHook
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import tool
 
@@ -71,10 +78,12 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.spec("FR-143")
 def test_every_option_has_a_rule() -> None:
     assert RunKeywords.__annotations__.keys() == WRONG.keys() == {*WRONG} & {*RULES, *CHECKED_WHERE_USED, "prices"}
 
 
+@pytest.mark.spec("FR-143")
 @pytest.mark.parametrize("name", WRONG)
 def test_an_option_of_the_wrong_kind_is_refused_before_the_model_is_asked(name: str) -> None:
     value, said = WRONG[name]
@@ -122,6 +131,7 @@ WRONG_NAMED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.spec("FR-143")
 @pytest.mark.parametrize("case", WRONG_NAMED)
 async def test_what_run_and_run_many_take_by_name_is_looked_at_first(case: str) -> None:
     wrong, said = WRONG_NAMED[case]
@@ -204,6 +214,7 @@ def test_an_agent_that_cannot_run_is_refused_when_it_is_made(wrong: dict[str, An
         agent(**wrong)
 
 
+@pytest.mark.spec("FR-143")
 @pytest.mark.parametrize("task", [None, "", "  \n", 3])
 async def test_a_task_must_be_text_that_says_something(task: Any) -> None:
     asked = model()

@@ -18,20 +18,20 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import watchkeeper
-from watchkeeper.adapters.contained_calls import ACTIVE, CallStopped
-from watchkeeper.adapters.contained_http import contained_async_http_client, contained_http_client
-from watchkeeper.app import contained_block
+from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.app import contained as contained_block
 from watchkeeper.app.contained import Contained, contained
-from watchkeeper.containment.ledger import MemoryLedger
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped
+from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.usage import ModelPrice
+from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import say
+from watchkeeper.testing.wire import say
 
 MESSAGES: Any = [{"role": "user", "content": "Hello."}]
 
@@ -75,6 +75,7 @@ def test_a_function_keeps_its_name_and_its_result(client: OpenAI) -> None:
     assert (greet.__name__, greet.__doc__) == ("greet", "Greet.")
 
 
+@pytest.mark.spec("FR-117")
 def test_each_call_of_a_function_is_a_chain_of_its_own(client: OpenAI, server: FakeOpenAI) -> None:
     @contained(max_steps=2)
     def loop(times: int) -> int:
@@ -104,6 +105,7 @@ def test_a_function_may_call_itself(client: OpenAI) -> None:
     assert depths == [1, 2, 3, 4]
 
 
+@pytest.mark.spec("FR-117")
 async def test_an_async_function_is_contained(server: FakeOpenAI) -> None:
     http = contained_async_http_client()
     async with AsyncOpenAI(api_key="k", base_url=server.base_url, http_client=http) as client:
@@ -194,6 +196,7 @@ def test_a_refusal_that_is_handled_inside_ends_nothing(client: OpenAI) -> None:
     assert ctx.stop is not None
 
 
+@pytest.mark.spec("FR-119")
 def test_a_refusal_behind_another_error_is_still_the_reason(client: OpenAI) -> None:
     with pytest.raises(RunStoppedError) as caught, contained(max_steps=1):
         try:
@@ -245,6 +248,7 @@ def test_events_of_stops_are_told(client: OpenAI) -> None:
 # --- nesting ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-117")
 def test_a_block_inside_another_is_bound_by_both(client: OpenAI, server: FakeOpenAI) -> None:
     with contained(max_steps=5) as outer:
         with pytest.raises(RunStoppedError, match="2 steps"):
@@ -297,6 +301,7 @@ def test_hooks_belong_to_the_outermost_block() -> None:
 # --- across runs ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-117")
 def test_an_account_bounds_all_its_chains_together(client: OpenAI, server: FakeOpenAI, tmp_path: Path) -> None:
     price = {"gpt-5-mini": ModelPrice.per_million(1, 10)}
     loop = contained(
@@ -354,6 +359,7 @@ def test_a_block_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path, monke
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-117")
 async def test_the_deadline_interrupts_async_code_wherever_it_waits() -> None:
     with pytest.raises(RunStoppedError) as caught:
         async with contained(timeout="50ms"):
@@ -471,6 +477,7 @@ def test_limits_in_one_value_keep_nothing_back_for_a_landing(client: OpenAI, ser
 # --- what is left behind ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-117")
 async def test_a_block_leaves_nothing_behind(client: OpenAI) -> None:
     def sync_block() -> weakref.ref[Any]:
         with contained(timeout="1h") as ctx:

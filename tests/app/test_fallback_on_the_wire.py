@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from tests.runtime.support import Report, agent, events
-from watchkeeper.adapters import local_server
 from watchkeeper.adapters.anthropic import AnthropicModel
-from watchkeeper.adapters.local import LocalModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.run import arun
-from watchkeeper.containment.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.runtime.backoff import MAX_ATTEMPTS
+from watchkeeper.core.usage import ModelPrice
+from watchkeeper.local import server as local_server
+from watchkeeper.local.model import LocalModel
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, TextDelta
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.retry import MAX_ATTEMPTS
+from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import Fault, Step, call, say
+from watchkeeper.testing.wire import Fault, Step, call, say
 from watchkeeper.tools.tool import tool
 
 ANSWER = '{"total": 1, "note": ""}'
@@ -80,6 +80,7 @@ def attempts(result: RunResult[Any]) -> int:
     return len(events(result, ModelReplied)) + len(events(result, ModelFailed))
 
 
+@pytest.mark.spec("FR-120")
 @pytest.mark.parametrize("first", [chat, responses])
 @pytest.mark.parametrize("kind", ["overloaded", "server", "quota", "rate_limit", "broken"])
 async def test_openai_is_down_and_anthropic_and_then_a_server_of_ones_own_go_on(
@@ -111,6 +112,7 @@ async def test_openai_is_down_and_anthropic_and_then_a_server_of_ones_own_go_on(
     assert result.answered_by == ("openai:gpt-5-mini", "anthropic:claude-sonnet-5", "openai-compatible:backup")
 
 
+@pytest.mark.spec("FR-121")
 async def test_openai_then_anthropic_then_the_local_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine is a fake; the adapter, its process and the conversation are not."""
     monkeypatch.setattr(local_server, "ENGINE", FAKE_ENGINE)

@@ -9,12 +9,13 @@ import asyncio
 
 import pytest
 
-from watchkeeper.app.interrupts import TERM_SECONDS, Interrupts
+from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 
 
+@pytest.mark.spec("FR-084")
 def test_the_first_interrupt_ends_the_work_and_lets_it_land() -> None:
     interrupts = Interrupts()
     with ExecutionContext(Limits()) as gate, interrupts.over(gate):
@@ -24,6 +25,7 @@ def test_the_first_interrupt_ends_the_work_and_lets_it_land() -> None:
         assert gate.stop is None
 
 
+@pytest.mark.spec("FR-084")
 def test_the_second_interrupt_aborts() -> None:
     interrupts = Interrupts()
     with ExecutionContext(Limits()) as gate, interrupts.over(gate):
@@ -65,6 +67,7 @@ def test_a_stop_names_the_signal_but_for_ctrl_c(name: str, said: str) -> None:
         assert gate.work_stop.message == said
 
 
+@pytest.mark.spec("FR-148")
 @pytest.mark.parametrize("before_the_run", [False, True])
 async def test_after_sigterm_a_landing_that_takes_too_long_is_stopped_hard(before_the_run: bool) -> None:
     clock = TestClock()

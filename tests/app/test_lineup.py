@@ -9,15 +9,10 @@ from typing import Any
 import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
-from watchkeeper.app import lineup as lineup_module
+from watchkeeper.app import models as lineup_module
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.many import run_many
 from watchkeeper.app.models import model_from
-from watchkeeper.app.run import run
-from watchkeeper.containment.circuit_breaker import CircuitBreakers, CircuitState
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.app.run import run, run_many
 from watchkeeper.core.errors import (
     ConfigurationError,
     MissingKeyError,
@@ -27,11 +22,14 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelRequest
-from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ManyStarted, ModelSwitched
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
 
 HELLO = PromptTemplate(ns="tests", key="hello", sections=[MarkdownSection(title="T", key="t", template="Say hello.")])
@@ -94,6 +92,7 @@ def test_what_was_made_is_closed_when_a_later_one_is_refused(monkeypatch: pytest
     assert made.closed == 1
 
 
+@pytest.mark.spec("FR-120")
 @pytest.mark.parametrize(
     ("fallback", "error", "said"),
     [
@@ -145,6 +144,7 @@ async def test_servers_at_two_addresses_are_two_models() -> None:
 # --- run_many, agents -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-122")
 def test_items_share_breakers_so_that_an_outage_is_found_out_once() -> None:
     def overloaded(request: ModelRequest) -> Exception:
         return ProviderError("it is down", fault="overloaded", provider="p")

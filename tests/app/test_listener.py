@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.app.listener import Listener, one_by_one
+from watchkeeper.app.surroundings import Listener, one_by_one
 
 
 class Gathered:

@@ -12,19 +12,18 @@ from typing import Any
 import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
-from watchkeeper.app.many import arun_many, run_many
-from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.app.run import arun_many, run_many
+from watchkeeper.children.child import children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
-from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import children_of
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunStarted
+from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import tool
@@ -85,6 +84,7 @@ def over(items: list[Item] = ITEMS, script: Callable[[ModelRequest], Any] = obed
     return run_many(TEMPLATE, items, model=model, **given)
 
 
+@pytest.mark.spec("FR-049")
 def test_every_item_has_its_result_in_order() -> None:
     many = over(concurrency=3)
     assert [result.output for result in many.results] == [Done(item.name) for item in ITEMS]
@@ -96,6 +96,7 @@ def test_every_item_has_its_result_in_order() -> None:
     assert many.cost == 0
 
 
+@pytest.mark.spec("FR-049")
 def test_items_run_in_sessions_of_their_own() -> None:
     many = over()
     sessions = {result.session.session_id for result in many.results}
@@ -104,6 +105,7 @@ def test_items_run_in_sessions_of_their_own() -> None:
     assert all(result.usage.tool_calls == 2 for result in many.results)
 
 
+@pytest.mark.spec("FR-049")
 async def test_no_more_items_run_at_once_than_asked_for() -> None:
     running: list[int] = [0, 0]
 
@@ -119,6 +121,7 @@ async def test_no_more_items_run_at_once_than_asked_for() -> None:
     assert running[1] == 3
 
 
+@pytest.mark.spec("FR-050")
 def test_an_item_that_fails_never_loses_the_others() -> None:
     def script(request: ModelRequest) -> Any:
         if name_in(request) == "item 3":
@@ -153,6 +156,7 @@ def test_an_item_that_cannot_be_bound_is_marked_and_the_rest_runs() -> None:
     assert "bind takes dataclass instances" in many.results[2].sentence()
 
 
+@pytest.mark.spec("FR-049")
 @pytest.mark.parametrize("concurrency", [1, 3, 8])
 def test_one_ceiling_holds_over_all_items_together(concurrency: int) -> None:
     settings = ModelSettings(max_output_tokens=100)
@@ -179,6 +183,7 @@ def test_a_small_budget_still_buys_the_first_item() -> None:
     assert result.results[0].ok
 
 
+@pytest.mark.spec("FR-050")
 def test_items_under_way_land_when_the_whole_reaches_its_ceiling() -> None:
     many = over(limits=Limits(max_steps=13), concurrency=2)
     assert many.stop is not None
@@ -188,6 +193,7 @@ def test_items_under_way_land_when_the_whole_reaches_its_ceiling() -> None:
     assert all(isinstance(result.partial, Done) for result in landed)
 
 
+@pytest.mark.spec("FR-050")
 def test_the_deadline_of_the_whole_marks_the_rest_as_not_done() -> None:
     clock = TestClock()
 
@@ -353,6 +359,7 @@ def fails_for(name: str) -> Callable[[ModelRequest], Any]:
     return answer
 
 
+@pytest.mark.spec("FR-141")
 def test_the_result_of_many_is_its_results_in_order() -> None:
     many = over(ITEMS[:3])
     assert (len(many), list(many), bool(many), many.ok) == (3, list(many.results), True, True)
@@ -364,6 +371,7 @@ def test_a_result_over_no_items_is_a_result_all_the_same() -> None:
     assert (len(many), bool(many), many.ok, many.unwrap()) == (0, True, True, ())
 
 
+@pytest.mark.spec("FR-141")
 def test_many_are_unwrapped_whole_or_not_at_all() -> None:
     many = over(ITEMS[:3], fails_for("item 1"))
     assert (many.ok, many.stop) == (False, None)

@@ -13,16 +13,15 @@ import pytest
 
 from tests.runtime.support import JUDGE, Slow
 from watchkeeper.adapters.scripted import Call, ScriptedModel
-from watchkeeper.app.many import arun_many, run_many
-from watchkeeper.core.crashes import BreakOut
+from watchkeeper.app.run import arun_many, run_many
+from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.core.workers import BreakOut
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import ChildTask, children_of
-from watchkeeper.runtime.replay import transcript_of as real_transcript_of
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import ManyResult
+from watchkeeper.runtime.result import transcript_of as real_transcript_of
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import Tool, tool
 
@@ -64,7 +63,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]) -> None:
             fail()
         return real_transcript_of(log)
 
-    monkeypatch.setattr("watchkeeper.runtime.run.transcript_of", transcript_of)
+    monkeypatch.setattr("watchkeeper.loop.run.transcript_of", transcript_of)
 
 
 def many(model: Any = None, *tools: Tool, **options: Any) -> ManyResult[str]:
@@ -73,6 +72,7 @@ def many(model: Any = None, *tools: Tool, **options: Any) -> ManyResult[str]:
     return run_many(template(*tools), ITEMS, model=model or ScriptedModel(script), **given)
 
 
+@pytest.mark.spec("FR-151")
 @pytest.mark.parametrize(
     "error",
     [Panic("rust"), BaseExceptionGroup("rust", [Panic()]), asyncio.CancelledError("rust")],

@@ -23,6 +23,7 @@ async def made(text: str) -> tuple[str, str, str]:
     return type(model).__name__, model.provider, model.name
 
 
+@pytest.mark.spec("FR-062")
 @pytest.mark.parametrize(
     ("text", "variable", "expected"),
     [
@@ -55,6 +56,7 @@ def test_a_local_model_that_is_not_there_is_refused() -> None:
         model_from("local:/no/such/file.gguf")
 
 
+@pytest.mark.spec("FR-101")
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -79,6 +81,7 @@ def test_an_address_that_is_none_is_refused() -> None:
         model_from("http://#m")
 
 
+@pytest.mark.spec("FR-102")
 @pytest.mark.parametrize(
     ("text", "variable"),
     [
@@ -93,6 +96,7 @@ def test_a_missing_key_is_refused_by_name(text: str, variable: str) -> None:
         model_from(text)
 
 
+@pytest.mark.spec("FR-103")
 @pytest.mark.parametrize(
     ("text", "package", "extra"),
     [
@@ -122,6 +126,7 @@ def test_every_provider_is_in_the_help() -> None:
     assert all(f"'{provider}" in models.HELP for provider in MAKERS)
 
 
+@pytest.mark.spec("FR-062")
 @pytest.mark.parametrize(("own", "sent"), [(None, "no-key"), ("mine", "mine")])
 def test_the_key_of_a_provider_is_never_sent_to_another_address(
     own: str | None, sent: str, monkeypatch: pytest.MonkeyPatch

@@ -20,8 +20,7 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelSettings
-from watchkeeper.core.price import FREE, ModelPrice
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import FREE, ModelPrice, TokenUsage
 
 KNOWN = [
     ("openai", "gpt-5-mini"),
@@ -50,6 +49,7 @@ def rates(price: ModelPrice | None) -> list[int]:
     return [price.cost(usage) for usage in usages]
 
 
+@pytest.mark.spec("FR-070")
 @given(
     known=st.sampled_from(KNOWN),
     sizes=st.lists(st.integers(0, 400_000), min_size=3, max_size=3),
@@ -75,6 +75,7 @@ def test_a_listed_price_charges_what_the_list_says(known: tuple[str, str], sizes
     assert 0 <= ours - theirs * 1_000_000_000 < 1
 
 
+@pytest.mark.spec("FR-070")
 def test_the_callers_price_wins_by_full_name_then_by_name() -> None:
     mine, other = ModelPrice.per_million(1, 2), ModelPrice.per_million(3, 4)
     known = model("openai", "gpt-5-mini")
@@ -83,6 +84,7 @@ def test_the_callers_price_wins_by_full_name_then_by_name() -> None:
     assert price_of(model("x", "local", free=True), {"local": mine}) is mine
 
 
+@pytest.mark.spec("FR-072")
 def test_a_model_that_is_free_by_declaration_costs_nothing() -> None:
     assert price_of(model("local", "anything", free=True)) is FREE
 
@@ -207,6 +209,7 @@ def test_tiers_of_two_prices_join_to_the_dearer_at_every_size(monkeypatch: pytes
     assert {size: price.input.at(size) // 1_000_000_000 for size in sizes} == sizes
 
 
+@pytest.mark.spec("FR-071")
 def test_a_ceiling_over_a_model_without_a_price_is_refused_with_the_ways_out() -> None:
     unknown = model("openai", "mine")
     with pytest.raises(UnpricedModelError) as caught:

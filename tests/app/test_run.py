@@ -29,19 +29,20 @@ from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextD
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
 
 HELLO = PromptTemplate(ns="tests", key="hello", sections=[MarkdownSection(title="T", key="t", template="Say hello.")])
 
 
+@pytest.mark.spec("FR-048")
 def test_run_blocks_and_arun_awaits_and_both_end_alike() -> None:
     result = run(HELLO, model=ScriptedModel(["hello"]), store=None)
     assert result.output == "hello"
 
 
+@pytest.mark.spec("FR-048")
 async def test_run_works_inside_a_running_loop() -> None:
     assert run(HELLO, model=ScriptedModel(["hello"]), store=None).output == "hello"
     assert (await arun(HELLO, model=ScriptedModel(["hello"]), store=None)).output == "hello"
@@ -67,6 +68,7 @@ def test_an_unknown_model_lists_the_forms_that_exist() -> None:
         run(HELLO, model="gpt-5", store=None)
 
 
+@pytest.mark.spec("FR-113")
 def test_a_store_that_cannot_be_written_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     model = ScriptedModel(["hello"])
@@ -75,6 +77,7 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_is_spent(tmp_
     assert model.requests == []
 
 
+@pytest.mark.spec("FR-075")
 def test_runs_are_stored_where_asked_and_in_the_users_folder_by_default(tmp_path: Path) -> None:
     result = run(HELLO, model=ScriptedModel(["hello"]), store=tmp_path / "runs.sqlite3")
     store = RunStore(tmp_path / "runs.sqlite3")
@@ -97,6 +100,7 @@ def test_an_open_store_may_be_handed_in_and_stays_open(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.spec("FR-053")
 def test_every_event_and_the_text_as_it_arrives_reach_the_listener_in_order() -> None:
     heard: list[Any] = []
     threads: set[str] = set()
@@ -124,6 +128,7 @@ async def test_an_async_listener_is_awaited() -> None:
     assert RunEnded in heard
 
 
+@pytest.mark.spec("FR-053")
 def test_a_listener_that_raises_does_not_end_the_run() -> None:
     def hear(event: Any) -> None:
         raise RuntimeError("listener bug")
@@ -131,6 +136,7 @@ def test_a_listener_that_raises_does_not_end_the_run() -> None:
     assert run(HELLO, model=ScriptedModel(["hello"]), store=None, on_event=hear).ok
 
 
+@pytest.mark.spec("TO-024")
 def test_a_budget_seeded_in_the_session_tightens_the_limits() -> None:
     session = Session()
     session[Budget].seed(Budget(max_tool_calls=1))
@@ -190,7 +196,7 @@ def test_what_cannot_be_closed_costs_no_result_and_is_logged(
         context.resources.get(Unclosable)
         return "used"
 
-    monkeypatch.setattr("watchkeeper.runtime.bounded.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("watchkeeper.runtime.user_code.CLOSE_SECONDS", 0.05)
     section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
     template = PromptTemplate(ns="tests", key="unclosable", sections=[section])
     resources = Resources([ResourceBinding(Unclosable, lambda _: Unclosable(how), scope)])
@@ -214,7 +220,7 @@ def test_a_factory_that_hangs_does_not_hang_the_run(scope: Scope, monkeypatch: p
         context.resources.get(Unclosable)
         return "used"
 
-    monkeypatch.setattr("watchkeeper.runtime.bounded.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("watchkeeper.runtime.user_code.CLOSE_SECONDS", 0.05)
     section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
     template = PromptTemplate(ns="tests", key="hanging", sections=[section])
     resources = Resources([ResourceBinding(Unclosable, hang, scope)])
@@ -235,7 +241,7 @@ def test_a_model_that_cannot_be_closed_costs_no_result(
     def named(name: str) -> Broken:
         return Broken(["done"])
 
-    monkeypatch.setattr("watchkeeper.app.lineup.model_from", named)
+    monkeypatch.setattr("watchkeeper.app.models.model_from", named)
     with caplog.at_level(logging.WARNING):
         assert run(HELLO, model="openai:x", store=None).text == "done"
     assert "the pipe is broken" in caplog.text
@@ -267,6 +273,7 @@ def agent(model: ScriptedModel, **options: Any) -> Agent[Answer]:
     return Agent(model, "You double numbers.", Answer, tools=(double,), **options)
 
 
+@pytest.mark.spec("FR-051")
 def test_an_agent_is_a_template_and_a_run() -> None:
     model = ScriptedModel([Call("double", {"number": 2}), Say(Answer(4))])
     result = agent(model).run("Double 2.", store=None, clock=TestClock())
@@ -291,6 +298,7 @@ def test_an_agent_may_be_observed() -> None:
     assert said.summary.startswith("You have ")
 
 
+@pytest.mark.spec("FR-051")
 def test_an_agent_runs_over_many_tasks() -> None:
     many = agent(ScriptedModel(lambda _: Say(Answer(1)))).run_many(["a", "b"], store=None)
     assert [result.item for result in many.results] == ["a", "b"]

@@ -22,7 +22,7 @@ from watchkeeper.app.settings import (
 )
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.usage import ModelPrice
 
 
 def write(folder: Path, text: str) -> Path:
@@ -64,6 +64,7 @@ def test_a_limit_is_read_from_the_command_line_the_environment_and_the_file(name
         assert getattr(limits_from(settings), field) == value
 
 
+@pytest.mark.spec("FR-083")
 def test_the_command_line_wins_over_the_environment_over_the_file_over_the_agent(tmp_path: Path) -> None:
     write(tmp_path, "max_steps = 3\nmax_turns = 3\nmax_tool_calls = 3")
     environ = {"WATCHKEEPER_MAX_STEPS": "2", "WATCHKEEPER_MAX_TURNS": "2"}
@@ -85,6 +86,7 @@ def test_none_lifts_a_limit(word: str) -> None:
     assert limits.max_cost_nanos is None
 
 
+@pytest.mark.spec("FR-111")
 @pytest.mark.parametrize(
     ("given", "environ", "text", "parts"),
     [
@@ -166,6 +168,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert environment_settings({"WATCHKEEPER_MAX_COST": "", "WATCHKEEPER_OTHER": "x"}) == {}
 
 
+@pytest.mark.spec("FR-145")
 @pytest.mark.parametrize(
     ("variable", "said"),
     [
@@ -186,6 +189,7 @@ def test_a_variable_that_must_be_a_misspelt_setting_is_refused(variable: str, sa
     assert environment_settings({variable: ""}) == {}
 
 
+@pytest.mark.spec("FR-145")
 @pytest.mark.parametrize("name", ["API_KEY", "RUN_ID", "OK", "OTHER", "HOME", "DOCKER_IMAGE", "ENV", "VERSION", "LOG"])
 def test_variables_of_others_with_the_same_prefix_are_left_alone(name: str) -> None:
     assert environment_settings({f"WATCHKEEPER_{name}": "x"}) == {}

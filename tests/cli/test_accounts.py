@@ -11,6 +11,7 @@ from tests.cli.support import CommandLine
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 
+@pytest.mark.spec("FR-129")
 def test_runs_under_an_account_are_counted_and_shown(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.watchkeeper]\nledger = "ledger.db"\n', encoding="utf-8")
     under = ("--account", "team-a", "--account-limit", "100k tokens/day", "--store", "none")

@@ -269,6 +269,7 @@ def reason_in(folder: Path) -> str:
     return str(row.stop["reason"])
 
 
+@pytest.mark.spec("FR-148")
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_lands_the_run_and_its_end_takes_place(
     start: Callable[..., Running], tmp_path: Path, name: str, code: int
@@ -335,6 +336,7 @@ def test_sigterm_after_the_run_does_not_break_off_its_end(start: Callable[..., R
     assert said.endswith("released\n")
 
 
+@pytest.mark.spec("FR-148")
 def test_a_terminal_that_closes_lands_the_run(tmp_path: Path) -> None:
     """Everything that is printed from then on fails, and costs the run nothing."""
     import fcntl

@@ -12,12 +12,12 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.cli.loading import AgentFileError, labels_of, load, load_module, matching_files
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Limits
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 
 THERE = "it has triage.py:triage, triage.py:bound, triage.py:agent"
 
 
+@pytest.mark.spec("FR-077")
 @pytest.mark.parametrize(("name", "kind"), [("triage", PromptTemplate), ("bound", Prompt), ("agent", Agent)])
 def test_a_template_a_prompt_and_an_agent_can_be_run(cli: CommandLine, name: str, kind: type) -> None:
     loaded = load(f"triage.py:{name}")

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.cli.params import bind, items_for, parse_params
+from watchkeeper.cli.loading import bind, items_for, parse_params
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,7 @@ def test_what_is_no_pair_or_comes_twice_is_refused(pairs: list[str]) -> None:
         parse_params(pairs)
 
 
+@pytest.mark.spec("FR-077")
 @pytest.mark.parametrize(
     ("pair", "value"),
     [

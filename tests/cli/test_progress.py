@@ -7,17 +7,23 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from watchkeeper.cli.console import make_console
-from watchkeeper.cli.progress import HINT, Progress
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.safety_event import SafetyEvent
-from watchkeeper.core.ids import SYSTEM_IDS
-from watchkeeper.core.run_context import RunContext, derive_child_run_context, root_run_context
+from watchkeeper.cli.event_lines import HINT, Progress
+from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.usage import Usage
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.events import ItemEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
-from watchkeeper.session.events import SliceEdited
-from watchkeeper.session.log import Envelope
+from watchkeeper.runtime.events import (
+    ChildEnded,
+    ChildStarted,
+    ItemEnded,
+    ManyStarted,
+    NoticeAppended,
+    RunEnded,
+    RunStarted,
+)
+from watchkeeper.session.log import Envelope, SliceEdited
+from watchkeeper.shield.decision import Decision, SafetyEvent
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 CONTEXT = root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS)
@@ -67,6 +73,7 @@ def returned(context: RunContext) -> ChildEnded:
     )
 
 
+@pytest.mark.spec("FR-168")
 def test_what_a_child_does_stands_further_in_between_its_beginning_and_its_end() -> None:
     root = CONTEXT.run_id
     child = derive_child_run_context(CONTEXT, SYSTEM_IDS.uuid())

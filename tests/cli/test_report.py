@@ -13,8 +13,7 @@ import pytest
 from tests.cli.support import AGENT, CommandLine
 from watchkeeper.cli.console import PlainConsole
 from watchkeeper.cli.report import print_runs
-from watchkeeper.core.ids import SYSTEM_IDS
-from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore
@@ -48,6 +47,7 @@ def test_runs_as_json_are_the_rows(cli: CommandLine) -> None:
     assert row["items"] is row["items_done"] is row["item"] is None
 
 
+@pytest.mark.spec("FR-142")
 @pytest.mark.parametrize("more", [(), ("--max-turns", "1")], ids=["done", "stopped"])
 def test_a_run_says_the_same_in_json_at_its_end_and_from_the_store(cli: CommandLine, more: tuple[str, ...]) -> None:
     ended = json.loads(cli.run("--json", *more, *FOLDER).out)
@@ -70,6 +70,7 @@ def test_a_run_over_many_says_the_same_in_json_at_its_end_and_from_the_store(cli
     }
 
 
+@pytest.mark.spec("FR-142")
 @pytest.mark.parametrize("more", [(), ("--each", "*.txt")], ids=["one", "many"])
 def test_show_ends_with_the_words_with_which_the_run_ended(cli: CommandLine, more: tuple[str, ...]) -> None:
     cli.write(PATIENT)

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.cli.support import AGENT, CommandLine
-from watchkeeper.cli.notify import Notification
-from watchkeeper.cli.running import print_json
+from watchkeeper.cli.running import Notification, print_json
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.script import say
+from watchkeeper.testing.wire import say
 
 FOLDER = ("-p", "folder=inbox")
 
@@ -33,6 +32,7 @@ def as_json(cli: CommandLine, *arguments: str | Path, target: str = "triage.py:t
 # --- the end of a run -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-077")
 def test_a_run_says_what_happens_and_ends_with_the_result_and_where_to_look(cli: CommandLine) -> None:
     said = cli.run(*FOLDER)
     assert said.code == 0
@@ -50,6 +50,7 @@ def test_a_run_says_what_happens_and_ends_with_the_result_and_where_to_look(cli:
     assert "\x1b" not in said.out
 
 
+@pytest.mark.spec("FR-079")
 def test_json_is_the_result_and_nothing_else(cli: CommandLine) -> None:
     """Whatever the agent's own code prints goes elsewhere."""
     cli.write(AGENT + "\nprint('the file speaks')\n")
@@ -99,6 +100,7 @@ def unverified(policy: str = "") -> str:
     return text.replace("import Agent,", "import FileOutputChecker, Agent,")
 
 
+@pytest.mark.spec("FR-155")
 def test_what_nobody_could_verify_looks_like_no_pass_anywhere(cli: CommandLine) -> None:
     cli.write(unverified())
     said = cli.run(*FOLDER)
@@ -136,6 +138,7 @@ def test_items_that_nobody_could_verify_are_marked_and_counted(cli: CommandLine)
 # --- limits and settings ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-078")
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -164,6 +167,7 @@ SCRIPT = [Call("look", {"path": "a"}), ProviderError("too long", fault="context_
 """
 
 
+@pytest.mark.spec("FR-163")
 def test_what_a_full_context_means_can_be_chosen(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.write(AGENT + FULL_SCRIPT)
     landed = as_json(cli, "--on-context-full", "land", *FOLDER, code=1)
@@ -180,6 +184,7 @@ def test_an_agents_own_limits_are_the_base(cli: CommandLine) -> None:
     assert json.loads(said.out)["limits"] == "deadline 1h, total tokens 2,000,000, steps 9, turns 4, retries 20"
 
 
+@pytest.mark.spec("FR-078")
 def test_an_agents_own_model_answers_unless_another_is_named(cli: CommandLine) -> None:
     said = cli("run", "triage.py:agent", "-p", "task=rest", "--json")
     assert json.loads(said.out)["output"] == "done"
@@ -262,6 +267,7 @@ def test_the_scripted_model_needs_a_script(cli: CommandLine) -> None:
     assert "needs a SCRIPT in" in cli.refused(*FOLDER)
 
 
+@pytest.mark.spec("FR-083")
 def test_a_setting_nobody_knows_is_refused(cli: CommandLine) -> None:
     (cli.folder / "pyproject.toml").write_text("[tool.watchkeeper]\nmax_costs = 1\n", encoding="utf-8")
     assert "there is no such setting" in cli.refused(*FOLDER)
@@ -281,6 +287,7 @@ PATIENT = AGENT + "\n\ndef SCRIPT(request):\n    return last_words\n"
 EACH = ("--each", "inbox/*.txt")
 
 
+@pytest.mark.spec("FR-081")
 def test_each_runs_once_for_every_file_in_order(cli: CommandLine) -> None:
     cli.write(PATIENT)
     write_messages(cli.folder)
@@ -310,6 +317,7 @@ def test_concurrency_says_how_many_run_at_once(cli: CommandLine, concurrency: st
     assert ("0.txt  ● model  turn 1" in out) is (concurrency == "3")
 
 
+@pytest.mark.spec("FR-081")
 def test_one_ceiling_holds_over_all_and_what_is_left_is_marked(cli: CommandLine) -> None:
     cli.write(PATIENT)
     write_messages(cli.folder)
@@ -355,6 +363,7 @@ NOTED = (
 )
 
 
+@pytest.mark.spec("FR-082")
 @pytest.mark.parametrize(("arguments", "ok"), [([], True), (["--max-turns", "1"], False)])
 def test_notify_gets_the_result_and_whether_all_is_well(cli: CommandLine, arguments: list[str], ok: bool) -> None:
     (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
@@ -366,6 +375,7 @@ def test_notify_gets_the_result_and_whether_all_is_well(cli: CommandLine, argume
     assert data["run_id"][:8] in said.out
 
 
+@pytest.mark.spec("FR-082")
 def test_a_notification_that_fails_is_said_and_changes_nothing_else(cli: CommandLine) -> None:
     said = cli.run("--notify", f"{sys.executable} -c 'raise SystemExit(7)'", *FOLDER)
     assert said.code == 0
@@ -381,16 +391,18 @@ def test_a_notification_that_cannot_be_sent_or_takes_too_long_is_said(
     complaint = Notification((str(tmp_path / "text"),)).send(data, quiet=True)
     assert complaint is not None
     assert "text: " in complaint
-    monkeypatch.setattr("watchkeeper.cli.notify.SECONDS", 0.01)
+    monkeypatch.setattr("watchkeeper.cli.running.SECONDS", 0.01)
     slow = Notification((sys.executable, "-c", "import threading; threading.Event().wait()")).send(data, quiet=True)
     assert slow == f"--notify {sys.executable}: not over after 0.01 s"
 
 
+@pytest.mark.spec("FR-080")
 def test_without_a_store_it_says_so(cli: CommandLine, user_folders: Path) -> None:
     assert cli.run("--store", "none", *FOLDER).out.splitlines()[-1] == "not stored"
     assert list(user_folders.iterdir()) == []
 
 
+@pytest.mark.spec("FR-080")
 def test_where_to_look_names_the_store_only_where_it_must(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     last = cli.run("--store", "my runs.db", *FOLDER).out.splitlines()[-1]
     assert last.endswith("--store 'my runs.db'")
@@ -477,6 +489,7 @@ def SCRIPT(request):
 """
 
 
+@pytest.mark.spec("FR-149")
 @pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict", "latin-1:strict"])
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["human", "json"])
 def test_what_the_encoding_of_the_output_cannot_write_loses_nothing(
@@ -514,6 +527,7 @@ def test_file_names_of_no_encoding_are_items_like_others(cli: CommandLine, monke
     assert [result["item"] for result in json.loads(done.stdout)["results"]] == ["0.txt", name]
 
 
+@pytest.mark.spec("FR-149")
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell")
 @pytest.mark.parametrize(
     ("arguments", "closed", "code", "said"),
@@ -542,6 +556,7 @@ def test_closed_standard_streams_cost_the_end_nothing(
 LOOKING = [["runs"], ["runs", "--json"], ["show"], ["show", "--json"], ["account"], ["account", "--json"]]
 
 
+@pytest.mark.spec("FR-149")
 @pytest.mark.skipif(sys.platform != "linux", reason="a device of Linux, and a shell")
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
 def test_what_only_prints_says_in_one_line_that_it_could_not(cli: CommandLine, arguments: list[str]) -> None:
@@ -638,6 +653,7 @@ guarded = Agent(
 """
 
 
+@pytest.mark.spec("FR-140")
 def test_an_agents_own_hooks_and_filesystem_hold_on_the_command_line(cli: CommandLine) -> None:
     cli.write(AGENT + GUARDED)
     said = cli("run", "triage.py:guarded", "-p", "task=rest")

@@ -12,19 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.cli.wording import UNSEEN, WORDINGS, line_of, plain
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.cli.event_lines import UNSEEN, WORDINGS, line_of, plain
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.messages import AssistantMessage, UserMessage
-from watchkeeper.core.stop import Stop
-from watchkeeper.core.tagging import dump
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.events import PromptRendered
-from watchkeeper.runtime.compaction_events import ContextCompacted
+from watchkeeper.prompt.rendered import PromptRendered
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     CompletionChecked,
+    ContextCompacted,
     EscalationTaken,
     ItemEnded,
     ModelFailed,
@@ -35,9 +32,10 @@ from watchkeeper.runtime.events import (
     ReducerFailed,
     SourceRan,
 )
-from watchkeeper.session.events import SliceEdited
-from watchkeeper.session.registry import event_tag, event_type
-from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
+from watchkeeper.session.log import SliceEdited, event_tag, event_type
+from watchkeeper.session.tagging import dump
+from watchkeeper.shield.decision import Decision, SafetyEvent
+from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage

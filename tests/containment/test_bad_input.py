@@ -68,6 +68,7 @@ def made(make: Callable[[], T]) -> tuple[T | None, str]:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-134")
 @pytest.mark.parametrize("field", ["max_cost_usd", "max_steps", "max_retries_total", "timeout_ms"])
 @given(value=NUMBERS)
 def test_a_limit_is_sound_or_refused_by_name_and_value(field: str, value: Any) -> None:
@@ -154,6 +155,7 @@ class Abstains:
     def before_charge(self, ctx: Any, cost_usd: float) -> None: ...
 
 
+@pytest.mark.spec("FR-134")
 @pytest.mark.parametrize("timeout_ms", [0, 60_000], ids=["here", "on a worker"])
 @pytest.mark.parametrize("kind", BASE)
 def test_what_must_not_be_swallowed_is_raised_and_nothing_is_lost(kind: type[BaseException], timeout_ms: int) -> None:
@@ -327,6 +329,7 @@ def hook(**methods: Callable[..., Any]) -> Any:
     return type("Hook", (), {name: staticmethod(method) for name, method in methods.items()})()
 
 
+@pytest.mark.spec("FR-134")
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("kind", ["llm", "tool"])
 def test_a_broken_hook_halts_its_call_and_everything_comes_back(broken: Callable[..., Any], kind: str) -> None:
@@ -445,6 +448,7 @@ async def test_a_closed_context_refuses_every_call_loudly_and_still_tells_what_h
     check_nothing_is_lost(ctx)
 
 
+@pytest.mark.spec("FR-134")
 def test_nested_contexts_count_each_what_passes_it_and_stop_by_themselves() -> None:
     with ExecutionContext(config(max_steps=2)) as outer, ExecutionContext(config(max_retries_total=0)) as inner:
 

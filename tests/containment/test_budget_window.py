@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.containment.budget_window import BudgetWindowHook
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.windows import BudgetWindowHook
 
 HALT, DEGRADE = Decision.HALT, Decision.DEGRADE
 
@@ -20,6 +19,7 @@ def ask(hook: BudgetWindowHook, times: int = 1) -> list[Decision | None]:
     return [hook.before_llm_call(ToolCallContext("request")) for _ in range(times)]
 
 
+@pytest.mark.spec("EC-036")
 def test_calls_pass_then_degrade_then_halt() -> None:
     hook = BudgetWindowHook(10, clock=TestClock())
     assert ask(hook, 12) == [None] * 8 + [DEGRADE] * 2 + [HALT] * 2
@@ -48,6 +48,7 @@ def test_a_refused_call_takes_no_place() -> None:
     assert ask(hook) == [None]
 
 
+@pytest.mark.spec("EC-036")
 def test_a_fixed_ceiling_never_opens_again() -> None:
     clock = TestClock()
     hook = BudgetWindowHook("2", None, clock=clock)
@@ -95,6 +96,7 @@ def test_tool_calls_can_be_counted_too() -> None:
     assert hook.explain(ToolCallContext("request")) == "1 of 1 calls were let through in the last 1m."
 
 
+@pytest.mark.spec("EC-036")
 def test_threads_get_exactly_the_places_there_are() -> None:
     hook = BudgetWindowHook(500, None, 1)
     let_through: list[int] = []

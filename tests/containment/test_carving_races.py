@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import TOOL, answer, costing, dollars, gate_with, unlimited
-from watchkeeper.containment.call import Ticket
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge
+from watchkeeper.accounting.call_request import Charge
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Landing
+from watchkeeper.shield.decision import Decision
 
 
 async def test_nobody_waits_for_a_landing_step_inside_what_a_child_has_carved() -> None:
@@ -107,6 +107,7 @@ class World:
         assert (ledger._waiters.listed, ledger._waiters.reserving, ledger._waiters.landing) == ([], set(), set())
 
 
+@pytest.mark.spec("FR-131")
 @pytest.mark.parametrize("seeds", [range(start, start + 100) for start in range(0, 300, 100)])
 async def test_agents_that_carve_split_and_share_all_come_home(seeds: range) -> None:
     for seed in seeds:

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from tests.containment.gates import TOOL, answer, charged, costing, dollars, gate_with, started, unlimited
 from tests.containment.test_races import race
-from watchkeeper.containment.account import COST, STEPS, Account
-from watchkeeper.containment.call import CallRequest
-from watchkeeper.containment.config import WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Estimate
+from watchkeeper.accounting.account import COST, STEPS, Account
+from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.shield.decision import Decision
 
 
 def account_of(gate: ExecutionContext) -> Account:
@@ -34,6 +33,7 @@ def clock() -> TestClock:
     return TestClock()
 
 
+@pytest.mark.spec("EC-033")
 async def test_a_sibling_can_never_take_what_a_child_has_carved(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     first, second = root.child(unlimited(max_cost_usd=0.7), "first"), root.child(unlimited(max_cost_usd=0.7), "second")
@@ -69,6 +69,7 @@ async def test_a_child_of_an_exhausted_parent_is_stopped_from_the_start_in_the_p
     assert root.child(unlimited(max_cost_usd=0.5)).stop is None
 
 
+@pytest.mark.spec("EC-033")
 async def test_what_a_child_has_carved_is_refused_to_its_parent_until_unused_parts_return_at_close(
     clock: TestClock,
 ) -> None:
@@ -261,6 +262,7 @@ def test_shares_never_exceed_what_is_left(nanos: int, steps: int, weights: list[
 # --- exactness --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-033")
 @pytest.mark.parametrize("seed", range(6))
 def test_sixty_four_threads_over_children_never_fund_more_than_the_parent_has(seed: int) -> None:
     root = gate_with(SYSTEM_CLOCK, max_cost_usd=1, max_steps=400)

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState, Permit
-from watchkeeper.containment.policy import PolicyContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState, Permit, PolicyContext
 
 ERROR = ValueError("no luck")
 
@@ -102,6 +101,7 @@ def test_a_permit_that_is_dropped_gives_its_place_back(clock: TestClock) -> None
     assert breaker.acquire() is not None
 
 
+@pytest.mark.spec("EC-041")
 def test_what_a_call_of_an_earlier_generation_reports_is_ignored(clock: TestClock) -> None:
     breaker = CircuitBreaker(2, 60.0, clock=clock)
     good, bad = passed(breaker), passed(breaker)
@@ -149,6 +149,7 @@ def test_a_predicate_that_raises_counts_the_error(clock: TestClock) -> None:
     assert str(breaker.state) == "OPEN"
 
 
+@pytest.mark.spec("EC-041")
 def test_by_itself_it_is_checked_and_told(clock: TestClock) -> None:
     breaker = CircuitBreaker(2, 60.0, name="the mail server", clock=clock)
     for _ in range(2):
@@ -230,6 +231,7 @@ def test_of_many_threads_one_gets_the_probe(clock: TestClock) -> None:
     assert sum(permit is not None for permit in got) == 1
 
 
+@pytest.mark.spec("EC-041")
 @given(st.lists(st.sampled_from(["ask", "good", "bad", "drop", "wait"]), max_size=60))
 def test_whatever_happens_at_most_one_probe_is_out_and_no_place_is_lost(steps: list[str]) -> None:
     clock = TestClock()

@@ -12,10 +12,9 @@ import yarl
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.egress import EgressAllowList, Origin, origin_of
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.egress import EgressAllowList, Origin, origin_of
 
 GOOD = EgressAllowList(
     ["good.com", "*.good.org", "http://127.0.0.1:8080", "[::1]:9000", "any.net:*", "bücher.de"], ["*"]
@@ -51,6 +50,7 @@ def test_a_named_host_is_reached_however_it_is_properly_spelled(url: str) -> Non
     assert GOOD.before_egress(CTX, url, "GET") is None
 
 
+@pytest.mark.spec("EC-038")
 @pytest.mark.parametrize(
     "url",
     [
@@ -252,6 +252,7 @@ def is_named(scheme: str, host: str, port: int | None) -> bool:
     )
 
 
+@pytest.mark.spec("EC-038")
 @given(urls)
 @example("https://good.com:443/@evil.com")
 @example("https://ü.good.org/")

@@ -23,18 +23,15 @@ from tests.containment.gates import (
     started,
     unlimited,
 )
-from watchkeeper.containment.call import CallRequest, Ticket
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.incidents import KEPT_EVENTS
-from watchkeeper.containment.safety_event import SafetyEvent
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock, Timer
-from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent
 
 
 @pytest.fixture
@@ -55,6 +52,7 @@ def nothing_spent(value: Any, error: BaseException | None, ticket: Ticket) -> Ch
 # --- one call ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-019")
 async def test_an_admitted_call_runs_once_and_its_result_and_node_are_in_the_outcome(clock: TestClock) -> None:
     gate = gate_with(clock)
     outcome = await gate.acall(CallRequest("tool", "look"), answer)
@@ -160,6 +158,7 @@ EVERYTHING_OVER = [
 ]
 
 
+@pytest.mark.spec("EC-031")
 @pytest.mark.parametrize("first", range(len(EVERYTHING_OVER)))
 async def test_of_several_reasons_to_refuse_the_first_in_the_stated_order_is_given(
     clock: TestClock, first: int
@@ -189,6 +188,7 @@ async def test_of_several_reasons_to_refuse_the_first_in_the_stated_order_is_giv
         assert outcome.stop.limit == EVERYTHING_OVER[first][0]
 
 
+@pytest.mark.spec("EC-021")
 @pytest.mark.parametrize(
     ("ceilings", "charge", "limit", "sentence"),
     [
@@ -211,6 +211,7 @@ async def test_a_stop_names_its_limit_and_says_it_in_one_sentence(
     assert gate.stop is stop
 
 
+@pytest.mark.spec("FR-146")
 async def test_a_stop_says_how_much_was_used_if_the_ceiling_was_not_quite_reached(clock: TestClock) -> None:
     gate = gate_with(clock, max_cost_usd=2)
     await gate.acall(costing(1.98), answer)
@@ -220,6 +221,7 @@ async def test_a_stop_says_how_much_was_used_if_the_ceiling_was_not_quite_reache
     assert stop.message == f"{said}, with $0.02 left."
 
 
+@pytest.mark.spec("FR-030")
 async def test_a_stop_latches_even_for_a_call_that_would_fit(clock: TestClock) -> None:
     gate = gate_with(clock, max_cost_usd=1)
     await gate.acall(costing(0.9), answer)
@@ -229,6 +231,7 @@ async def test_a_stop_latches_even_for_a_call_that_would_fit(clock: TestClock) -
     assert len(gate.get_snapshot().events) == 1
 
 
+@pytest.mark.spec("EC-003")
 async def test_steps_count_failures_and_model_calls_do_not_count_as_tool_calls(clock: TestClock) -> None:
     gate = gate_with(clock, max_steps=3, max_tool_calls=1)
     await gate.acall(TOOL, fail)
@@ -238,6 +241,7 @@ async def test_steps_count_failures_and_model_calls_do_not_count_as_tool_calls(c
     assert gate.usage == Usage(model_calls=1, tool_calls=1, steps=3)
 
 
+@pytest.mark.spec("EC-002")
 async def test_a_spent_ceiling_refuses_calls_that_cost_nothing_too(clock: TestClock) -> None:
     gate = gate_with(clock, max_cost_usd=1)
     await gate.acall(MODEL, answer, charged(1.5))
@@ -248,6 +252,7 @@ async def test_a_spent_ceiling_refuses_calls_that_cost_nothing_too(clock: TestCl
 # --- clamping and waiting ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-029")
 async def test_the_output_cap_is_clamped_to_what_is_affordable(clock: TestClock) -> None:
     gate = gate_with(clock, max_cost_usd=1, max_output_tokens=90)
     granted: list[int] = []
@@ -274,6 +279,7 @@ async def test_the_least_output_comes_from_the_limits_unless_the_estimate_says_i
     assert (await small.acall(reply(60, least=0), answer)).decision is Decision.ALLOW
 
 
+@pytest.mark.spec("FR-029")
 async def test_a_call_that_others_leave_too_little_for_waits_and_never_latches(clock: TestClock) -> None:
     gate = gate_with(clock, max_cost_usd=1)
     held = Held()
@@ -421,6 +427,7 @@ async def test_two_calls_that_wait_inside_each_others_way_do_not_hang(clock: Tes
 # --- landing ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-046")
 async def test_work_stops_early_enough_for_the_landing_turn_which_then_passes(clock: TestClock) -> None:
     gate = ExecutionContext(unlimited(max_cost_usd=1, landing=Landing()), clock=clock)
     landing = Estimate(0, 20, 1, 0, dollars(0.01))
@@ -499,6 +506,7 @@ async def test_closing_gives_back_what_was_kept_for_landing(clock: TestClock) ->
 # --- children ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-030")
 async def test_a_childs_spending_counts_in_every_context_above_it(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     child = root.child(unlimited(max_cost_usd=0.5), "item 1")
@@ -604,6 +612,7 @@ async def test_events_of_children_reach_the_listener_once(clock: TestClock) -> N
 # --- what there is to see ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-016", "EC-020")
 async def test_calls_under_way_are_visible_and_a_snapshot_never_changes(clock: TestClock) -> None:
     gate = gate_with(clock)
     held = Held()
@@ -619,6 +628,7 @@ async def test_calls_under_way_are_visible_and_a_snapshot_never_changes(clock: T
     assert late.elapsed_ms == 2000
 
 
+@pytest.mark.spec("EC-019")
 async def test_calls_know_the_call_inside_which_they_were_made(clock: TestClock) -> None:
     gate = gate_with(clock)
     child = gate.child(unlimited())
@@ -632,6 +642,7 @@ async def test_calls_know_the_call_inside_which_they_were_made(clock: TestClock)
     assert [node.parent_id for node in child.get_snapshot().nodes] == [outcome.node_id]
 
 
+@pytest.mark.spec("TO-025")
 async def test_the_budget_status_shows_ceilings_beside_what_was_used(clock: TestClock) -> None:
     most = {"max_steps": 40, "max_input_tokens": 500, "max_output_tokens": 600, "max_retries": 7, "max_turns": 9}
     gate = gate_with(clock, max_cost_usd="2.50", max_total_tokens=1000, max_tool_calls=3, **most)
@@ -673,6 +684,7 @@ async def test_a_listener_that_raises_changes_nothing(clock: TestClock) -> None:
     assert len(gate.get_snapshot().events) == 1
 
 
+@pytest.mark.spec("EC-015")
 async def test_a_callers_own_events_stand_beside_the_gates(clock: TestClock) -> None:
     gate = gate_with(clock)
     event = SafetyEvent("custom", Decision.DEGRADE, "mine", "hook", ts=clock.now())
@@ -712,6 +724,7 @@ def test_the_events_of_a_snapshot_are_shared_and_never_change() -> None:
         _ = early[-3]
 
 
+@pytest.mark.spec("EC-029")
 def test_the_newest_events_are_kept_and_every_stop_of_the_chain_and_the_rest_is_counted() -> None:
     with ExecutionContext(unlimited(max_steps=1)) as ctx, ctx.child(unlimited()) as child:
         assert [ctx.call_tool(lambda: 1).admitted for _ in range(2)] == [True, False]

@@ -25,6 +25,7 @@ def test_every_incident_is_contained_at_a_small_part_of_what_it_was(replayed: li
         assert row.usd_after * 10 < row.usd_before
 
 
+@pytest.mark.spec("FR-133")
 def test_the_documented_table_is_what_the_replays_come_to(replayed: list[Comparison]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert "\n".join(table(replayed)) in page, "\n" + "\n".join(table(replayed))

@@ -13,23 +13,22 @@ import pytest
 
 from tests.containment.gates import charged, costing, dollars, gate_with, unlimited
 from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
-from watchkeeper.containment import ledger as ledger_module
-from watchkeeper.containment.account import RETRIES
-from watchkeeper.containment.admission import Admitted, Ruling, decide
-from watchkeeper.containment.budget_window import BudgetWindowHook
-from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitState
-from watchkeeper.containment.config import ExecutionConfig, WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting import ledger as ledger_module
+from watchkeeper.accounting.account import RETRIES
+from watchkeeper.accounting.admission import Demand, decide
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.accounting.refusals import Admitted, Ruling
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits, Verdict
-from watchkeeper.core.stop import Stop
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitState
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.windows import BudgetWindowHook
 
 AGENTS = 4
 
@@ -104,6 +103,7 @@ def spend(seed: int, kind: type[MemoryLedger] = MemoryLedger) -> tuple[Bill, Exe
     return bill, root
 
 
+@pytest.mark.spec("FR-131")
 @pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 1000, 250)])
 def test_five_dollars_are_never_exceeded_in_any_interleaving_of_lines(seeds: range) -> None:
     for seed in seeds:
@@ -115,6 +115,7 @@ def test_five_dollars_are_never_exceeded_in_any_interleaving_of_lines(seeds: ran
         root.close()
 
 
+@pytest.mark.spec("FR-161")
 def test_in_no_interleaving_of_lines_the_work_gets_what_is_kept_for_the_verdict() -> None:
     for seed in range(200):
         scheduler = Scheduler(seed)
@@ -254,6 +255,7 @@ async def test_a_thousand_calls_that_wait_are_not_all_asked_again_for_each_that_
     gate.close()
 
 
+@pytest.mark.spec("FR-132")
 @pytest.mark.parametrize("outlived", [False, True], ids=["inside", "outliving the call around them"])
 async def test_calls_side_by_side_inside_a_call_do_not_all_fail_on_its_one_retry(outlived: bool) -> None:
     gate = ExecutionContext(ExecutionConfig(100, 1000, 10, timeout_ms=0))
@@ -324,6 +326,7 @@ class Moody:
         self.passed.discard(ctx.number)
 
 
+@pytest.mark.spec("FR-131")
 def test_hooks_breakers_and_children_lose_nothing_in_any_interleaving() -> None:
     for seed in range(80):
         scheduler = Scheduler(seed)

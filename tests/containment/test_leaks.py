@@ -9,18 +9,19 @@ import weakref
 from functools import partial
 from typing import Any
 
+import pytest
+
 from tests.containment.gates import TOOL, Held, answer, costing, gate_with, settle, started, unlimited
-from watchkeeper.containment.account import STEPS
-from watchkeeper.containment.call import CallRequest, Ticket
-from watchkeeper.containment.circuit_breaker import CircuitBreakers, CircuitState
-from watchkeeper.containment.config import ExecutionConfig
-from watchkeeper.containment.decision import Decision
+from watchkeeper.accounting.account import STEPS
+from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.flight import CURRENT
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.in_flight import CURRENT, Ticket
+from watchkeeper.containment.seed_calls import ExecutionConfig
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 
 def timers() -> int:
@@ -29,6 +30,7 @@ def timers() -> int:
     return sum(not handle.cancelled() for handle in loop._scheduled)
 
 
+@pytest.mark.spec("EC-010")
 async def test_ten_thousand_contexts_with_hour_long_time_outs_leave_nothing_behind() -> None:
     async def work(ticket: Ticket) -> None:
         await asyncio.sleep(0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from tests.containment.gates import unlimited
-from watchkeeper.containment.account import (
+from watchkeeper.accounting.account import (
     CEILINGS,
     COST,
     INPUT_TOKENS,
@@ -22,13 +23,12 @@ from watchkeeper.containment.account import (
     TOTAL_TOKENS,
     Account,
 )
-from watchkeeper.containment.admission import Admitted, Waits
-from watchkeeper.containment.call import CallRequest
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import Charge, Estimate
-from watchkeeper.containment.ledger import MemoryLedger, Refused
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.ledger import MemoryLedger, Refused
+from watchkeeper.accounting.refusals import Admitted, Waits
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
 REASONS = (
@@ -326,5 +326,5 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert model.account.settled[what] + model.reserved(what) <= allowed
 
 
-TestLedger = LedgerMachine.TestCase
+TestLedger = pytest.mark.spec("FR-028", "FR-029", "FR-092")(LedgerMachine.TestCase)
 TestLedger.settings = settings(deadline=None, max_examples=150, stateful_step_count=40)

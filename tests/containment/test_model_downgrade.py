@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.containment.budget_window import BudgetWindowHook
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.model_downgrade import ModelDowngradeHook
-from watchkeeper.containment.token_rate import TokenRateHook
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
 
 DEGRADE = Decision.DEGRADE
 
@@ -21,6 +19,7 @@ def call(model: str | None = "openai:gpt-5", **fields: Any) -> ToolCallContext:
     return ToolCallContext("request", model=model, **fields)
 
 
+@pytest.mark.spec("EC-039")
 def test_a_call_degrades_once_the_share_is_spent() -> None:
     hook = ModelDowngradeHook("openai:gpt-5-mini", at_cost_share=0.5)
     assert hook.before_llm_call(call(cost_share=0.499)) is None

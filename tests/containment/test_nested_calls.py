@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.containment.gates import TOOL, gate_with, settle, started, unlimited
-from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
-from watchkeeper.containment.config import WrapOptions
-from watchkeeper.containment.decision import Decision
+from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.flight import Flight
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, Flight, Outcome, Ticket
+from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+from watchkeeper.shield.decision import Decision
 
 NAMES = ("outer", "middle", "inner")
 TIMED_OUT = ("timeout", CALL_TIMEOUT)
@@ -93,6 +93,7 @@ def clock() -> TestClock:
     return TestClock()
 
 
+@pytest.mark.spec("FR-150")
 async def test_an_inner_call_whose_time_ends_while_the_outer_one_is_stopped_is_not_cancelled_again(
     clock: TestClock,
 ) -> None:
@@ -419,6 +420,7 @@ async def test_work_that_is_left_behind_while_its_context_closes_hears_of_it(clo
 EVENTS = st.sampled_from(["outer", "middle", "inner", "elsewhere", "step", "steps", "grace"])
 
 
+@pytest.mark.spec("FR-150")
 @given(
     events=st.lists(EVENTS, max_size=12),
     cleaning=st.lists(st.integers(0, 6) | st.just(400), min_size=3, max_size=3),

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.containment.gates import TOOL, Held, answer, gate_with, settle, started
-from watchkeeper.containment.nodes import Ending, Node, NodeRecord, NodeStore, NodesView
+from watchkeeper.containment.record import Ending, Node, NodeRecord, NodeStore, NodesView
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.usage import TokenUsage
 
@@ -33,6 +33,7 @@ async def test_ids_are_uuids_unique_in_the_whole_tree() -> None:
     assert other.node_id not in ids
 
 
+@pytest.mark.spec("EC-019")
 def test_the_newest_nodes_are_kept_and_what_was_dropped_is_counted() -> None:
     store = NodeStore(TestClock(), kept=10)
     for number in range(35):
@@ -54,6 +55,7 @@ def test_a_node_that_is_still_under_way_is_never_dropped() -> None:
     assert len(view) == 16
 
 
+@pytest.mark.spec("EC-016", "FR-031")
 def test_a_snapshot_shares_the_nodes_and_stays_as_it_was() -> None:
     store = NodeStore(TestClock(), kept=10)
     for number in range(5):

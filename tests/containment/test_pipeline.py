@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.containment import pipeline as module
-from watchkeeper.containment.config import ChainMetadata
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext, facts_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
+from watchkeeper.shield import pipeline as module
+from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext, facts_of
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 
 @pytest.fixture
@@ -59,6 +57,7 @@ def ask(pipeline: ShieldPipeline, method: str) -> Decision:
     return decision
 
 
+@pytest.mark.spec("EC-034")
 @pytest.mark.parametrize("method", EVERY)
 def test_the_first_that_does_not_allow_wins_and_is_recorded(method: str, clock: TestClock) -> None:
     hooks = [Says(None), Says(Decision.ALLOW), Says(Decision.QUEUE), Says(Decision.HALT)]
@@ -131,6 +130,7 @@ async def nobody() -> Decision:
     return Decision.ALLOW
 
 
+@pytest.mark.spec("EC-034")
 @pytest.mark.parametrize("method", EVERY)
 @pytest.mark.parametrize(
     "said", [ValueError("broken"), True, "ALLOW!", 0, nobody], ids=["raises", "True", "text", "0", "coroutine"]
@@ -226,6 +226,7 @@ def test_a_pipeline_keeps_its_newest_events_and_counts_the_others(monkeypatch: p
     assert pipeline.events_dropped == 2
 
 
+@pytest.mark.spec("EC-035")
 def test_a_tag_never_takes_the_place_of_what_the_chain_says_of_itself() -> None:
     tags = {"env": "prod", "chain_id": "forged", "org_id": "forged", "team": "forged", "service": "forged"}
     facts = facts_of(ChainMetadata("req", "chain", "acme", "ml", "summariser", tags=tags))

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import charged, costing, dollars, gate_with, unlimited
-from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.config import ExecutionConfig, WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.decision import Decision
 
 THREADS = 64
 
@@ -62,6 +62,7 @@ def until_halt(call: Callable[[], Decision]) -> None:
         pass
 
 
+@pytest.mark.spec("EC-003", "FR-028")
 @pytest.mark.parametrize("steps", [1, 500])
 def test_sixty_four_threads_execute_exactly_as_many_calls_as_there_are_steps(steps: int) -> None:
     executed = Count()
@@ -75,6 +76,7 @@ def test_sixty_four_threads_execute_exactly_as_many_calls_as_there_are_steps(ste
     assert [event.event_type for event in snapshot.events] == ["step_limit_exceeded"]
 
 
+@pytest.mark.spec("EC-001")
 def test_failures_never_exceed_the_retries_even_if_all_threads_fail_at_once() -> None:
     executed = Count()
     config = ExecutionConfig(max_cost_usd=1000, max_steps=100_000, max_retries_total=10, timeout_ms=0)
@@ -99,6 +101,7 @@ def test_repeated_calls_never_exceed_the_retries() -> None:
     context.close()
 
 
+@pytest.mark.spec("EC-002")
 @pytest.mark.parametrize("children", [False, True])
 @pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 1000, 250)])
 async def test_a_cost_ceiling_is_never_exceeded_by_a_cent_in_any_interleaving(seeds: range, children: bool) -> None:

@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.containment.gates import dollars, settle, unlimited
-from watchkeeper.containment.account import TOOL_CALLS
-from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.circuit_breaker import CircuitBreaker
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Estimate
+from watchkeeper.accounting.account import TOOL_CALLS
+from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.shield.circuit_breaker import CircuitBreaker
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 CENT: Final = dollars(0.01)
 FOREVER: Final = float("inf")
@@ -497,5 +496,5 @@ class Gate(RuleBasedStateMachine):
             self.loop.close()
 
 
-TestGate = Gate.TestCase
+TestGate = pytest.mark.spec("FR-130")(Gate.TestCase)
 TestGate.settings = settings(max_examples=250, stateful_step_count=40)

@@ -12,19 +12,18 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import Held, costing, dollars, settle, started, unlimited, until_other_thread
-from watchkeeper.containment.account import STEPS
-from watchkeeper.containment.call import CallRequest, Ticket
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
-from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.account import STEPS
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
+from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 META = ChainMetadata(
     "req-1",
@@ -123,6 +122,7 @@ def clock() -> TestClock:
 # --- what hooks are told ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-035")
 def test_a_hook_is_told_whose_call_it_is_and_what_it_may_cost() -> None:
     hook = Hook()
     with ExecutionContext(SETTINGS, shield(hook), META) as ctx:
@@ -150,6 +150,7 @@ def test_a_hook_is_told_whose_call_it_is_and_what_it_may_cost() -> None:
     assert hook.released == []
 
 
+@pytest.mark.spec("EC-035")
 async def test_a_hook_sees_the_tokens_that_were_granted_and_then_those_that_were_used() -> None:
     hook = Hook()
     with ExecutionContext(unlimited(max_output_tokens=500), shield(hook)) as ctx:
@@ -183,6 +184,7 @@ def test_child_runs_are_not_asked_about_but_the_calls_in_them_are() -> None:
 # --- what hooks refuse ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-030", "EC-034", "FR-032")
 @pytest.mark.parametrize("said", [Decision.RETRY, Decision.HALT, Decision.DEGRADE, Decision.QUARANTINE, Decision.QUEUE])
 @pytest.mark.parametrize("kind", ["llm", "tool"])
 async def test_a_refusal_is_forwarded_recorded_and_gives_everything_back(kind: str, said: Decision) -> None:
@@ -230,6 +232,7 @@ def test_the_landing_hold_and_the_retry_come_back_when_a_call_is_turned_back() -
         assert (list(account.reserved), list(account.settled), account.hold) == before
 
 
+@pytest.mark.spec("EC-034")
 def test_the_chain_log_mirrors_this_chains_events_of_a_shared_pipeline_and_no_others() -> None:
     pipeline = shield(Hook(before_llm_call=Decision.HALT))
     heard: list[Any] = []
@@ -250,6 +253,7 @@ def test_the_chain_log_mirrors_this_chains_events_of_a_shared_pipeline_and_no_ot
 # --- after the call ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-034")
 @pytest.mark.parametrize("said", [Decision.HALT, Decision.QUARANTINE])
 def test_money_is_charged_whatever_a_hook_says_and_its_halt_stops_what_follows(said: Decision) -> None:
     hook = Hook(before_charge=said)
@@ -293,6 +297,7 @@ def test_a_hook_may_keep_an_answer_from_being_used_and_it_is_paid_for() -> None:
     assert (node.status, node.stop_reason, node.cost_usd) == ("halted", "policy_quarantine", 0.25)
 
 
+@pytest.mark.spec("EC-030")
 @pytest.mark.parametrize(
     ("said", "decision", "reason"),
     [
@@ -382,6 +387,7 @@ def open_breaker(clock: TestClock, **settings: Any) -> CircuitBreaker:
     return breaker
 
 
+@pytest.mark.spec("EC-023")
 def test_failures_open_the_breaker_and_it_refuses_without_spending_anything(clock: TestClock) -> None:
     breaker, hook = CircuitBreaker(2, clock=clock), Hook()
     with ExecutionContext(SETTINGS, shield(hook), circuit_breaker=breaker) as ctx:
@@ -398,6 +404,7 @@ def test_failures_open_the_breaker_and_it_refuses_without_spending_anything(cloc
         assert ctx.stop is None
 
 
+@pytest.mark.spec("EC-041")
 def test_a_breaker_is_shared_between_chains(clock: TestClock) -> None:
     breaker = CircuitBreaker(2, clock=clock)
     for _ in range(2):
@@ -407,6 +414,7 @@ def test_a_breaker_is_shared_between_chains(clock: TestClock) -> None:
         assert ctx.wrap_llm_call(lambda: None) is Decision.HALT
 
 
+@pytest.mark.spec("EC-041")
 def test_breakers_by_provider_hold_for_calls_that_name_one(clock: TestClock) -> None:
     breakers = CircuitBreakers(1, clock=clock)
     openai, anthropic = WrapOptions(provider="openai"), WrapOptions(provider="anthropic")
@@ -448,6 +456,7 @@ def test_a_call_inside_a_call_from_before_the_outage_is_refused(clock: TestClock
     assert breaker.state is CircuitState.OPEN  # the success of the call around it began before
 
 
+@pytest.mark.spec("EC-041", "FR-032")
 @pytest.mark.parametrize("stubborn", [False, True])
 @pytest.mark.parametrize(
     ("how", "state"),
@@ -690,6 +699,7 @@ def test_a_call_that_waited_for_its_turn_is_asked_about_afterwards() -> None:
         nothing_is_lost(ctx, steps=1)
 
 
+@pytest.mark.spec("EC-034")
 async def test_an_answer_that_does_not_come_in_time_is_a_no_and_what_it_counted_comes_back(clock: TestClock) -> None:
     answer = threading.Event()
     hook = Asks(before_tool_call=waits_for(answer))
@@ -765,6 +775,7 @@ def test_what_a_blocking_hook_must_not_swallow_is_raised_where_the_call_was_made
 # --- a caller who holds only a pipeline -------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-042")
 def test_an_implicit_context_lets_one_call_past_the_pipeline() -> None:
     hook = Hook()
     with ExecutionContext.for_one_call(shield(hook), META) as ctx:

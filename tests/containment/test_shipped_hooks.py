@@ -7,22 +7,21 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.containment.gates import answer, charged, dollars, unlimited, until_other_thread
-from watchkeeper.containment.budget_window import BudgetWindowHook
-from watchkeeper.containment.call import CallRequest
-from watchkeeper.containment.circuit_breaker import CircuitBreaker
-from watchkeeper.containment.config import ChainMetadata, WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.egress import EgressAllowList
-from watchkeeper.containment.estimate import Estimate
+from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.model_downgrade import ModelDowngradeHook
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.token_rate import TokenRateHook
-from watchkeeper.containment.tool_call_context import ToolCallContext
-from watchkeeper.containment.tool_permission import ToolPermissionHook
+from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.shield.circuit_breaker import CircuitBreaker
+from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
+from watchkeeper.shield.egress import EgressAllowList
+from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.tool_permission import ToolPermissionHook
+from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
 
 HALT, ALLOW, DEGRADE, QUEUE = Decision.HALT, Decision.ALLOW, Decision.DEGRADE, Decision.QUEUE
 
@@ -32,6 +31,7 @@ def gate(shield: ShieldPipeline, clock: TestClock | None = None, **options: Any)
     return ExecutionContext(unlimited(**ceilings), shield, clock=clock or TestClock(), **options)
 
 
+@pytest.mark.spec("EC-027")
 def test_a_full_window_halts_calls_and_not_the_chain() -> None:
     clock = TestClock()
     hook = BudgetWindowHook(2, 60, 1, clock=clock)
@@ -45,6 +45,7 @@ def test_a_full_window_halts_calls_and_not_the_chain() -> None:
         assert ctx.wrap_llm_call(lambda: "answer") is ALLOW
 
 
+@pytest.mark.spec("EC-036")
 def test_a_call_that_the_breaker_or_a_later_hook_refuses_takes_no_place() -> None:
     class Later:
         said: Decision | None = HALT
@@ -112,6 +113,7 @@ def test_tokens_are_counted_from_what_a_call_has_really_used() -> None:
         assert rate.tokens == 1_000
 
 
+@pytest.mark.spec("EC-039")
 def test_the_cheaper_model_is_asked_for_once_the_share_of_the_money_is_spent() -> None:
     hook = ModelDowngradeHook("openai:cheap", at_cost_share=0.5)
     shield = ShieldPipeline(pre_dispatch=hook)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.containment.sliding_window import SlidingWindow, at_share, checked_share
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.shield.decision import ToolCallContext
+from watchkeeper.shield.windows import SlidingWindow, at_share, checked_share
 
 
 def call(**fields: Any) -> ToolCallContext:

@@ -26,7 +26,7 @@ from watchkeeper.containment import (
     WrapOptions,
 )
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.stop import StopReason
+from watchkeeper.core.errors import StopReason
 
 HINT = WrapOptions("ask", cost_estimate_hint=0.5)
 
@@ -52,6 +52,7 @@ def never() -> None:
 # --- section 3: the invariants ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-001")
 def test_invariant_1_once_the_retries_are_used_no_call_of_any_kind_runs() -> None:
     with ExecutionContext(config(max_retries_total=2)) as ctx:
         assert [ctx.wrap_llm_call(fail), ctx.wrap_tool_call(fail)] == [Decision.RETRY, Decision.HALT]
@@ -60,6 +61,7 @@ def test_invariant_1_once_the_retries_are_used_no_call_of_any_kind_runs() -> Non
             assert wrap(never) is Decision.HALT
 
 
+@pytest.mark.spec("EC-002")
 def test_invariant_2_once_the_money_is_spent_nothing_runs_and_the_pipeline_is_not_asked() -> None:
     asked: list[str] = []
 
@@ -74,6 +76,7 @@ def test_invariant_2_once_the_money_is_spent_nothing_runs_and_the_pipeline_is_no
     assert asked == ["ask", "ask"]
 
 
+@pytest.mark.spec("EC-003")
 def test_invariant_3_once_the_steps_are_made_nothing_runs() -> None:
     with ExecutionContext(config(max_steps=2)) as ctx:
         assert [ctx.wrap_llm_call(lambda: None), ctx.wrap_tool_call(fail)] == [Decision.ALLOW, Decision.RETRY]
@@ -81,6 +84,7 @@ def test_invariant_3_once_the_steps_are_made_nothing_runs() -> None:
         assert ctx.get_snapshot().step_count == 2
 
 
+@pytest.mark.spec("EC-004")
 async def test_invariant_4_when_the_time_is_over_everything_under_way_is_told_and_nothing_new_runs(
     clock: TestClock,
 ) -> None:
@@ -93,6 +97,7 @@ async def test_invariant_4_when_the_time_is_over_everything_under_way_is_told_an
         assert ctx.wrap_llm_call(never) is Decision.HALT
 
 
+@pytest.mark.spec("EC-005")
 @pytest.mark.parametrize("stop", ["steps", "cost", "timeout", "abort"])
 def test_invariant_5_before_a_forced_stop_the_state_is_kept(stop: str, clock: TestClock) -> None:
     settings = config(max_steps=1 if stop == "steps" else 10, timeout_ms=5_000 if stop == "timeout" else 0)
@@ -161,6 +166,7 @@ def call_what_is_down(ctx: ExecutionContext, clock: TestClock) -> Outcome[Any]:
 Way = Callable[[ExecutionContext, TestClock], Outcome[Any]]
 
 
+@pytest.mark.spec("EC-021", "EC-022", "EC-023", "EC-024", "EC-025", "EC-026", "EC-028")
 @pytest.mark.parametrize(
     ("reason", "way", "options", "latches", "hook", "status"),
     [
@@ -208,6 +214,7 @@ def test_a_stop_of_one_call_is_no_reason_of_the_chain_once_another_has_run(clock
 # --- section 9: the examples ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-009", "EC-044")
 def test_example_1_a_single_request(capsys: pytest.CaptureFixture[str]) -> None:
     def call_llm(prompt: str) -> str:
         return f"a summary of {prompt}"
@@ -245,6 +252,7 @@ def test_example_1_a_single_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "Total cost: $0.0200, steps: 1\n"
 
 
+@pytest.mark.spec("EC-045")
 def test_example_2_an_agent_loop_with_a_step_limit(capsys: pytest.CaptureFixture[str]) -> None:
     agent_steps: list[int] = []
     results: list[int] = []
@@ -286,6 +294,7 @@ def test_example_2_an_agent_loop_with_a_step_limit(capsys: pytest.CaptureFixture
 # --- section 4: the import path and the signature ---------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-009")
 def test_the_seeds_signature_is_positional_and_metadata_is_as_it_says() -> None:
     meta = ChainMetadata("req", "chain")
     with ExecutionContext(config(), None, meta) as ctx:

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.terminal import Terminal, printable
-from watchkeeper.containment.tool_call_context import ToolCallContext
-from watchkeeper.containment.tool_permission import ToolPermissionHook
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.terminal import Terminal, printable
+from watchkeeper.shield.tool_permission import ToolPermissionHook
 
 
 class Screen:
@@ -190,10 +189,11 @@ def test_nobody_at_the_terminal_means_no_when_the_time_is_over(screen: Screen) -
     until_other_thread(lambda: open_files() == before)
 
 
+@pytest.mark.spec("EC-040")
 def test_a_process_without_a_terminal_denies_at_once() -> None:
     code = (
-        "from watchkeeper.containment.tool_permission import ToolPermissionHook as Hook\n"
-        "from watchkeeper.containment.tool_call_context import ToolCallContext as Call\n"
+        "from watchkeeper.shield.tool_permission import ToolPermissionHook as Hook\n"
+        "from watchkeeper.shield.decision import ToolCallContext as Call\n"
         "hook, call = Hook(ask=['*']), Call('request', tool_name='send_mail')\n"
         "print(hook.before_tool_call(call), hook.explain(call))\n"
     )

@@ -22,17 +22,17 @@ from tests.containment.gates import (
     unlimited,
     until_other_thread,
 )
-from watchkeeper.containment.call import CALL_TIMEOUT, CallRequest, Outcome, Ticket
-from watchkeeper.containment.config import ExecutionConfig, WrapOptions
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.demand import Demand
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
+from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import TestClock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.shield.decision import Decision
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def clock() -> TestClock:
 # --- async work -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-004", "EC-025")
 async def test_async_work_is_cancelled_at_the_deadline_and_the_stop_latches(clock: TestClock) -> None:
     gate = gate_with(clock, deadline="10s")
     held = Held()
@@ -62,6 +63,7 @@ async def test_async_work_is_cancelled_at_the_deadline_and_the_stop_latches(cloc
     assert gate.get_snapshot().nodes[1].status == "timeout"
 
 
+@pytest.mark.spec("EC-005")
 async def test_the_snapshot_is_taken_at_the_stop(clock: TestClock) -> None:
     gate = gate_with(clock, deadline="10s")
     await gate.acall(TOOL, answer)
@@ -469,6 +471,7 @@ async def test_an_outer_time_out_ends_an_inner_call_that_is_left_behind(clock: T
 # --- abort and close --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("EC-017", "EC-026", "FR-031")
 async def test_abort_cancels_what_is_under_way_and_refuses_the_rest(clock: TestClock) -> None:
     gate = ExecutionContext(Limits(), clock=clock)
     task = await started(gate.acall(TOOL, Held(), charged(0.1)))
@@ -513,6 +516,7 @@ async def test_work_that_aborts_its_own_context_and_goes_on_is_cancelled(clock: 
     assert (await gate.acall(TOOL, work)).stop_reason == "aborted"
 
 
+@pytest.mark.spec("EC-029")
 async def test_an_abort_after_a_limit_stop_is_still_reported(clock: TestClock) -> None:
     gate = gate_with(clock, max_steps=1)
     for _ in range(2):
@@ -523,6 +527,7 @@ async def test_an_abort_after_a_limit_stop_is_still_reported(clock: TestClock) -
     assert [event.event_type for event in snapshot.events] == ["step_limit_exceeded", "aborted"]
 
 
+@pytest.mark.spec("EC-017")
 async def test_aborting_twice_keeps_the_first_reason(clock: TestClock) -> None:
     gate = gate_with(clock)
     gate.abort("first")
@@ -544,6 +549,7 @@ async def test_abort_reaches_children_and_theirs(clock: TestClock) -> None:
     assert root.child(unlimited()).stop is not None
 
 
+@pytest.mark.spec("EC-010")
 async def test_closing_is_not_aborting_and_a_closed_context_is_refused_loudly(clock: TestClock) -> None:
     with gate_with(clock) as gate:
         await gate.acall(TOOL, answer)
@@ -631,6 +637,7 @@ def test_sync_work_without_a_time_bound_runs_on_the_callers_thread(clock: TestCl
     assert gate.call_tool(threading.get_ident).value == threading.get_ident()
 
 
+@pytest.mark.spec("EC-004")
 def test_sync_work_that_overruns_is_left_behind_at_the_deadline_and_its_late_result_is_charged(
     clock: TestClock,
 ) -> None:
@@ -681,6 +688,7 @@ def test_sync_work_in_time_returns_its_value_from_the_worker(clock: TestClock) -
     assert outcome.value != threading.get_ident()
 
 
+@pytest.mark.spec("EC-008")
 def test_a_wrapped_calls_own_time_out_may_be_repeated(clock: TestClock) -> None:
     gate = ExecutionContext(ExecutionConfig(10, 10, max_retries_total=2, timeout_ms=0), clock=clock)
     go_on = threading.Event()
@@ -761,6 +769,7 @@ async def test_work_ends_before_the_deadline_so_that_a_landing_turn_fits(clock: 
     assert [event.event_type for event in gate.get_snapshot().events] == ["timeout", "timeout"]
 
 
+@pytest.mark.spec("DL-007", "DL-019")
 async def test_a_child_has_its_own_deadline_or_the_end_of_its_parents_work_if_that_is_earlier(
     clock: TestClock,
 ) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.token_rate import TokenRateHook, tokens_told_by
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.windows import TokenRateHook, tokens_told_by
 
 HALT, DEGRADE, QUEUE = Decision.HALT, Decision.DEGRADE, Decision.QUEUE
 
@@ -35,6 +34,7 @@ def test_what_does_not_fit_is_refused_and_takes_nothing() -> None:
     assert hook.tokens == 100
 
 
+@pytest.mark.spec("EC-037")
 def test_what_was_used_takes_the_place_of_the_estimate() -> None:
     hook = TokenRateHook(100, clock=TestClock())
     ctx = call(80, 20)
@@ -145,6 +145,7 @@ def test_a_count_below_zero_is_refused() -> None:
         hook.after_llm_call(call(), "answer")
 
 
+@pytest.mark.spec("EC-037")
 def test_threads_together_never_take_more_than_there_is() -> None:
     hook = TokenRateHook(1_000, None)
     passed: list[int] = []

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.terminal import Terminal
-from watchkeeper.containment.tool_call_context import ToolCallContext
-from watchkeeper.containment.tool_permission import ToolPermissionHook, question
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.terminal import Terminal
+from watchkeeper.shield.tool_permission import ToolPermissionHook, question
 
 HALT = Decision.HALT
 
@@ -84,6 +83,7 @@ def test_what_no_pattern_allows_is_denied() -> None:
     assert hook.explain(ctx) == "The tool may be used."
 
 
+@pytest.mark.spec("EC-040")
 def test_denying_wins_over_asking_and_asking_over_allowing() -> None:
     hook = ToolPermissionHook(["send_mail"], ["send_all"], ["send_*"], ask_with=always_says(True))
     assert hook.before_tool_call(call("send_all")) is HALT
@@ -136,6 +136,7 @@ def test_a_failure_of_whoever_is_asked_is_raised_and_the_next_is_asked() -> None
             hook.before_tool_call(call())
 
 
+@pytest.mark.spec("EC-040")
 def test_no_answer_in_time_is_a_no_and_a_late_yes_changes_nothing() -> None:
     clock, person = TestClock(), Person()
     hook = ToolPermissionHook(ask=["*"], ask_with=person, timeout="30s", clock=clock)

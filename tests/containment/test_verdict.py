@@ -27,21 +27,17 @@ from tests.containment.gates import (
     unlimited,
 )
 from tests.containment.test_races import race
-from watchkeeper.containment.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
-from watchkeeper.containment.admission import Admitted, Waits, decide
-from watchkeeper.containment.call import CallRequest
-from watchkeeper.containment.carving import kept_of
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
+from watchkeeper.accounting.admission import Demand, decide, kept_of
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.refusals import Admitted, Waits
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.limits import Landing, Verdict
-from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 CENT: Final = dollars(0.01)
@@ -90,6 +86,7 @@ def spend_all(gate: ExecutionContext, request: CallRequest) -> Stop:
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-160")
 @pytest.mark.parametrize(
     ("ceilings", "kept"),
     [
@@ -137,6 +134,7 @@ def test_a_share_of_every_ceiling_is_kept_and_enough_of_it_to_be_of_use(
     assert account_of(root).reserved == [0] * 7
 
 
+@pytest.mark.spec("FR-160")
 def test_nothing_is_kept_unless_a_run_asks_for_it(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1, max_steps=100, deadline="1h")
     spend_all(root, costing(0.25))
@@ -191,6 +189,7 @@ def test_of_what_only_an_account_bounds_that_runs_share_nothing_is_kept(tmp_path
 # --- the work may not have it -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-162")
 @pytest.mark.parametrize("landing", [None, Landing()], ids=["hard", "landing"])
 def test_work_stops_at_the_ceiling_less_what_is_kept_and_that_latches_work_only(
     clock: TestClock, landing: Landing | None
@@ -211,6 +210,7 @@ def test_work_stops_at_the_ceiling_less_what_is_kept_and_that_latches_work_only(
     assert [event.event_type for event in root.get_snapshot().events] == ["budget_exceeded"]
 
 
+@pytest.mark.spec("FR-162")
 def test_a_landing_turn_comes_before_the_verdict_and_may_not_have_it_either(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1, landing=Landing())
     verdict = keep(root)
@@ -297,6 +297,7 @@ def test_the_verdict_of_a_run_may_not_have_what_is_kept_for_the_one_above(clock:
     assert ours.call(whole(ours), lambda _: None).admitted
 
 
+@pytest.mark.spec("FR-162")
 def test_the_whole_ceiling_bars_the_verdict_too(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     verdict = keep(root)
@@ -334,6 +335,7 @@ async def test_a_hook_that_ends_the_work_leaves_the_verdict(clock: TestClock) ->
 # --- what bars it, and what comes back --------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-162")
 def test_what_it_has_not_used_comes_back_when_it_is_closed(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1, max_steps=20)
     with keep(root) as verdict:
@@ -351,6 +353,7 @@ def test_a_verdict_that_nobody_closes_gives_back_when_it_is_gone(clock: TestCloc
     assert account_of(root).reserved == [0] * 7
 
 
+@pytest.mark.spec("FR-162")
 async def test_an_abort_bars_it_and_cancels_what_it_does(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     verdict = keep(root)
@@ -397,6 +400,7 @@ def test_what_stops_the_verdict_leaves_the_work_alone(clock: TestClock) -> None:
 # --- its time ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-160")
 @pytest.mark.parametrize(
     ("seconds", "landing", "work", "lands"),
     [
@@ -488,8 +492,9 @@ def test_without_a_deadline_no_time_is_kept_and_after_it_none_is_left(clock: Tes
 # --- a ledger that processes share ------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-161")
 def test_in_a_file_it_is_kept_from_other_processes_too_and_passes_the_end_of_the_work(tmp_path: Path) -> None:
-    from watchkeeper.containment.config import ChainMetadata
+    from watchkeeper.shield.decision import ChainMetadata
 
     chain = ChainMetadata("request", "chain")
     with SqliteLedger(tmp_path / "ledger.sqlite3") as one, SqliteLedger(tmp_path / "ledger.sqlite3") as two:
@@ -510,6 +515,7 @@ def test_in_a_file_it_is_kept_from_other_processes_too_and_passes_the_end_of_the
 # --- whatever the work does -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-161")
 @pytest.mark.parametrize("seed", range(4))
 def test_sixty_four_threads_of_work_leave_the_verdict_exactly_what_is_kept(seed: int) -> None:
     root = gate_with(SYSTEM_CLOCK, max_cost_usd=1, max_total_tokens=100_000, max_steps=400, landing=Landing())
@@ -686,4 +692,4 @@ class Work(RuleBasedStateMachine):
 
 
 Work.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
-TestWhateverTheWorkDoes = Work.TestCase
+TestWhateverTheWorkDoes = pytest.mark.spec("FR-161")(Work.TestCase)

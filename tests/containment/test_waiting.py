@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import dollars, unlimited
-from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.limits import Landing
+from watchkeeper.shield.decision import Decision
 
 
 class World:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import Held, dollars, started, until_other_thread
-from watchkeeper.containment.call import Ticket
-from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
-from watchkeeper.containment.decision import Decision
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.shield.decision import ChainMetadata, Decision
 
 
 def config(**changes: Any) -> ExecutionConfig:
@@ -26,6 +26,7 @@ def fail() -> None:
     raise ValueError("no luck")
 
 
+@pytest.mark.spec("EC-006", "EC-011")
 def test_the_seeds_first_example_runs() -> None:
     settings = ExecutionConfig(max_cost_usd=0.50, max_steps=10, max_retries_total=3, timeout_ms=15_000)
     meta = ChainMetadata(
@@ -48,6 +49,7 @@ def test_the_seeds_first_example_runs() -> None:
     assert f"Total cost: ${snap.cost_usd_accumulated:.4f}, steps: {snap.step_count}" == "Total cost: $0.0200, steps: 1"
 
 
+@pytest.mark.spec("EC-024", "EC-043")
 def test_the_seeds_second_example_stops_at_the_step_limit() -> None:
     ctx = ExecutionContext(ExecutionConfig(max_cost_usd=2.00, max_steps=20, max_retries_total=5, timeout_ms=60_000))
     done: list[int] = []
@@ -68,6 +70,7 @@ def test_the_seeds_second_example_stops_at_the_step_limit() -> None:
     assert snap.nodes[-1].status == "halted"
 
 
+@pytest.mark.spec("EC-012", "EC-013")
 def test_a_result_and_an_error_are_in_the_outcome_and_nothing_runs_twice() -> None:
     runs: list[str] = []
     with ExecutionContext(config()) as ctx:
@@ -83,6 +86,7 @@ def test_a_result_and_an_error_are_in_the_outcome_and_nothing_runs_twice() -> No
     assert isinstance(failed.error, ValueError)
 
 
+@pytest.mark.spec("EC-001", "EC-022", "EC-028")
 def test_failures_spend_retries_and_steps_and_the_last_one_is_final() -> None:
     with ExecutionContext(config()) as ctx:
         decisions = [ctx.wrap_llm_call(fail, WrapOptions("ask")) for _ in range(5)]
@@ -110,6 +114,7 @@ def test_no_retries_means_that_the_first_failure_is_final_not_that_nothing_may_r
         assert ctx.get_snapshot().retries_used == 0
 
 
+@pytest.mark.spec("EC-012")
 def test_nested_calls_do_not_lack_the_retry_that_the_call_around_them_has_set_aside() -> None:
     with ExecutionContext(config(max_retries_total=1)) as ctx:
         child_limits = config(max_retries_total=1).as_limits()
@@ -125,6 +130,7 @@ def test_nested_calls_do_not_lack_the_retry_that_the_call_around_them_has_set_as
         assert ctx.wrap_llm_call(lambda: None) is Decision.HALT
 
 
+@pytest.mark.spec("EC-018")
 def test_a_hint_is_charged_unless_the_call_says_better() -> None:
     hint = WrapOptions(cost_estimate_hint=0.10)
     with ExecutionContext(config()) as ctx:
@@ -159,6 +165,7 @@ def test_a_cost_that_makes_no_sense_is_reported_and_the_hint_is_charged() -> Non
         assert ctx.usage.cost_nanos == dollars(0.10)
 
 
+@pytest.mark.spec("EC-018")
 def test_money_spent_beyond_the_hint_is_charged_and_stops_what_follows() -> None:
     with ExecutionContext(config()) as ctx:
         ctx.call_llm(lambda: 1.5, cost_of=lambda value: value)
@@ -173,6 +180,7 @@ def test_hints_add_up_exactly() -> None:
     assert decisions == [Decision.ALLOW] * 10 + [Decision.HALT]
 
 
+@pytest.mark.spec("EC-014")
 async def test_async_work_goes_through_the_async_twins() -> None:
     async def think(ticket: Ticket) -> str:
         ticket.charge(0.03)
@@ -190,6 +198,7 @@ async def test_async_work_goes_through_the_async_twins() -> None:
     assert snapshot.cost_usd_accumulated == 0.03
 
 
+@pytest.mark.spec("EC-011")
 async def test_a_coroutine_handed_to_a_plain_call_is_refused() -> None:
     async def work() -> None:
         raise AssertionError("it must not run")
@@ -250,6 +259,7 @@ def test_a_call_without_a_name_is_named_by_its_kind() -> None:
     assert str(refused.stop) == "A tool call without a name has failed too often in a row: 0 retries are allowed."
 
 
+@pytest.mark.spec("EC-008")
 def test_an_operation_with_a_retry_policy_of_its_own_may_fail_only_so_often_in_a_row() -> None:
     once = WrapOptions("flaky", retry_policy_override=1)
     with ExecutionContext(config(max_retries_total=10, max_steps=100)) as ctx:
@@ -345,6 +355,7 @@ async def test_a_plain_call_never_blocks_a_running_loop_to_wait_for_others() -> 
         assert (await task).decision is Decision.ALLOW
 
 
+@pytest.mark.spec("EC-007")
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -366,6 +377,7 @@ def test_limits_that_make_no_sense_are_refused_by_name_and_value(field: str, val
         config(**{field: value})
 
 
+@pytest.mark.spec("EC-008")
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -392,6 +404,7 @@ def test_charges_that_make_no_sense_are_refused() -> None:
         assert ctx.usage.cost_nanos == 0
 
 
+@pytest.mark.spec("EC-006", "EC-029")
 def test_metadata_defaults_to_fresh_ids_and_reaches_the_events() -> None:
     first, second = ExecutionContext(config()), ExecutionContext(config())
     assert first.get_snapshot().chain_id != second.get_snapshot().chain_id

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.account_limit import AccountLimit, account_name, period_days
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.core.limits import AccountLimit, Limits, account_name, period_days, tighten
 
 
 @pytest.mark.parametrize(
@@ -78,6 +77,7 @@ def test_days_are_those_of_utc() -> None:
 
 
 class TestInLimits:
+    @pytest.mark.spec("FR-129")
     def test_account_and_limit_are_read_and_described(self) -> None:
         limits = Limits(
             deadline=None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.bounded_text import bounded, storable
 from watchkeeper.core.messages import UserMessage, text_bytes
+from watchkeeper.core.text import bounded, storable
 
 
 @given(st.text(st.characters(), max_size=50), st.integers(1, 60))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError, LimitsError
 from watchkeeper.core.limits import COUNTED, Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
@@ -20,6 +20,7 @@ from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
+@pytest.mark.spec("NE-010")
 def test_budget_parses_friendly_forms() -> None:
     budget = Budget(deadline=NOON, max_total_tokens="50k", max_tool_calls=3, max_cost_usd="$2")
     assert budget.deadline == Deadline(NOON)
@@ -58,6 +59,7 @@ def test_tracker_adds_what_was_used() -> None:
     assert BudgetTracker(Budget()).usage == Usage()
 
 
+@pytest.mark.spec("FR-004")
 def test_tracker_is_exact_under_threads() -> None:
     tracker = BudgetTracker(Budget())
 
@@ -157,6 +159,7 @@ def test_status_of_an_unknown_cost_does_not_know_what_remains() -> None:
     assert BudgetStatus(max_cost_nanos=2 * NANOS_PER_USD, cost_nanos=None).remaining_cost_usd is None
 
 
+@pytest.mark.spec("TO-025")
 def test_status_says_what_remains() -> None:
     status = BudgetStatus(
         deadline=Deadline(NOON + timedelta(hours=1)),

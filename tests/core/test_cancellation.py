@@ -6,6 +6,8 @@ import gc
 import threading
 import weakref
 
+import pytest
+
 from watchkeeper.core.cancellation import CancellationToken
 
 
@@ -29,6 +31,7 @@ def test_cancelling_without_a_reason_has_one_all_the_same() -> None:
     assert token.reason == "cancelled"
 
 
+@pytest.mark.spec("EC-032")
 def test_children_and_theirs_are_cancelled_with_their_parent_and_not_the_other_way() -> None:
     root = CancellationToken()
     child = root.child()
@@ -95,6 +98,7 @@ def test_a_callback_that_raises_keeps_neither_the_others_nor_the_children_from_h
     assert child.is_cancelled
 
 
+@pytest.mark.spec("EC-032")
 def test_waiting_threads_are_woken() -> None:
     token = CancellationToken()
     child = token.child()
@@ -119,6 +123,7 @@ def test_a_child_that_is_done_is_let_go() -> None:
     assert gone() is None
 
 
+@pytest.mark.spec("FR-008")
 def test_cancelling_and_registering_at_once_loses_no_callback() -> None:
     for _ in range(200):
         token = CancellationToken()

@@ -102,6 +102,7 @@ class TestTheTestClock:
         clock.advance(2)
         assert clock.monotonic() == 6
 
+    @pytest.mark.spec("FR-002")
     async def test_sleeping_jumps(self) -> None:
         clock = TestClock()
         await clock.sleep(3600)
@@ -208,6 +209,7 @@ class TestTheTestClock:
         assert clock.monotonic() == 10
         gc.collect()
 
+    @pytest.mark.spec("FR-002")
     @given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=8))
     def test_every_sleeper_wakes_at_its_own_time_in_order(self, naps: list[float]) -> None:
         clock = TestClock()

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.closed_schema import close, resolved, unknown_field
-from watchkeeper.core.codec import json_schema, to_builtins
+from watchkeeper.core.codec import close, json_schema, resolved, to_builtins, unknown_field
 
 
 @dataclass

@@ -295,6 +295,7 @@ WIDES = st.builds(
 )
 
 
+@pytest.mark.spec("FR-009")
 @given(WIDES)
 def test_what_is_written_is_read_again(value: Wide) -> None:
     assert decode(encode(value), Wide) == value
@@ -363,6 +364,7 @@ def test_display_shows_text_as_it_is_and_everything_else_as_json_or_repr() -> No
     assert display(1 + 2j) == "(1+2j)"
 
 
+@pytest.mark.spec("FR-009")
 def test_pydantic_is_known_by_its_classes_and_never_imported_for_asking() -> None:
     assert is_pydantic(Model)
     assert not is_pydantic(Model(count=1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.core.crashes import BreakOut, CrashError, is_crash, said_by
+from watchkeeper.core.workers import BreakOut, CrashError, is_crash, said_by
 
 
 class Panic(BaseException):

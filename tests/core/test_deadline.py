@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.deadline import Deadline, checked_deadline, earliest
+from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock, checked_deadline, earliest
 from watchkeeper.core.errors import LimitsError, PromptEvaluationError
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
 
+@pytest.mark.spec("FR-003")
 def test_a_deadline_is_held_in_utc() -> None:
     local = datetime(2026, 5, 1, 14, 0, tzinfo=timezone(timedelta(hours=2)))
     assert Deadline(local).at == local
@@ -32,6 +32,7 @@ def test_moments_around_the_end_of_summer_time_keep_their_order() -> None:
     assert second.at - first.at == timedelta(minutes=20)
 
 
+@pytest.mark.spec("DL-017")
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -81,6 +82,7 @@ def test_the_earliest_of_those_that_are_set() -> None:
     assert earliest() is None
 
 
+@pytest.mark.spec("FR-003")
 @given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC)).map(Deadline), max_size=5))
 def test_the_earliest_is_never_later_than_any(deadlines: list[Deadline | None]) -> None:
     found = earliest(*deadlines)
@@ -92,6 +94,7 @@ def test_the_earliest_is_never_later_than_any(deadlines: list[Deadline | None]) 
 class TestCheckedDeadline:
     """What a caller of `evaluate` hands over is checked eagerly (seed: deadlines)."""
 
+    @pytest.mark.spec("DL-003")
     def test_none_means_no_deadline(self) -> None:
         assert checked_deadline(None, TestClock(NOW)) is None
 
@@ -100,6 +103,7 @@ class TestCheckedDeadline:
         assert checked_deadline(at, TestClock(NOW)) == Deadline(at)
         assert checked_deadline(Deadline(at), TestClock(NOW)) == Deadline(at)
 
+    @pytest.mark.spec("DL-002")
     @pytest.mark.parametrize(
         "at",
         [
@@ -117,12 +121,14 @@ class TestCheckedDeadline:
         assert caught.value.phase == "preflight"
         assert caught.value.provider_payload == {"deadline": at.astimezone(UTC).isoformat()}
 
+    @pytest.mark.spec("DL-002")
     def test_a_naive_moment_is_refused(self) -> None:
         with pytest.raises(PromptEvaluationError, match="has no time zone") as caught:
             checked_deadline(NOW.replace(year=2027, tzinfo=None), TestClock(NOW))
         assert caught.value.phase == "preflight"
         assert caught.value.provider_payload == {"deadline": "2027-05-01T12:00:00.250000"}
 
+    @pytest.mark.spec("DL-017")
     def test_something_else_is_refused_in_the_same_way(self) -> None:
         wrong: Any = "30m"
         with pytest.raises(PromptEvaluationError, match="is not a datetime") as caught:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.docstrings import parse_docstring
+from watchkeeper.core.codec import parse_docstring
 
 WHOLE = """Find a thing.
 

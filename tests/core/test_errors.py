@@ -18,10 +18,10 @@ from watchkeeper.core.errors import (
     PromptEvaluationError,
     ProviderError,
     RunStoppedError,
+    Stop,
     ThrottleError,
     WatchkeeperError,
 )
-from watchkeeper.core.stop import Stop
 
 STOP = Stop("timeout", "gate", "The run reached its deadline of 1h.", "deadline", "1h")
 EVERY = [
@@ -45,6 +45,7 @@ def all_errors() -> list[type[BaseException]]:
     ]
 
 
+@pytest.mark.spec("NE-017", "FR-001")
 def test_the_docstring_draws_the_whole_tree() -> None:
     drawn = errors.__doc__ or ""
     for error in all_errors():
@@ -62,6 +63,7 @@ def test_a_configuration_error_is_a_value_error() -> None:
     assert issubclass(ConfigurationError, ValueError)
 
 
+@pytest.mark.spec("NE-017")
 def test_evaluation_errors_know_their_phase() -> None:
     phases = {type(error).__name__: error.phase for error in EVERY if isinstance(error, PromptEvaluationError)}
     assert phases == {
@@ -83,6 +85,7 @@ def test_the_facts_stand_beside_the_message() -> None:
     assert parse.stop is None
 
 
+@pytest.mark.spec("FR-103")
 def test_a_missing_extra_names_the_command_that_brings_it() -> None:
     assert str(EVERY[1]) == ("the OpenAI adapter needs an optional dependency: pip install 'watchkeeper[openai]'")
 
@@ -97,6 +100,7 @@ def test_what_may_pass_is_retryable(fault: errors.ProviderFault) -> None:
     assert ProviderError("m", fault=fault).retryable
 
 
+@pytest.mark.spec("FR-001")
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
 def test_errors_travel_between_processes_whole(error: WatchkeeperError) -> None:
     for arrived in (copy.copy(error), pickle.loads(pickle.dumps(error))):

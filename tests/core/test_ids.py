@@ -29,6 +29,7 @@ def test_a_seed_gives_the_same_identifiers_every_time(seed: int) -> None:
     assert [one.uuid(), one.span_id(), one.trace_id()] == [two.uuid(), two.span_id(), two.trace_id()]
 
 
+@pytest.mark.spec("NE-014")
 @given(st.integers())
 def test_identifiers_have_the_shape_that_others_expect(seed: int) -> None:
     ids = RandomIds(random.Random(seed))

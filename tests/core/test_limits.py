@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.clock import TestClock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.limits import COUNTED, Landing, Limits, Verdict, tighten
 
@@ -30,6 +29,7 @@ limits_of_all_kinds = st.builds(
 
 
 class TestForms:
+    @pytest.mark.spec("FR-005")
     def test_the_defaults_are_safe(self) -> None:
         limits = Limits()
         assert limits.describe() == "deadline 1h, total tokens 2,000,000, turns 100, retries 20"
@@ -42,6 +42,7 @@ class TestForms:
         assert lifted.start(TestClock()) is None
         assert all(lifted.ceiling(name) is None for name in (*NUMERIC, "max_cost_nanos"))
 
+    @pytest.mark.spec("FR-005")
     def test_friendly_forms_are_held_exactly(self) -> None:
         written = Limits("30m", "$2", "500k", max_steps="1,000", max_retries=0)
         assert written == Limits(timedelta(minutes=30), Decimal("2.00"), 500_000, max_steps=1000, max_retries=0)
@@ -76,6 +77,7 @@ class TestForms:
 
 
 class TestNonsense:
+    @pytest.mark.spec("FR-005", "FR-111")
     @pytest.mark.parametrize(
         ("given", "problem"),
         [
@@ -113,6 +115,7 @@ class TestNonsense:
         with pytest.raises(LimitsError, match=problem):
             Landing(**given)
 
+    @pytest.mark.spec("FR-160")
     @pytest.mark.parametrize("field", ["share", "time_share"])
     @pytest.mark.parametrize("share", [0.0, 0.5, -0.1, 1, "10%", float("nan"), None], ids=str)
     def test_a_verdict_that_leaves_no_work_or_no_verdict_is_refused(self, field: str, share: Any) -> None:
@@ -129,6 +132,7 @@ def test_landing_keeps_a_share_of_the_time_between_a_second_and_a_minute(total: 
 
 
 class TestTighten:
+    @pytest.mark.spec("FR-092")
     @given(limits_of_all_kinds, limits_of_all_kinds)
     def test_every_ceiling_is_the_tighter_of_the_two(self, one: Limits, two: Limits) -> None:
         clock = TestClock()

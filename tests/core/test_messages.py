@@ -25,6 +25,7 @@ from watchkeeper.core.messages import (
 PIXEL = ImagePart(data="aGk=", media_type="image/gif", max_tokens=85)
 
 
+@pytest.mark.spec("FR-006")
 def test_roles_are_fixed() -> None:
     every: list[Message] = [SystemMessage("s"), UserMessage.of("u"), AssistantMessage("a"), ToolMessage("1", "t", "r")]
     assert [message.role for message in every] == ["system", "user", "assistant", "tool"]

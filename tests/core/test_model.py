@@ -10,6 +10,7 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import ModelSettings
 
 
+@pytest.mark.spec("FR-144")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.price import ModelPrice, Rate
+from watchkeeper.core.usage import ModelPrice, Rate
 
 
 @pytest.mark.parametrize("base", [-1, 1.5, "1", True, None, Decimal(1)])

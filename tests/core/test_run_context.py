@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from uuid import UUID
 
-from watchkeeper.core.ids import RandomIds
-from watchkeeper.core.run_context import derive_child_run_context, generate_span_id, root_run_context
+import pytest
+
+from watchkeeper.core.ids import RandomIds, derive_child_run_context, generate_span_id, root_run_context
 
 SESSION = UUID(int=1)
 CHILD_SESSION = UUID(int=2)
@@ -16,6 +17,7 @@ def ids() -> RandomIds:
     return RandomIds(random.Random(7))
 
 
+@pytest.mark.spec("NE-014")
 def test_a_root_has_a_trace_of_its_own_and_no_parent() -> None:
     root = root_run_context(SESSION, ids())
     assert root.session_id == SESSION
@@ -25,6 +27,7 @@ def test_a_root_has_a_trace_of_its_own_and_no_parent() -> None:
     assert (root.attempt, root.worker_id) == (1, "local")
 
 
+@pytest.mark.spec("NE-013", "FR-007")
 def test_a_child_keeps_the_trace_and_points_to_its_parents_span() -> None:
     source = ids()
     root = root_run_context(SESSION, source)
@@ -36,6 +39,7 @@ def test_a_child_keeps_the_trace_and_points_to_its_parents_span() -> None:
     assert child.run_id != root.run_id
 
 
+@pytest.mark.spec("NE-013")
 def test_a_child_without_a_parent_has_a_span_but_no_trace() -> None:
     child = derive_child_run_context(None, CHILD_SESSION, ids())
     assert child.worker_id == "nested"

@@ -25,9 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.codec import CodecError, encode
-from watchkeeper.core.tagged_values import MARK, Form
-from watchkeeper.core.tagging import check, dump, load, register_form
-from watchkeeper.core.type_tags import register
+from watchkeeper.session.tagging import MARK, Form, check, dump, load, register_form
+from watchkeeper.session.type_tags import register
 
 T = TypeVar("T")
 
@@ -223,6 +222,7 @@ def containers(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 values = st.recursive(hashables, containers, max_leaves=12)
 
 
+@pytest.mark.spec("FR-009")
 @given(values)
 def test_any_value_comes_back_as_what_it_was(value: Any) -> None:
     check(value)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.messages import Message, UserMessage
-from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.messages import Message, Transcript, UserMessage
 
 messages = st.lists(st.text().map(UserMessage.of), max_size=10)
 
 
+@pytest.mark.spec("FR-006")
 @given(messages, messages)
 def test_what_was_appended_stays_where_it_is(first: list[Message], more: list[Message]) -> None:
     transcript = Transcript(first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ tokens = st.builds(TokenUsage, counts, counts, counts, counts, counts)
 usages = st.builds(Usage, tokens, st.none() | counts, counts, counts, counts, counts)
 
 
+@pytest.mark.spec("NE-012")
 def test_the_total_is_input_and_output() -> None:
     assert TokenUsage(input_tokens=7, output_tokens=5, cached_tokens=3, reasoning_tokens=2).total == 12
 
@@ -34,6 +36,7 @@ def test_every_figure_is_added(one: Usage, two: Usage) -> None:
     assert both.model_calls == one.model_calls + two.model_calls
 
 
+@pytest.mark.spec("FR-004")
 @given(usages)
 def test_an_unknown_cost_stays_unknown_and_is_never_zero(usage: Usage) -> None:
     assert (usage + Usage(cost_nanos=None)).cost_nanos is None

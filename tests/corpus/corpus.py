@@ -24,10 +24,10 @@ from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.error_cascade import ErrorCascadeDetector
 from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.result import ToolResult
 
 COUNTED: Final = ("tuning", "held_out", "recorded")

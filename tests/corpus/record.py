@@ -20,7 +20,7 @@ import msgspec
 from tests.corpus.corpus import Trace, TracedCall, written
 from watchkeeper import HostFilesystem, Limits, Prompt, ToolInvoked, run
 from watchkeeper.adapters.scripted import Call, ScriptedModel
-from watchkeeper.tools.invoked import is_success
+from watchkeeper.tools.context import is_success
 
 INBOX = Path(__file__).parents[2] / "examples" / "inbox"
 

@@ -20,7 +20,7 @@ from sybil.document import Document
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from watchkeeper.adapters.scripted import ScriptedModel
-from watchkeeper.app import lineup
+from watchkeeper.app import models as lineup
 from watchkeeper.app.models import model_from
 from watchkeeper.core.model import Model
 
@@ -45,6 +45,7 @@ def scripted_once(page: types.ModuleType, real: Callable[[str], Model]) -> Calla
     return make
 
 
+@pytest.mark.spec("DL-016", "FR-094", "FR-099", "FR-117")
 @by_page
 def test_every_python_block_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
@@ -68,6 +69,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.spec("FR-099")
 @by_page
 def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
     wrong: list[str] = []

@@ -11,6 +11,7 @@ from scripts.render_docs import REGION, RENDERERS, pages, rendered
 PAGES = list(pages())
 
 
+@pytest.mark.spec("FR-098")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_generated_region_is_current(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

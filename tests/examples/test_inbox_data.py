@@ -104,6 +104,7 @@ def named_orders(name: str) -> list[str]:
     return [number for number in found if number in OWNERS]
 
 
+@pytest.mark.spec("FR-114")
 def test_every_message_has_one_answer_and_every_answer_its_message() -> None:
     assert list(MESSAGES) == [f"{number:02}.txt" for number in range(1, len(MESSAGES) + 1)]
     assert sorted(ANSWERS) == list(MESSAGES)
@@ -165,6 +166,7 @@ def test_order_is_named_in_the_message_and_known(name: str) -> None:
     assert (order in named_orders(name)) if named_orders(name) else (order is None)
 
 
+@pytest.mark.spec("FR-114")
 def test_known_kinds_are_all_there() -> None:
     assert {trait: len(with_trait(trait)) for trait in TRAITS if not with_trait(trait)} == {}
     assert len(with_trait("misleading")) >= 6
@@ -295,6 +297,7 @@ def test_addresses_are_of_example_domains_only() -> None:
     assert [host for host in hosts if not re.search(r"(^|\.)example\.(com|org)$", host)] == []
 
 
+@pytest.mark.spec("FR-114")
 def test_answers_stand_apart_from_what_a_model_reads() -> None:
     assert not (INBOX / "messages" / "answers.json").exists()
     assert not (INBOX / "directory" / "answers.json").exists()

@@ -84,6 +84,7 @@ def said(result: RunResult[Any], name: str) -> str:
     return [event.rendered_output for event in told if event.name == name][-1]
 
 
+@pytest.mark.spec("FR-116")
 def test_every_message_gets_a_record_and_none_is_left_out(agent: ModuleType, inbox: Path) -> None:
     result = file_all(agent, inbox)
     assert not result.not_done, [item.sentence() for item in result.not_done]
@@ -98,6 +99,7 @@ def test_every_message_gets_a_record_and_none_is_left_out(agent: ModuleType, inb
     assert f"{len(ANSWERS)} records for {len(ANSWERS)} messages, nothing was left out" in said
 
 
+@pytest.mark.spec("FR-116")
 def test_report_names_what_a_limit_left_out(agent: ModuleType, inbox: Path) -> None:
     result = file_all(agent, inbox, limits=Limits(max_tool_calls=10), concurrency=1)
     left = [item.item for item in result.not_done]
@@ -180,6 +182,7 @@ def test_an_invented_number_is_never_filled_in(
     assert sender == agent.Sender(customer="C-1083", order=None)
 
 
+@pytest.mark.spec("FR-116")
 def test_an_invented_quote_is_refused_and_nothing_is_filed(
     agent: ModuleType, follow: Callable[..., RunResult[Any]], folder: MemoryFilesystem
 ) -> None:

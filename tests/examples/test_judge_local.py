@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from watchkeeper import Limits, MarkdownSection, PromptTemplate, RunResult, run
-from watchkeeper.adapters.local import LocalModel
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import LLMCompletionVerifier, NestedExecutionConfig
-from watchkeeper.runtime.child_events import ChildEnded
-from watchkeeper.runtime.events import CompletionChecked
+from watchkeeper.local.model import LocalModel
+from watchkeeper.runtime.events import ChildEnded, CompletionChecked
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -53,6 +52,7 @@ def verdicts(result: RunResult[str]) -> list[CompletionChecked]:
     return [each.event for each in result.session.log if isinstance(each.event, CompletionChecked)]
 
 
+@pytest.mark.spec("NE-024")
 def test_an_agent_that_stops_early_is_sent_back_by_the_local_judge_and_then_finishes() -> None:
     task = MarkdownSection("Task", "task", "List three fruits, one on each line. Answer with the list only.")
     template = PromptTemplate[str](

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.runtime.support import agent, play
+from watchkeeper.children.child import Children, children_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import Children, children_of
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.tools.tool import Tool
 

@@ -17,8 +17,8 @@ from watchkeeper.judging import (
     NestedEvaluator,
     NestedExecutionContext,
 )
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.adapter import Adapter
+from watchkeeper.loop.adapter import Adapter
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.session.session import Session
 
 CONTEXT = NestedExecutionContext(Session(), budget=Budget(max_total_tokens=8_000))

@@ -13,7 +13,7 @@ from watchkeeper.core.errors import BudgetExceededError, NestedEvaluationError
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import Comparison, ComparisonVerdict, NestedExecutionContext, compare
-from watchkeeper.runtime.adapter import Adapter
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.session.session import Session
 
 
@@ -27,6 +27,7 @@ def say(better: Any) -> Say:
     return Say(ComparisonVerdict(f"{better} it is.", better))
 
 
+@pytest.mark.spec("NE-038")
 @pytest.mark.parametrize(
     ("straight", "turned", "winner"),
     [

@@ -22,19 +22,17 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import CompletionVerdict, LLMCompletionVerifier, NestedExecutionConfig
-from watchkeeper.judging.completion import judged
-from watchkeeper.judging.showing import cut, shown_calls, shown_files, unfounded
+from watchkeeper.judging.model_judges import judged
+from watchkeeper.judging.templates import cut, shown_calls, shown_files, unfounded
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.adapter import Adapter
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.events import CompletionChecked
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ChildEnded, ChildStarted, CompletionChecked
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 
@@ -63,6 +61,7 @@ async def play(
 # --- in a run ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-024")
 async def test_an_agent_that_stops_early_is_sent_back_by_the_judge_and_then_finishes() -> None:
     result, model = await play([PROMISE, Say(BAD), HOURS, Say(GOOD)])
     assert (result.output, result.stop, result.completion) == (HOURS, None, "verified")
@@ -99,6 +98,7 @@ async def test_without_calls_and_files_there_are_no_sections_for_them() -> None:
     assert "Files" not in text
 
 
+@pytest.mark.spec("NE-022")
 @pytest.mark.parametrize(
     ("judge", "why"),
     [
@@ -186,6 +186,7 @@ async def test_the_judge_still_speaks_after_the_works_time_is_over() -> None:
     assert (result.output, result.completion) == (HOURS, "verified")
 
 
+@pytest.mark.spec("NE-035")
 async def test_the_verdict_shares_the_runs_budget_or_has_one_of_its_own() -> None:
     result, _ = await play([HOURS, Say(GOOD)])
     assert "total tokens" not in events(result, ChildStarted)[0].limits
@@ -199,6 +200,7 @@ async def test_the_verdict_shares_the_runs_budget_or_has_one_of_its_own() -> Non
     assert "the judge reached a limit" in result.completion_note
 
 
+@pytest.mark.spec("NE-025")
 async def test_the_templates_configuration_bounds_the_judge() -> None:
     config = NestedExecutionConfig(max_nested_duration="15s")
     result, _ = await play([HOURS, Say(GOOD)], nested_execution_config=config)
@@ -212,6 +214,7 @@ async def test_another_model_may_judge() -> None:
     assert result.completion == "verified"
 
 
+@pytest.mark.spec("NE-026")
 async def test_a_judged_judge_is_refused() -> None:
     """The document's first anti-pattern, at the end of a run: the verdict's own prompt has a verifier."""
     section = MarkdownSection(title="", key="task", template="Judge ${tentative_output}.")
@@ -267,6 +270,7 @@ def test_what_could_not_be_asked_is_refused() -> None:
 SHOWN = f"{TASK}\n{HOURS}"
 
 
+@pytest.mark.spec("NE-024")
 @pytest.mark.parametrize(
     ("verdict", "status", "explanation"),
     [

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from tests.judging.support import ANSWER, Inside, answers, children, inside, question
 from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
+from watchkeeper.children.child import children_of
 from watchkeeper.core.budget import Budget, BudgetTracker
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, TestClock
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -37,10 +37,10 @@ from watchkeeper.core.errors import (
     UnpricedModelError,
     WatchkeeperError,
 )
+from watchkeeper.core.ids import RunContext, root_run_context
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import Transcript
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.core.run_context import RunContext, root_run_context
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging import (
@@ -51,23 +51,20 @@ from watchkeeper.judging import (
     derive_nested_deadline,
     iter_sessions_bottom_up,
 )
-from watchkeeper.judging.outside import outside_model
+from watchkeeper.judging.evaluator import outside_model
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.adapter import PromptResponse
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.events import PromptExecuted
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.prompt.rendered import PromptExecuted
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.adapter import Adapter
-from watchkeeper.runtime.child import children_of
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.events import RunStarted
-from watchkeeper.session.hierarchy import iter_sessions_bottom_up as walk
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ChildEnded, ChildStarted, RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.session.session import iter_sessions_bottom_up as walk
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
 
@@ -111,6 +108,7 @@ def alone(model: ScriptedModel, prompt: Prompt[Any] | None = None, **nested: Any
 # --- what it returns --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-002")
 async def test_an_evaluation_returns_its_answer_its_usage_and_its_identifiers() -> None:
     result, checker = await inside(asking(report()), [ANSWER, '{"total": 7}'])
     said = checker.said[0]
@@ -151,6 +149,7 @@ async def test_the_adapter_of_another_run_lends_its_model_only() -> None:
     assert events(result, ChildStarted)[0].model == "scripted:other"
 
 
+@pytest.mark.spec("NE-002")
 def test_outside_of_any_run_it_has_a_gate_of_its_own() -> None:
     session = Session(clock=TestClock())
     evaluator = alone(ScriptedModel(["Fine."]), session=session)
@@ -208,6 +207,7 @@ async def test_on_the_loops_own_thread_it_says_what_to_await() -> None:
 # --- State Visibility -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-005")
 async def test_read_state_parent_to_child_by_an_explicit_query() -> None:
     seen: list[Any] = []
 
@@ -228,6 +228,7 @@ async def test_read_state_parent_to_child_by_an_explicit_query() -> None:
     assert seen == [Feedback("parent", "a note")]
 
 
+@pytest.mark.spec("NE-005")
 async def test_read_state_child_to_parent_is_blocked() -> None:
     result, checker = await inside(asking(), [ANSWER, "Fine."])
     assert checker.said[0].success
@@ -235,6 +236,7 @@ async def test_read_state_child_to_parent_is_blocked() -> None:
     assert [event.text for event in events(result, PromptExecuted)] == [ANSWER]
 
 
+@pytest.mark.spec("NE-005")
 async def test_write_state_is_blocked_both_ways() -> None:
     notes: list[Any] = []
 
@@ -257,6 +259,7 @@ async def test_write_state_is_blocked_both_ways() -> None:
         notes[0][Feedback].append(Feedback("parent", "yours"))
 
 
+@pytest.mark.spec("NE-005")
 async def test_events_reach_only_the_dispatcher_of_their_own_session() -> None:
     heard: list[str] = []
     session = Session()
@@ -300,6 +303,7 @@ async def look(seen: dict[str, Any], nested: dict[str, Any], **options: Any) -> 
     return checker
 
 
+@pytest.mark.spec("NE-007")
 async def test_the_clock_is_inherited() -> None:
     seen: dict[str, Any] = {}
     clock: Clock = TestClock()
@@ -307,6 +311,7 @@ async def test_the_clock_is_inherited() -> None:
     assert seen["clock"] is clock
 
 
+@pytest.mark.spec("NE-007")
 async def test_the_filesystem_is_inherited_as_a_read_only_view() -> None:
     written: list[BaseException] = []
     files = MemoryFilesystem({"a.txt": b"a"})
@@ -327,12 +332,14 @@ async def test_the_filesystem_is_inherited_as_a_read_only_view() -> None:
     assert files.read_text("a.txt") == "a"
 
 
+@pytest.mark.spec("NE-007")
 async def test_http_clients_and_custom_resources_are_not_inherited() -> None:
     seen: dict[str, Any] = {}
     await look(seen, {}, resources=Resources.of({HttpClient: HttpClient()}))
     assert seen["client"] is None
 
 
+@pytest.mark.spec("NE-007")
 async def test_custom_resources_are_overridden_explicitly() -> None:
     seen: dict[str, Any] = {}
     own = HttpClient()
@@ -341,6 +348,7 @@ async def test_custom_resources_are_overridden_explicitly() -> None:
     assert seen["client"] is own
 
 
+@pytest.mark.spec("NE-007")
 async def test_resources_of_a_tool_call_are_made_afresh() -> None:
     seen: dict[str, Any] = {}
     made: list[Rate] = []
@@ -370,6 +378,7 @@ async def test_a_resource_made_for_an_evaluation_is_closed_with_it() -> None:
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-035")
 async def test_a_budget_of_its_own_is_set_aside_from_what_the_run_has_left() -> None:
     left: list[Any] = []
 
@@ -392,11 +401,13 @@ async def test_a_budget_of_its_own_is_set_aside_from_what_the_run_has_left() -> 
     assert checker.said[0].usage == TokenUsage(100, 20)
 
 
+@pytest.mark.spec("NE-035")
 async def test_without_one_it_shares_what_the_run_has_left() -> None:
     result, _ = await inside(asking(), [ANSWER, "Fine."], Limits(max_total_tokens=50_000))
     assert "total tokens" not in events(result, ChildStarted)[0].limits
 
 
+@pytest.mark.spec("NE-011")
 async def test_what_it_used_is_added_to_a_tracker_once() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=9_000))
 
@@ -413,6 +424,7 @@ async def test_what_it_used_is_added_to_a_tracker_once() -> None:
     assert result.usage.tokens == TokenUsage(200, 40)
 
 
+@pytest.mark.spec("NE-011")
 async def test_the_tracker_of_the_run_itself_counts_it_once_too() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=90_000))
 
@@ -429,6 +441,7 @@ async def test_the_tracker_of_the_run_itself_counts_it_once_too() -> None:
     assert tracker.usage.tokens == TokenUsage(200, 40)
 
 
+@pytest.mark.spec("NE-011")
 async def test_a_tracker_bounds_evaluations_inside_and_outside_of_runs_together() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=2_800))
     adapter = Adapter(ScriptedModel([Say("One.", usage=TokenUsage(1_000, 200))]), clock=TestClock())
@@ -460,6 +473,7 @@ async def test_a_tracker_that_is_used_up_is_said_before_anything_is_started() ->
     assert len(session.log) == 0
 
 
+@pytest.mark.spec("NE-029")
 async def test_a_budget_exhausted_in_the_middle_of_an_evaluation_propagates_and_leaves_the_run_unharmed() -> None:
     @tool
     def look() -> str:
@@ -478,6 +492,7 @@ async def test_a_budget_exhausted_in_the_middle_of_an_evaluation_propagates_and_
     assert (result.stop, result.completion) == (None, "unverified")
 
 
+@pytest.mark.spec("NE-029")
 @given(st.lists(st.integers(0, 3_000), max_size=6), st.integers(2_000, 12_000))
 def test_nested_usage_is_consolidated_exactly_once_and_never_exceeds_the_runs_ceiling(
     sizes: list[int], ceiling: int
@@ -521,6 +536,7 @@ def slow(clock: TestClock, by: float) -> Callable[[Any], Any]:
     return respond
 
 
+@pytest.mark.spec("NE-037")
 async def test_deadline_exceeded_propagates() -> None:
     clock = TestClock()
     result, checker = await inside(asking(), [ANSWER, slow(clock, 31)], clock=clock)
@@ -530,11 +546,13 @@ async def test_deadline_exceeded_propagates() -> None:
     assert error.provider_payload["deadline"] == "2026-01-01T00:00:30+00:00"
 
 
+@pytest.mark.spec("NE-037")
 async def test_budget_exceeded_propagates() -> None:
     _, checker = await inside(asking(budget=Budget(max_total_tokens=10)), [ANSWER])
     assert isinstance(checker.raised[0], BudgetExceededError)
 
 
+@pytest.mark.spec("NE-037")
 async def test_a_throttle_is_captured() -> None:
     throttled = ThrottleError("slow down", provider="scripted", retry_after=3_600)
     _, checker = await inside(asking(), [ANSWER, throttled])
@@ -549,6 +567,7 @@ async def test_a_model_that_only_names_the_fault_is_throttled_too() -> None:
     assert (checker.said[0].success, checker.said[0].error.kind) == (False, "throttled")
 
 
+@pytest.mark.spec("NE-037")
 async def test_an_answer_that_cannot_be_read_is_captured() -> None:
     result, checker = await inside(asking(report()), [ANSWER, "no", "no", "no", "no"])
     said = checker.said[0]
@@ -557,6 +576,7 @@ async def test_an_answer_that_cannot_be_read_is_captured() -> None:
     assert (result.stop, result.output) == (None, Report(1))
 
 
+@pytest.mark.spec("NE-037")
 async def test_any_other_failure_of_an_evaluation_is_captured() -> None:
     down = ProviderError("no such model", fault="auth", provider="scripted")
     _, checker = await inside(asking(), [ANSWER, down])
@@ -579,6 +599,7 @@ async def test_what_is_raised_outside_of_the_evaluation_is_captured_as_an_error(
     assert "SessionError" in checker.said[0].error.message
 
 
+@pytest.mark.spec("NE-037")
 async def test_a_cancellation_is_always_raised_again() -> None:
     reached = asyncio.Event()
 
@@ -606,7 +627,7 @@ async def test_a_store_that_fails_is_not_captured(monkeypatch: pytest.MonkeyPatc
     async def fail(*_: Any) -> Any:
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr("watchkeeper.runtime.child.Children.start", fail)
+    monkeypatch.setattr("watchkeeper.children.child.Children.start", fail)
     with pytest.raises(StoreError, match="disk is full"):
         await evaluator.evaluate_async()
 
@@ -614,11 +635,13 @@ async def test_a_store_that_fails_is_not_captured(monkeypatch: pytest.MonkeyPatc
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-039")
 async def test_an_evaluation_without_any_limit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"nothing limits this nested evaluation; give .* a deadline"):
         await alone(ScriptedModel([]), budget=None).evaluate_async()
 
 
+@pytest.mark.spec("NE-039")
 async def test_the_parents_whole_deadline_is_never_an_evaluations() -> None:
     result, _ = await inside(
         asking(deadline=Deadline(TestClock().now() + timedelta(hours=5))), [ANSWER, "Fine."], Limits(deadline="9h")
@@ -626,6 +649,7 @@ async def test_the_parents_whole_deadline_is_never_an_evaluations() -> None:
     assert "deadline 2026-01-01T00:00:30" in events(result, ChildStarted)[0].limits
 
 
+@pytest.mark.spec("NE-032")
 def test_tools_are_refused_unless_they_are_allowed() -> None:
     @tool
     def look() -> str:
@@ -654,6 +678,7 @@ def nesting(seen: list[Any], config: NestedExecutionConfig) -> Act:
     return act
 
 
+@pytest.mark.spec("NE-026")
 @given(st.integers(1, 3))
 def test_evaluations_nest_no_deeper_than_the_configuration_says(most: int) -> None:
     seen: list[Any] = []
@@ -665,6 +690,7 @@ def test_evaluations_nest_no_deeper_than_the_configuration_says(most: int) -> No
 # --- isolation --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-029")
 def test_evaluations_on_many_threads_are_isolated_from_each_other() -> None:
     """The document's property: state isolation under concurrent execution, with real threads."""
     answers: dict[int, Any] = {}
@@ -702,6 +728,7 @@ def test_evaluations_on_many_threads_are_isolated_from_each_other() -> None:
 # --- the trace tree ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-036")
 async def test_the_trace_is_the_tree_that_the_document_draws() -> None:
     @tool
     def edit_file() -> str:
@@ -753,6 +780,7 @@ async def test_the_trace_is_the_tree_that_the_document_draws() -> None:
     ]
 
 
+@pytest.mark.spec("NE-036")
 async def test_events_and_log_lines_of_children_suffice_to_draw_the_tree(caplog: pytest.LogCaptureFixture) -> None:
     recorded: list[Any] = []
     config = NestedExecutionConfig(max_nesting_depth=3)
@@ -849,6 +877,7 @@ def asking_outside(adapter: Any, prompt: Prompt[Any] | None = None, **nested: An
     return act
 
 
+@pytest.mark.spec("NE-002")
 async def test_an_adapter_of_the_callers_own_is_a_child_with_all_that_belongs_to_one() -> None:
     outside = Outside(response())
     act = asking_outside(outside, budget=Budget(max_total_tokens=5_000))

@@ -29,6 +29,7 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.spec("NE-038")
 @pytest.mark.parametrize("name", ["TRAJECTORY", "COMPLETION", "COMPARISON"])
 def test_evaluation_templates_have_no_tools_and_are_short(name: str) -> None:
     template: PromptTemplate[object] = getattr(templates, name)

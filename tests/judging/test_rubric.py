@@ -16,8 +16,8 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.codec import decode, encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.judging import Criterion, NestedEvaluator, NestedExecutionContext, Rubric
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.output import output_schema
-from watchkeeper.runtime.adapter import Adapter
 from watchkeeper.session.session import Session
 
 RUBRIC = Rubric([Criterion("accuracy", "Every fact is right.", 3), Criterion("tone", "Costs $0 and is kind.")], most=4)
@@ -31,6 +31,7 @@ def read(answer: Any) -> Any:
     return decode(encode(answer), RUBRIC.template.output_type)
 
 
+@pytest.mark.spec("NE-038")
 async def test_a_model_scores_each_criterion_and_code_adds_them_up() -> None:
     model = ScriptedModel([Say(scores(accuracy=4, tone=0))])
     nested = NestedExecutionContext(Session(clock=TestClock()), budget=Budget(max_total_tokens=8_000))

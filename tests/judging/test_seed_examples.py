@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tests.runtime.support import Call, Say, ScriptedModel, events
 from watchkeeper.app.run import arun
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError, DeadlineExceededError
 from watchkeeper.judging import NestedEvaluator, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.adapter import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.observer import FeedbackProviderConfig, FeedbackTrigger
-from watchkeeper.prompt.observer_context import FeedbackContext
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, FeedbackTrigger
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.adapter import Adapter
-from watchkeeper.runtime.child_events import ChildStarted
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ChildStarted
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import tool
 
 logger = logging.getLogger(__name__)
@@ -150,6 +150,7 @@ def agent(judge: ProviderAdapter, **verifier: Any) -> PromptTemplate[str]:
     )
 
 
+@pytest.mark.spec("NE-023", "NE-024")
 async def test_the_examples_run_as_they_are_written() -> None:
     judge = ScriptedModel([Say(TrajectoryAssessment("Five steps, none too many.", True))], name="judge")
     verdicts = [Say(CompletionVerdict(False, "One step more.")), Say(CompletionVerdict(True, "All steps taken."))]

@@ -16,15 +16,12 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, ObserverErr
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.judging import LLMTrajectoryFeedback, NestedExecutionConfig, TrajectoryAssessment
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.advice import Feedback
-from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverTrigger
-from watchkeeper.prompt.observer_context import FeedbackContext
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.adapter import Adapter
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.events import ObserversRan
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ChildEnded, ChildStarted, ObserversRan
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -55,6 +52,7 @@ async def play(
     return await arun(template, model=model, limits=limits, clock=TestClock(), store=None), model
 
 
+@pytest.mark.spec("NE-023")
 async def test_the_agent_is_told_what_a_model_thinks_of_its_way() -> None:
     result, model = await play(LLMTrajectoryFeedback(min_calls=3), [_say(STUCK)])
     said = result.session[Feedback].latest()
@@ -90,6 +88,7 @@ async def test_every_status_has_its_severity(status: Any, severity: str, summary
     assert (said.severity, said.summary, said.suggestions) == (severity, summary, ())
 
 
+@pytest.mark.spec("NE-023")
 @pytest.mark.parametrize(
     ("judge", "why"),
     [
@@ -117,6 +116,7 @@ async def test_it_never_starves_the_work() -> None:
     assert ended.usage.model_calls == 0
 
 
+@pytest.mark.spec("NE-025")
 async def test_without_a_budget_of_its_own_it_has_what_the_template_says() -> None:
     config = NestedExecutionConfig(default_nested_budget=Budget(max_total_tokens=6_000), max_nested_duration="15s")
     provider = LLMTrajectoryFeedback(min_calls=3, budget=None)
@@ -136,6 +136,7 @@ async def test_a_cheaper_model_may_judge() -> None:
     assert result.usage.model_calls == 5
 
 
+@pytest.mark.spec("NE-026")
 async def test_an_evaluation_inside_an_evaluation_is_refused() -> None:
     """The document's first anti-pattern: the judge's own prompt has a judge."""
     inner = LLMTrajectoryFeedback(min_calls=1, name="inner")

@@ -8,25 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
-from watchkeeper.core.stop import Stop
-from watchkeeper.core.transcript import Transcript
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
-from watchkeeper.kernel.signals import (
+from watchkeeper.kernel.states import (
+    TABLE,
+    AskModel,
+    CheckDone,
     Checked,
+    Command,
+    Compact,
     Compacted,
+    End,
+    Observe,
     Observed,
     Parsed,
+    ReadAnswer,
     Replied,
+    RunTools,
     Signal,
     Started,
+    State,
     Stopped,
     ToolsDone,
     Unparsable,
+    allowed,
+    mermaid,
 )
-from watchkeeper.kernel.states import TABLE, State, allowed, mermaid
 from watchkeeper.kernel.turn_machine import CUT_NOTICE, EMPTY_NOTICE, LoopRules, TurnMachine
 
 CALL = ToolCall("c1", "look", "{}")
@@ -89,6 +98,7 @@ def test_unverified_work_ends_as_unverified_never_as_verified() -> None:
     assert end == End(output=42, text="42", verdict="unverified", explanation="the checker failed")
 
 
+@pytest.mark.spec("NE-022")
 def test_under_a_closed_policy_unverified_work_is_a_stop_with_the_answer_as_partial_result() -> None:
     loop = machine(checks=True, closed=True)
     end = feed(loop, Started(), reply("42"), Parsed(42), Checked("unverified", "the checker failed"))
@@ -118,6 +128,7 @@ def test_incomplete_once_too_often_ends_the_run_with_the_answer_as_partial_resul
     assert (end.verdict, end.explanation) == ("rejected", "no")
 
 
+@pytest.mark.spec("FR-157")
 def test_without_rounds_the_first_incomplete_ends_the_run_and_its_sentence_is_short() -> None:
     long = "one line\n" * 100
     loop = machine(checks=True, completion_rounds=0)
@@ -188,6 +199,7 @@ def test_a_refusal_ends_the_run_with_the_models_words() -> None:
     assert "I will not." in end.stop.message
 
 
+@pytest.mark.spec("FR-046")
 def test_a_limit_is_landed_with_a_last_turn_that_hands_over_what_there_is() -> None:
     loop = machine()
     assert feed(loop, Started(), reply("", CALL), done("found"), Stopped(LIMIT)) == AskModel(landing=True)
@@ -324,6 +336,7 @@ def test_one_turn_is_one_turn_of_work_without_landing() -> None:
     assert loop.turns == 1
 
 
+@pytest.mark.spec("FR-040")
 def test_a_signal_that_cannot_happen_is_a_bug_and_says_so() -> None:
     with pytest.raises(RuntimeError, match="Parsed cannot happen while the loop is ready"):
         machine().handle(Parsed(1))
@@ -350,6 +363,7 @@ def replies(draw: st.DrawFn) -> Replied:
     return Replied(ModelReply(message, TokenUsage(1, 1), "tool_calls" if calls and finish == "stop" else finish))
 
 
+@pytest.mark.spec("FR-040", "FR-092", "FR-165")
 @given(data=st.data(), max_turns=st.one_of(st.none(), st.integers(1, 6)), flags=st.tuples(*[st.booleans()] * 4))
 def test_whatever_happens_the_loop_keeps_its_rules(
     data: st.DataObject, max_turns: int | None, flags: tuple[bool, bool, bool, bool]

@@ -14,7 +14,7 @@ from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import AdviceAcknowledged, ObserversRan
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
 
 
@@ -40,6 +40,7 @@ def answer(**given: Any) -> Call:
     return Call("answer_advice", fields | given)
 
 
+@pytest.mark.spec("TO-019")
 async def test_an_answer_is_recorded_and_holds_back_all_but_warnings() -> None:
     script = [Call("look"), answer(), *[Call("look", {"a": a}) for a in range(8)], Say(Report(1))]
     result = await play(template(), script, Limits(deadline=None, max_total_tokens=None, max_tool_calls=20))
@@ -48,6 +49,7 @@ async def test_an_answer_is_recorded_and_holds_back_all_but_warnings() -> None:
     assert [each.call_index for each in events(result, ObserversRan) if each.told] == [1, 6, 7, 8, 9, 10]
 
 
+@pytest.mark.spec("TO-019")
 async def test_warnings_come_while_the_source_is_to_be_quiet() -> None:
     script = [Call("look"), answer(for_calls=50), *[Call("look", {"a": a}) for a in range(8)], Say(Report(1))]
     result = await play(template(), script, Limits(deadline=None, max_total_tokens=None, max_tool_calls=10))

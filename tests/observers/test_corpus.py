@@ -30,10 +30,10 @@ from tests.corpus.corpus import (
 from tests.corpus.record import record
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 
 PRECISION, RECALL = 0.95, 0.9
 PAGE = Path(__file__).parents[2] / "docs" / "oversight.md"
@@ -41,6 +41,7 @@ ALL = [trace for name in COUNTED for trace in load(name)]
 DETECTED = list(DETECTORS)
 
 
+@pytest.mark.spec("TO-013", "TO-014", "TO-015", "FR-154")
 @pytest.mark.parametrize("label", DETECTED)
 def test_a_detector_is_right_when_it_speaks_and_speaks_when_it_must(label: Label) -> None:
     each = score(label, ALL)
@@ -72,6 +73,7 @@ def test_what_is_over_at_the_end_of_a_turn_is_told_of_stalls_alone() -> None:
     }
 
 
+@pytest.mark.spec("FR-154")
 @pytest.mark.parametrize("label", DETECTED)
 def test_hardly_any_healthy_trajectory_raises_an_alarm(label: Label) -> None:
     each = score(label, ALL)
@@ -94,6 +96,7 @@ def test_what_the_detectors_cannot_tell_is_known() -> None:
     }
 
 
+@pytest.mark.spec("FR-154")
 def test_the_table_in_the_docs_is_what_was_measured() -> None:
     assert table() in PAGE.read_text(encoding="utf-8"), f"docs/oversight.md must hold:\n{table()}"
 
@@ -133,6 +136,7 @@ def test_no_detector_knows_the_names_of_tools(label: Label) -> None:
         assert spoke[0] == spoke[1], trace.name
 
 
+@pytest.mark.spec("TO-015")
 def test_no_drift_is_seen_by_the_names_of_folders() -> None:
     strange = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertyuiopasdfghjklzxcvbnm")
     for trace in ALL:

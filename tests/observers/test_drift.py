@@ -25,7 +25,7 @@ from watchkeeper.observers.drift import (
     surroundings,
     words_of,
 )
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import FIRST_PATHS, PATHS_OF_A_CALL, Trajectory
 from watchkeeper.session.session import Session
 
@@ -46,6 +46,7 @@ def far(count: int, folder: str = "www/styles") -> list[TracedCall]:
 HOME = at("src/payments/refund.py", "src/payments/gateway.py", "tests/payments/test_refund.py")
 
 
+@pytest.mark.spec("TO-015")
 def test_work_outside_the_tasks_folders_is_drift() -> None:
     said = ask(DRIFT, [*HOME, *far(10)], TASK)
     assert said is not None
@@ -63,6 +64,7 @@ def test_work_outside_the_tasks_folders_is_drift() -> None:
     assert said.suggestions == ("Go back to the task, or say why this work is needed for it.",)
 
 
+@pytest.mark.spec("TO-015")
 @pytest.mark.parametrize(("count", "severity"), [(7, None), (8, "caution"), (9, "caution"), (10, "warning")])
 def test_a_short_excursion_is_none(count: int, severity: str | None) -> None:
     said = ask(DRIFT, [*HOME * 3, *far(count)], TASK)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.corpus.corpus import TracedCall, ask, event_of
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.error_cascade import ErrorCascadeDetector, largest_group
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory, digest
 from watchkeeper.session.session import Session
 
@@ -26,6 +26,7 @@ def bad(result: str, tool: str = "t", **arguments: Any) -> TracedCall:
 OK = TracedCall("t", {}, "ok")
 
 
+@pytest.mark.spec("TO-014")
 def test_failures_in_a_row_are_a_cascade_and_the_group_is_named() -> None:
     said = ask(ERRORS, [OK, *(bad(f"no such file: '{name}'", "read", path=name) for name in ("a", "b", "c"))])
     assert said is not None
@@ -66,6 +67,7 @@ def test_failures_of_different_kinds_are_said_to_be_different() -> None:
     assert said.observations[0].evidence.count("\n") == 2, "each of them is cited"
 
 
+@pytest.mark.spec("TO-014")
 def test_the_same_trouble_in_other_words_is_one_group() -> None:
     said = ask(
         ERRORS,

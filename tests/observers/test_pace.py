@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.usage import NANOS_PER_USD
-from watchkeeper.observers.pace import PaceEstimator
+from watchkeeper.observers.resources import PaceEstimator
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 
 PACE = PaceEstimator()
 
@@ -35,6 +35,7 @@ def said(elapsed: float = 600.0, calls: int = 20, **budget: Any) -> Assessment |
     return asked(elapsed, calls, **budget)[1]
 
 
+@pytest.mark.spec("TO-016")
 def test_the_limit_that_comes_first_is_named_with_when() -> None:
     assessment = said(remaining_seconds=3000.0, max_tokens=1000, tokens_used=400, max_steps=100, steps_used=50)
     assert assessment is not None
@@ -49,6 +50,7 @@ def test_the_limit_that_comes_first_is_named_with_when() -> None:
     )
 
 
+@pytest.mark.spec("TO-016")
 @pytest.mark.parametrize(
     ("budget", "summary", "evidence", "suggestion"),
     [
@@ -124,6 +126,7 @@ def invoked(number: int, at: datetime) -> ToolInvoked:
     return ToolInvoked("t/t", "scripted", "search", params, None, None, at, None, "", None, UUID(int=number))
 
 
+@pytest.mark.spec("TO-016")
 @pytest.mark.parametrize(
     ("earlier", "calls", "lines"),
     [
@@ -168,6 +171,7 @@ def test_without_a_deadline_it_informs() -> None:
     assert assessment.summary == expected
 
 
+@pytest.mark.spec("TO-016")
 @pytest.mark.parametrize(
     "budget",
     [
@@ -192,6 +196,7 @@ def test_it_waits_until_there_is_enough_to_judge() -> None:
     assert asked(elapsed=0.0, max_tool_calls=100)[0] is False
 
 
+@pytest.mark.spec("TO-016")
 @given(
     elapsed=st.floats(0.001, 1e7),
     left=st.none() | st.floats(0, 1e7),

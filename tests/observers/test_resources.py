@@ -14,7 +14,7 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.resources import ResourceObserver, format_remaining
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.session.session import Session
 
 RESOURCES = ResourceObserver()
@@ -79,11 +79,13 @@ def joined(text: str) -> str:
     return "\n\n".join(each if each.startswith("**") else " ".join(each.split("\n")) for each in paragraphs)
 
 
+@pytest.mark.spec("TO-003")
 def test_the_seeds_example_renders_as_in_its_text() -> None:
     said = timed(8, max_tokens=50_000, tokens_used=35_000, max_tool_calls=100, tool_calls_used=47)
     assert said.stamped("Resources", 47, datetime(2026, 11, 21, tzinfo=UTC)).render() == joined(SEED_EXAMPLE)
 
 
+@pytest.mark.spec("TO-012")
 @pytest.mark.parametrize(
     ("minutes", "used", "expected"), [(25, 12_000, SEED_INFO), (6, 42_000, SEED_CAUTION), (2, 48_500, SEED_WARNING)]
 )
@@ -92,6 +94,7 @@ def test_the_seeds_severities_render_as_in_its_text(minutes: int, used: int, exp
     assert said.partition("_Generated after tool call #0_\n\n")[2] == joined(expected)
 
 
+@pytest.mark.spec("TO-012")
 @pytest.mark.parametrize(
     ("budget", "summary", "severity"),
     [
@@ -187,6 +190,7 @@ def test_thresholds_can_be_chosen() -> None:
     assert observed(strict, max_tokens=100, tokens_used=5).observer_name == "Strict"
 
 
+@pytest.mark.spec("TO-012")
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

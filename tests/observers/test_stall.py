@@ -15,14 +15,13 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.observers.stall import EDGE, LONGEST, LOOKED_BACK, MEMORY, StallDetector, edges_of, what_lasts
 from watchkeeper.prompt.advice import SEVERITIES, Assessment
-from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory
 from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
 
 STALL = StallDetector()
@@ -58,6 +57,7 @@ def wanted(*calls: TracedCall) -> list[bool]:
     return asked
 
 
+@pytest.mark.spec("TO-013")
 def test_one_call_repeated_is_a_loop() -> None:
     said = ask(STALL, [ok("open", path="a"), *[ok("look", "dark", room=3)] * 4])
     assert said is not None
@@ -95,6 +95,7 @@ def test_the_longer_the_graver(times: int, severity: str | None, said: str) -> N
     assert assessment is None or said in assessment.summary
 
 
+@pytest.mark.spec("TO-013")
 def test_polling_whose_result_changes_is_no_stall() -> None:
     assert ask(STALL, [ok("status", f"{n} of 90 done", job=1) for n in range(90)]) is None
     assert ask(STALL, [ok("status", f"{n // 3} %", job=1) for n in range(90)]) is None
@@ -120,6 +121,7 @@ def test_waiting_between_looks_does_not_hide_a_loop() -> None:
     assert "8 times" in graver.summary
 
 
+@pytest.mark.spec("TO-013")
 def test_rounds_are_counted_whole() -> None:
     rounds = [ok("a"), ok("b")] * 4
     assert kind_of(ask(STALL, [ok("b"), *rounds])) == "thrashing"
@@ -149,6 +151,7 @@ def test_a_success_between_begins_the_count_anew() -> None:
     assert ask(STALL, [*tries(3), bad("test", "amber"), *tries(4)]) is None
 
 
+@pytest.mark.spec("TO-013")
 def test_a_window_in_which_nothing_is_new_is_a_stall() -> None:
     three = [ok("read", "A", path="a"), ok("read", "B", path="b"), ok("list", "a b")]
     assert ask(STALL, three * 4) is None

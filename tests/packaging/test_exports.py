@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import watchkeeper
 
 MOST_NAMES = 40
@@ -14,6 +16,7 @@ MOST_PACKAGES = 10
 HEAVY = ("aiohttp", "anthropic", "asyncio", "httpx", "litellm", "openai", "pydantic", "rich", "sqlite3", "typer")
 
 
+@pytest.mark.spec("FR-096")
 def test_all_is_sorted_and_small() -> None:
     assert list(watchkeeper.__all__) == sorted(set(watchkeeper.__all__))
     assert len(watchkeeper.__all__) <= MOST_NAMES
@@ -34,16 +37,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(watchkeeper, "no_such_name")
 
 
+@pytest.mark.spec("FR-097")
 def test_the_version_is_that_of_the_distribution() -> None:
     assert watchkeeper.__version__ == importlib.metadata.version("watchkeeper")
 
 
+@pytest.mark.spec("FR-089")
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = f"import sys, watchkeeper; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
+@pytest.mark.spec("FR-089")
 def test_the_core_needs_at_most_ten_packages() -> None:
     seen: set[str] = set()
     waiting = ["watchkeeper"]

@@ -14,6 +14,7 @@ from tests.conftest import FOREIGN_SETTINGS, NetworkAttempt, NetworkGuard
 REMOTE = ("192.0.2.1", 443)  # TEST-NET-1: never routed
 
 
+@pytest.mark.spec("FR-093")
 def test_a_remote_connection_is_refused(network_guard: NetworkGuard) -> None:
     with socket.socket() as sock, pytest.raises(NetworkAttempt, match=r"192\.0\.2\.1"):
         sock.connect(REMOTE)
@@ -23,6 +24,7 @@ def test_a_remote_connection_is_refused(network_guard: NetworkGuard) -> None:
     network_guard.refused.clear()
 
 
+@pytest.mark.spec("FR-093")
 def test_a_name_lookup_is_refused(network_guard: NetworkGuard) -> None:
     with pytest.raises(NetworkAttempt, match=r"example\.invalid"):
         socket.getaddrinfo("example.invalid", 443)

@@ -32,11 +32,13 @@ def build_package(folder: Path, files: dict[str, str]) -> None:
     (folder / "src" / PACKAGE / "__init__.py").touch()
 
 
+@pytest.mark.spec("FR-090")
 def test_every_folder_keeps_the_layer_table() -> None:
     done = lint_imports(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.spec("FR-090")
 @pytest.mark.parametrize(
     ("importer", "statement"),
     [
@@ -66,7 +68,7 @@ def test_the_contract_refuses(tmp_path: Path, importer: str, statement: str) -> 
         "session/log.py": "",
         "tools/tool.py": "",
         "containment/gate.py": "",
-        "runtime/driver.py": "",
+        "loop/driver.py": "",
         "adapters/openai.py": "",
         "store/sqlite.py": "",
         "cli/main.py": "",

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "watchkeeper"
 MODULE_LINES = 400
@@ -29,6 +31,7 @@ def functions() -> Iterator[tuple[str, Function]]:
                 yield f"{name}:{node.lineno} {node.name}", node
 
 
+@pytest.mark.spec("FR-096")
 def test_modules_stay_readable() -> None:
     lengths = {name: len(text.splitlines()) for name, text in modules()}
     assert {name: count for name, count in lengths.items() if count > MODULE_LINES} == {}
@@ -39,6 +42,7 @@ def test_functions_stay_readable() -> None:
     assert {place: count for place, count in lengths.items() if count > FUNCTION_LINES} == {}
 
 
+@pytest.mark.spec("FR-096")
 def test_constructors_take_few_parameters() -> None:
     """The rest belongs into a frozen config value."""
     counts = {

@@ -20,6 +20,7 @@ def test_a_response_holds_the_answer_and_what_it_took() -> None:
         setattr(response, name, "other")
 
 
+@pytest.mark.spec("DL-001")
 def test_both_ways_to_evaluate_take_the_same_arguments() -> None:
     """All but the prompt and its params go by keyword, with the names of the seeds."""
     sync = inspect.signature(ProviderAdapter.evaluate)

@@ -46,10 +46,12 @@ def joined(markdown: str) -> str:
     )
 
 
+@pytest.mark.spec("TO-003")
 def test_it_renders_as_the_seed_shows_it() -> None:
     assert RESOURCES.render() == joined(SEED)
 
 
+@pytest.mark.spec("TO-003")
 def test_observations_stand_with_their_evidence_between_summary_and_suggestions() -> None:
     advice = Assessment(
         "Stall",
@@ -63,6 +65,7 @@ def test_observations_stand_with_their_evidence_between_summary_and_suggestions(
     )
 
 
+@pytest.mark.spec("TO-009")
 def test_several_sources_merge_into_one_block() -> None:
     block = render_block([RESOURCES, Feedback("Judge", "Good so far.")], 50)
     assert block.count("## Trajectory Assessment") == 1
@@ -76,6 +79,7 @@ def test_evidence_cannot_close_its_fence() -> None:
     assert said.endswith("````")
 
 
+@pytest.mark.spec("TO-002")
 def test_long_evidence_is_shortened_with_a_note() -> None:
     evidence = Observation("a", "b", "x" * (EVIDENCE_CHARS + 1_234_567)).evidence
     assert evidence is not None
@@ -83,6 +87,7 @@ def test_long_evidence_is_shortened_with_a_note() -> None:
     assert len(evidence) < EVIDENCE_CHARS + 50
 
 
+@pytest.mark.spec("TO-004")
 @pytest.mark.parametrize(("now", "stale"), [(47, False), (67, False), (68, True)])
 def test_it_is_stale_after_twenty_more_calls(now: int, stale: bool) -> None:
     assert RESOURCES.is_stale(now) is stale
@@ -92,6 +97,7 @@ def test_how_old_is_too_old_can_be_said() -> None:
     assert RESOURCES.is_stale(50, max_age_calls=2)
 
 
+@pytest.mark.spec("TO-002")
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

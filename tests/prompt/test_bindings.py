@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from watchkeeper.core.errors import PromptDefinitionError
-from watchkeeper.prompt.bindings import Bindings, match_predicate
+from watchkeeper.prompt.sections import Bindings, match_predicate
 
 if TYPE_CHECKING:
     Elsewhere = bool

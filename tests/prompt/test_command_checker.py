@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.prompt.command_checker import OUTPUT_BYTES, CommandChecker
+from watchkeeper.judging.command_checker import OUTPUT_BYTES, CommandChecker
 from watchkeeper.prompt.completion import (
     TaskCompletionChecker,
     TaskCompletionContext,
@@ -19,11 +19,9 @@ from watchkeeper.prompt.completion import (
     verdict_of,
 )
 from watchkeeper.session.session import Session
-from watchkeeper.tools.command import CommandEnd
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.host_filesystem import HostFilesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem, OverlayFilesystem
+from watchkeeper.tools.isolation import CommandEnd
 
 
 def context(filesystem: Filesystem | None) -> TaskCompletionContext:
@@ -40,7 +38,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, end: CommandEnd) -> None:
     async def run_command(*_: object) -> CommandEnd:
         return end
 
-    monkeypatch.setattr("watchkeeper.prompt.command_checker.run_command", run_command)
+    monkeypatch.setattr("watchkeeper.judging.command_checker.run_command", run_command)
 
 
 async def test_exit_code_0_is_complete_in_the_folder_of_the_run(tmp_path: Path) -> None:
@@ -57,6 +55,7 @@ async def test_the_description_is_the_explanation_of_a_pass(tmp_path: Path) -> N
     assert await checker.check(context(None)) == TaskCompletionResult.ok("the tests pass")
 
 
+@pytest.mark.spec("FR-158")
 async def test_any_other_exit_code_is_incomplete_with_the_end_of_the_output(tmp_path: Path) -> None:
     checker = shell("echo 1 failed, 2 passed; exit 1", cwd=tmp_path, description="the tests pass")
     result = await checker.check(context(MemoryFilesystem()))
@@ -96,6 +95,7 @@ async def test_a_long_output_is_cut_at_the_beginning_of_a_line_if_there_is_one(
     assert len(shown.encode()) <= OUTPUT_BYTES + 4
 
 
+@pytest.mark.spec("FR-158")
 @pytest.mark.parametrize(
     ("command", "options", "why"),
     [

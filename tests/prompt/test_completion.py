@@ -20,7 +20,7 @@ from watchkeeper.prompt.completion import (
 )
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 
 
 def context(filesystem: Filesystem | None = None, output: Any = None) -> TaskCompletionContext:
@@ -35,6 +35,7 @@ async def done_later(given: TaskCompletionContext) -> bool:
     return bool(given.tentative_output == "done")
 
 
+@pytest.mark.spec("NE-020")
 def test_verdicts_have_a_status_and_a_reason() -> None:
     assert TaskCompletionResult.ok() == TaskCompletionResult("complete", "")
     assert TaskCompletionResult.incomplete("one is missing").status == "incomplete"
@@ -117,6 +118,7 @@ class TestFiles:
         files = MemoryFilesystem({"report.md": "text"})
         assert FileOutputChecker(["report.md"]).check(context(files)) == TaskCompletionResult.ok("the file is there")
 
+    @pytest.mark.spec("FR-045")
     def test_missing_and_empty_files_are_named(self) -> None:
         files = MemoryFilesystem({"report.md": "", "folder/x": "1"})
         result = FileOutputChecker(["report.md", "folder", "summary.md"]).check(context(files))
@@ -134,6 +136,7 @@ class TestFiles:
 
 
 class TestPredicate:
+    @pytest.mark.spec("FR-045")
     def test_it_says_what_holds_or_does_not_hold_yet(self) -> None:
         checker = PredicateChecker(done, "every message has a record")
         assert checker.check(context(output="done")) == TaskCompletionResult.ok("every message has a record")

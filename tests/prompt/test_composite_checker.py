@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.completion import CompletionStatus
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.model import CompletionStatus
 from watchkeeper.prompt.completion import (
+    CompositeChecker,
     FileOutputChecker,
+    Mode,
     OnError,
     PredicateChecker,
     TaskCompletionChecker,
@@ -22,7 +24,6 @@ from watchkeeper.prompt.completion import (
     asks_model,
     on_error_of,
 )
-from watchkeeper.prompt.composite_checker import CompositeChecker, Mode
 from watchkeeper.session.session import Session
 
 Word = Literal["complete", "incomplete", "unverified", "raises", "nonsense"]
@@ -77,6 +78,7 @@ def expected(words: Sequence[Word], mode: Mode) -> CompletionStatus:
 MODES: tuple[Mode, ...] = ("all", "any")
 
 
+@pytest.mark.spec("FR-159")
 @given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5), mode=st.sampled_from(MODES), data=st.data())
 async def test_an_undecided_part_never_makes_the_whole_complete(
     words: list[Word], mode: Mode, data: st.DataObject
@@ -118,6 +120,7 @@ async def test_explanations_of_several_lines_stand_apart_and_equal_ones_once() -
     assert (await checker.check(CONTEXT)).explanation == "one\n\ntwo\nlines"
 
 
+@pytest.mark.spec("FR-159")
 async def test_composites_may_be_parts_of_composites() -> None:
     tests = CompositeChecker([Part("incomplete", "unit"), Part("complete", "end to end")], "any")
     checker = CompositeChecker(part for part in (tests, Part("complete", "files")))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 
 from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
-from watchkeeper.core.tagging import dump, load
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.prompt.events import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.session.registry import event_tag
+from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.session.log import event_tag
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import Snapshot
+from watchkeeper.session.slices import Snapshot
+from watchkeeper.session.tagging import dump, load
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SESSION = UUID(int=7)
@@ -44,6 +44,7 @@ def test_events_survive_storage(event: object) -> None:
     assert load(dump(event)) == event
 
 
+@pytest.mark.spec("DL-008")
 def test_their_tags_are_stable() -> None:
     assert [event_tag(type(event)) for event in EVENTS] == [
         "prompt_deadline_assigned",
@@ -52,6 +53,7 @@ def test_their_tags_are_stable() -> None:
     ]
 
 
+@pytest.mark.spec("DL-009")
 def test_they_are_slices_of_a_session_and_of_its_snapshot() -> None:
     session = Session()
     for event in EVENTS:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.budget import Budget
-from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError
-from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.ids import root_run_context
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.nested import (
     MAX_NESTED,
@@ -23,12 +22,12 @@ from watchkeeper.prompt.nested import (
     nested_limits,
     refuse_tools,
 )
-from watchkeeper.prompt.observer_context import FeedbackContext
+from watchkeeper.prompt.observer import FeedbackContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
 
@@ -40,6 +39,7 @@ def at(seconds: float) -> Deadline:
 
 
 class TestConfig:
+    @pytest.mark.spec("NE-025")
     def test_its_defaults_are_those_of_the_document(self) -> None:
         config = NestedExecutionConfig()
         assert config.longest == timedelta(seconds=30)
@@ -74,12 +74,14 @@ class TestConfig:
 
 
 class TestDeadline:
+    @pytest.mark.spec("NE-009")
     @given(st.none() | st.floats(-1000, 1000), st.floats(0.001, 1000))
     def test_it_is_the_earlier_of_the_parents_and_its_own(self, parent: float | None, own: float) -> None:
         clock = TestClock()
         derived = derive_nested_deadline(None if parent is None else at(parent), timedelta(seconds=own), clock=clock)
         assert derived.at == min(at(own).at, at(own if parent is None else parent).at)
 
+    @pytest.mark.spec("NE-009")
     def test_it_is_thirty_seconds_unless_somebody_says_otherwise(self) -> None:
         assert derive_nested_deadline(None, clock=TestClock()) == at(30)
         assert timedelta(seconds=30) == MAX_NESTED
@@ -108,6 +110,7 @@ class TestLimits:
 
 
 class TestContext:
+    @pytest.mark.spec("NE-001")
     def test_it_holds_what_it_is_given(self) -> None:
         session = Session()
         above = root_run_context(session.session_id)
@@ -117,6 +120,7 @@ class TestContext:
         assert context.filesystem is view
         assert NestedExecutionContext(session).filesystem is None
 
+    @pytest.mark.spec("NE-001")
     def test_what_is_overridden_cannot_be_changed_afterwards(self) -> None:
         given: dict[Any, Any] = {int: 1}
         context = NestedExecutionContext(Session(), resource_overrides=given)
@@ -145,11 +149,13 @@ class TestContext:
         with pytest.raises(ConfigurationError, match=words):
             NestedExecutionContext(Session(), **given)
 
+    @pytest.mark.spec("NE-027")
     @pytest.mark.parametrize("make", [Session, lambda: Session().branch()], ids=["session", "branch"])
     def test_a_session_as_a_resource_is_refused(self, make: Any) -> None:
         with pytest.raises(ConfigurationError, match="hands a session to the nested run"):
             NestedExecutionContext(Session(), resource_overrides={Session: make()})
 
+    @pytest.mark.spec("NE-027")
     def test_a_filesystem_that_can_be_written_to_is_refused(self) -> None:
         files = MemoryFilesystem()
         said = r"resource_overrides\[Filesystem\] is a filesystem that can be written to; give .*read_only_view\(\)"
@@ -175,6 +181,7 @@ class TestContext:
 
 
 class TestCreate:
+    @pytest.mark.spec("NE-019")
     def test_feedback_gets_a_budget_of_its_own_and_the_templates_time(self) -> None:
         session = Session(clock=TestClock())
         view = MemoryFilesystem().read_only_view()
@@ -186,6 +193,7 @@ class TestCreate:
         own = context.create_nested_context(budget=Budget(max_total_tokens=9), max_duration="5s")
         assert (own.budget, own.deadline) == (Budget(max_total_tokens=9), at(5))
 
+    @pytest.mark.spec("NE-019")
     def test_a_verdict_shares_what_the_run_has_left(self) -> None:
         session = Session(clock=TestClock())
         context = TaskCompletionContext(

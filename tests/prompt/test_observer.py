@@ -49,6 +49,7 @@ class Judge:
         return Feedback(self.name, "hello")
 
 
+@pytest.mark.spec("TO-007")
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -132,6 +133,7 @@ class Wide(Watcher):
         return True
 
 
+@pytest.mark.spec("TO-001", "TO-008", "FR-153")
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -165,6 +167,7 @@ def test_an_observer_may_take_more_than_it_is_given() -> None:
     assert ObserverConfig(Wide(), ALWAYS).name == "Watcher"
 
 
+@pytest.mark.spec("TO-008", "TO-009")
 def test_a_template_holds_observers_and_providers() -> None:
     watcher, judge = ObserverConfig(Watcher(), ALWAYS), FeedbackProviderConfig(Judge(), ALWAYS)
     template = PromptTemplate(ns="a", key="b", sections=SECTIONS, observers=[watcher], feedback_providers=[judge])
@@ -173,6 +176,7 @@ def test_a_template_holds_observers_and_providers() -> None:
     assert (judge.source, judge.name, judge.limit_seconds) == (Judge(), "Judge", 60.0)
 
 
+@pytest.mark.spec("FR-153")
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

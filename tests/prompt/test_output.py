@@ -152,6 +152,7 @@ class TestReading:
     def test_plain_text_is_taken_as_it_is(self) -> None:
         assert parse_output(" {not json} \n", str) == " {not json} \n"
 
+    @pytest.mark.spec("FR-037")
     @given(reports)
     def test_what_was_written_reads_back_equal(self, report: Report) -> None:
         assert parse_output(encode(report).decode(), Report) == report
@@ -279,6 +280,7 @@ class TestRefusal:
         self.refused(text)
         self.refused(text, list[Item])
 
+    @pytest.mark.spec("FR-037")
     @given(st.text())
     def test_any_text_gives_a_value_or_that_error(self, text: str) -> None:
         for type_ in (Report, list[int], Model, Mood):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.core.messages import ImagePart
-from watchkeeper.prompt.placeholders import Placeholder, as_text, fill, names_in, parse_text
+from watchkeeper.prompt.sections import Placeholder, as_text, fill, names_in, parse_text
 
 IMAGE = ImagePart(data="aGk=")
 

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import LimitsError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.tools.tool import tool
 
 IMAGE = ImagePart(data="aGk=")
@@ -80,6 +79,7 @@ def prompt(*sections: MarkdownSection, **more: Any) -> Prompt[Any]:
 
 
 class TestBinding:
+    @pytest.mark.spec("FR-033")
     def test_a_bound_value_fills_the_placeholders(self) -> None:
         assert prompt().bind(Inbox("inbox")).render().text == "# Task\n\nTriage inbox."
 
@@ -135,6 +135,7 @@ class TestVariables:
     def test_every_name_is_free_for_a_variable(self) -> None:
         assert prompt(section(template="${self}")).with_variables(self="me").render().text.endswith("me")
 
+    @pytest.mark.spec("NE-006")
     def test_variables_fill_placeholders_and_win_over_bound_fields(self) -> None:
         assert prompt().with_variables(folder="a").render().text.endswith("Triage a.")
         bound = prompt().bind(Inbox("a")).with_variables(folder="b")
@@ -193,6 +194,7 @@ class TestRendering:
             UserMessage.of("# A\n\nDo it."),
         )
 
+    @pytest.mark.spec("FR-035")
     def test_a_disabled_section_vanishes_with_its_children_and_tools(self) -> None:
         gone = section(
             "gone", "${no_value}", tools=[look], images=[IMAGE], enabled=lambda: False,
@@ -203,6 +205,7 @@ class TestRendering:
         assert rendered.tools == (file,)
         assert rendered.messages == (UserMessage.of("# Stays\n\ny"),)
 
+    @pytest.mark.spec("FR-035")
     def test_predicates_decide_by_bound_values(self) -> None:
         both = prompt(section(), section("rush", "Hurry.", enabled=is_urgent))
         assert "Hurry." in both.bind(Inbox("x", urgent=True)).render().text
@@ -219,6 +222,7 @@ class TestRendering:
         rendered = prompt(section("a", "-", tools=[look], children=[nested]), section("c", "-", tools=[file])).render()
         assert rendered.tools == (look, file)
 
+    @pytest.mark.spec("FR-036")
     def test_images_stand_where_they_belong(self) -> None:
         rendered = (
             prompt(section("a", "See ${shot} here.", images=[IMAGE]), section("b", "Next."))
@@ -269,6 +273,7 @@ class TestRendering:
 
 
 class TestResult:
+    @pytest.mark.spec("DL-006", "FR-039")
     def test_it_carries_what_a_run_needs(self) -> None:
         at = datetime(2030, 1, 1, tzinfo=UTC)
         template = PromptTemplate[Report](ns="support", key="triage", sections=[section()], name="Triage")

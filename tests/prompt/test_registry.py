@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from watchkeeper.core.errors import PromptDefinitionError
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.subagents.payloads import PromptRegistry
 
 
 def template(key: str = "triage") -> PromptTemplate[Any]:
@@ -18,6 +17,7 @@ def template(key: str = "triage") -> PromptTemplate[Any]:
     return PromptTemplate(ns="support", key=key, sections=[section])
 
 
+@pytest.mark.spec("SD-008", "FR-038")
 def test_templates_and_prompts_are_found_by_namespace_and_key() -> None:
     bound = Prompt(template("other")).with_variables(folder="x")
     registry = PromptRegistry(template(), bound)
@@ -29,6 +29,7 @@ def test_templates_and_prompts_are_found_by_namespace_and_key() -> None:
     assert ("support", "nothing") not in registry
 
 
+@pytest.mark.spec("SD-008")
 def test_an_unknown_prompt_lists_what_there_is() -> None:
     registry = PromptRegistry(template(), template("report"))
     with pytest.raises(PromptDefinitionError) as caught:
@@ -54,6 +55,7 @@ def test_the_same_template_bound_anew_takes_the_place_of_the_old() -> None:
     assert len(registry) == 1
 
 
+@pytest.mark.spec("SD-008")
 def test_a_prompt_is_enabled_until_it_is_disabled() -> None:
     registry = PromptRegistry(template())
     registry.register(template("report"), enabled=False)

@@ -55,6 +55,7 @@ class AsyncPredicate:
         return True
 
 
+@pytest.mark.spec("FR-034")
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

@@ -74,6 +74,7 @@ def test_the_seeds_way_to_declare_one_works() -> None:
     assert template.task_completion_checker is checker
 
 
+@pytest.mark.spec("FR-033")
 def test_subscripting_fixes_the_output_type() -> None:
     template = PromptTemplate[Report](ns="a", key="b", sections=[section()])
     assert type(template) is PromptTemplate
@@ -107,6 +108,7 @@ def test_it_knows_its_sections_placeholders_and_tools() -> None:
     assert template.tools == (look,)
 
 
+@pytest.mark.spec("FR-034", "FR-104")
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import (
     FIRST_CALLS,
     FIRST_PATHS,
@@ -22,7 +22,7 @@ from watchkeeper.prompt.trajectory import (
     paths_in,
 )
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome
+from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -199,6 +199,7 @@ def test_it_can_begin_anew_with_what_a_slice_holds() -> None:
     assert trajectory.count == KEPT_CALLS + 5
 
 
+@pytest.mark.spec("TO-006")
 def test_the_context_answers_what_the_seed_asks() -> None:
     session = Session()
     context = ObserverContext(session)
@@ -214,6 +215,7 @@ def test_the_context_answers_what_the_seed_asks() -> None:
     assert context.assessments == ()
 
 
+@pytest.mark.spec("TO-017")
 @pytest.mark.parametrize(
     ("history", "trend"),
     [

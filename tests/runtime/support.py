@@ -16,7 +16,7 @@ from watchkeeper.prompt.completion import TaskCompletionChecker
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")

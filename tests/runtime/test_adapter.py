@@ -14,8 +14,7 @@ import pytest
 
 from tests.runtime.support import Call, Report, Say, ScriptedModel, agent
 from watchkeeper.core.budget import Budget, BudgetTracker
-from watchkeeper.core.clock import TestClock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -27,20 +26,18 @@ from watchkeeper.core.errors import (
     UnpricedModelError,
     WatchkeeperError,
 )
+from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.run_context import root_run_context
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.adapter import ProviderAdapter
-from watchkeeper.prompt.events import PromptDeadlineAssigned
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.adapter import Adapter
+from watchkeeper.prompt.rendered import PromptDeadlineAssigned
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import RunStarted
-from watchkeeper.session.dispatcher import InProcessDispatcher
+from watchkeeper.session.log import InProcessDispatcher
 from watchkeeper.session.session import Session
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import tool
 
 PROMPT = Prompt(agent())
@@ -71,6 +68,7 @@ def test_what_is_no_model_is_refused_with_the_way_to_make_one(model: Any, words:
         Adapter(model)
 
 
+@pytest.mark.spec("DL-004")
 def test_an_adapter_is_a_provider_adapter() -> None:
     adapter = Adapter(ScriptedModel([]))
     as_protocol: ProviderAdapter = adapter
@@ -78,6 +76,7 @@ def test_an_adapter_is_a_provider_adapter() -> None:
     assert adapter.name == "scripted"
 
 
+@pytest.mark.spec("FR-042")
 def test_a_prompt_is_evaluated_to_a_typed_response() -> None:
     response = Adapter(ScriptedModel([Say(Report(3))])).evaluate(PROMPT)
     assert response.output == Report(3)
@@ -96,6 +95,7 @@ def test_without_parsing_the_text_alone_is_returned() -> None:
 NOW = datetime(2026, 1, 1, 12, 0, 0, 400_000, tzinfo=UTC)
 
 
+@pytest.mark.spec("DL-002")
 @pytest.mark.parametrize(
     ("deadline", "why"),
     [
@@ -115,6 +115,7 @@ def test_a_deadline_that_makes_no_sense_is_refused_in_preflight(deadline: Any, w
     assert model.requests == []
 
 
+@pytest.mark.spec("DL-001")
 def test_a_deadline_in_the_next_second_is_good() -> None:
     adapter = Adapter(ScriptedModel([Say(Report(1))]), clock=TestClock(NOW))
     assert adapter.evaluate(PROMPT, deadline=NOW + timedelta(seconds=1)).output == Report(1)
@@ -123,6 +124,7 @@ def test_a_deadline_in_the_next_second_is_good() -> None:
 # --- deadlines --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("DL-005", "DL-008", "DL-018")
 def test_tools_get_the_callers_deadline_and_the_session_an_event() -> None:
     seen: list[Any] = []
 
@@ -141,6 +143,7 @@ def test_tools_get_the_callers_deadline_and_the_session_an_event() -> None:
     assert assigned.deadline == deadline
 
 
+@pytest.mark.spec("DL-010", "DL-015")
 def test_a_deadline_that_passes_raises_with_the_cutoff_in_its_payload() -> None:
     clock, deadline = TestClock(NOW), NOW + timedelta(minutes=5)
     with pytest.raises(DeadlineExceededError, match="deadline of 5m") as caught:
@@ -151,6 +154,7 @@ def test_a_deadline_that_passes_raises_with_the_cutoff_in_its_payload() -> None:
     assert caught.value.stop.reason == "timeout"
 
 
+@pytest.mark.spec("DL-010")
 def test_no_provider_call_is_made_once_the_deadline_is_over() -> None:
     clock = TestClock(NOW)
 
@@ -166,6 +170,7 @@ def test_no_provider_call_is_made_once_the_deadline_is_over() -> None:
     assert len(model.requests) == 1
 
 
+@pytest.mark.spec("DL-003", "DL-020")
 def test_without_a_deadline_a_run_takes_what_it_takes() -> None:
     clock = TestClock(NOW)
     model = Slow(clock, [Say(Report(1))])
@@ -184,6 +189,7 @@ def test_a_budget_that_is_used_up_raises_and_nothing_lands() -> None:
     assert all(request.tool_choice == "auto" for request in model.requests)
 
 
+@pytest.mark.spec("TO-024")
 def test_a_budget_seeded_in_the_session_tightens_and_never_loosens() -> None:
     for seeded, given in ((2000, 50_000), (50_000, 2000)):
         session = Session()
@@ -206,6 +212,7 @@ def test_a_tracker_bounds_all_evaluations_that_share_it() -> None:
     assert [type(item.event).__name__ for item in session.log].count("SafetyEvent") == 1
 
 
+@pytest.mark.spec("NE-011")
 async def test_evaluations_that_share_a_tracker_at_once_never_exceed_it_together() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=2000))
     adapter = Adapter(ScriptedModel([Say(Report(1))] * 50))
@@ -256,6 +263,7 @@ def test_nothing_twice_is_an_output_that_cannot_be_parsed() -> None:
         Adapter(ScriptedModel(["", ""])).evaluate(PROMPT)
 
 
+@pytest.mark.spec("NE-017")
 @pytest.mark.parametrize(
     ("error", "type_"),
     [
@@ -290,6 +298,7 @@ def test_events_go_to_the_session_and_to_the_bus() -> None:
     assert len(heard) == 1
 
 
+@pytest.mark.spec("NE-015")
 def test_the_run_context_is_the_callers_if_one_is_given() -> None:
     session = Session()
     context = root_run_context(session.session_id)
@@ -299,11 +308,13 @@ def test_the_run_context_is_the_callers_if_one_is_given() -> None:
     assert started.run_context is context
 
 
+@pytest.mark.spec("NE-033", "FR-042")
 async def test_evaluate_works_while_the_callers_loop_runs() -> None:
     """As in a notebook: the portal's loop is another one."""
     assert Adapter(ScriptedModel([Say(Report(1))])).evaluate(PROMPT).output == Report(1)
 
 
+@pytest.mark.spec("FR-042")
 def test_on_the_portals_own_thread_it_raises_and_names_the_async_twin() -> None:
     caught: list[str] = []
 

@@ -16,12 +16,17 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.error_cascade import ErrorCascadeDetector
-from watchkeeper.observers.pace import PaceEstimator
-from watchkeeper.observers.resources import ResourceObserver
+from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
 from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment, Feedback
-from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, is_on_loop, on_loop
-from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
+from watchkeeper.prompt.observer import (
+    FeedbackContext,
+    FeedbackProviderConfig,
+    ObserverConfig,
+    ObserverContext,
+    is_on_loop,
+    on_loop,
+)
 from watchkeeper.runtime.events import ObserversRan
 from watchkeeper.session.session import Session
 
@@ -82,7 +87,7 @@ def hand_offs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(fn)
         return await workers.run_in_worker(fn, *args, **options)
 
-    monkeypatch.setattr("watchkeeper.runtime.asking.run_in_worker", counting)
+    monkeypatch.setattr("watchkeeper.oversight.sources.run_in_worker", counting)
     return made
 
 
@@ -91,6 +96,7 @@ def summaries(result: Any) -> list[str]:
     return [each.summary for each in result.session[Assessment].all()]
 
 
+@pytest.mark.spec("FR-138")
 async def test_what_is_marked_runs_on_the_loop_and_nothing_else_does(hand_offs: list[object]) -> None:
     asked: Asked = []
     sources = (Brief("Brief", asked), Glancing("Glancing", asked), Recording("Plain", asked))
@@ -115,6 +121,7 @@ async def test_whoever_follows_one_on_a_thread_is_asked_there_with_it(hand_offs:
     assert summaries(result) == ["after nobody", "after Plain"]
 
 
+@pytest.mark.spec("FR-138")
 async def test_where_all_decline_at_a_glance_no_thread_is_woken(hand_offs: list[object]) -> None:
     asked: Asked = []
     sources = (Glancing("One", asked, False), GlancingAsync("Two", asked, False), Brief("Three", asked, False))
@@ -169,6 +176,7 @@ async def test_one_that_raises_on_the_loop_is_recorded_and_the_run_goes_on(error
     assert result.output == Report(1)
 
 
+@pytest.mark.spec("FR-138")
 @pytest.mark.parametrize(("kind", "half"), [(Brief, "should_run"), (Brief, "observe"), (Glancing, "should_run")])
 async def test_one_that_overruns_its_time_on_the_loop_is_off_and_what_it_said_is_lost(
     kind: type[Recording], half: str
@@ -228,6 +236,7 @@ async def test_a_feedback_provider_may_be_marked_too(hand_offs: list[object]) ->
     assert hand_offs == []
 
 
+@pytest.mark.spec("FR-138")
 async def test_a_run_in_which_nothing_is_wrong_wakes_no_thread_for_the_observers_that_ship(
     hand_offs: list[object],
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError
-from watchkeeper.runtime.backoff import MAX_ATTEMPTS, Backoff
+from watchkeeper.runtime.retry import MAX_ATTEMPTS, Backoff
 
 DOWN = ProviderError("down", fault="server", status=500)
 

@@ -17,27 +17,23 @@ from hypothesis import strategies as st
 
 from tests.judging.support import ANSWER, Inside, answers, children, inside, question
 from tests.runtime.support import Call, Say, ScriptedModel, agent, events, play
+from watchkeeper.children.child import ChildRun, ChildTask, children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, ProviderError, SessionError, WatchkeeperError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext
-from watchkeeper.prompt.observer import Escalation, FeedbackProviderConfig, ObserverTrigger
-from watchkeeper.prompt.observer_context import FeedbackContext
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.prompt.observer import Escalation, FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import ChildRun, ChildTask, children_of
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.events import RunEnded, RunStarted
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ChildEnded, ChildStarted, RunEnded, RunStarted
 from watchkeeper.runtime.plan import PricedModel
-from watchkeeper.session.events import StateInherited
+from watchkeeper.session.log import StateInherited
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
 
@@ -58,6 +54,7 @@ def starting(**details: Any) -> Callable[[TaskCompletionContext], Any]:
 # --- what a child is --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-016", "NE-036", "FR-166")
 async def test_a_child_has_a_session_a_dispatcher_and_a_span_of_its_own_in_its_parents_trace() -> None:
     result, checker = await inside(starting(), [ANSWER, "Fine."])
     run = cast("ChildRun[str]", checker.said[0])
@@ -73,6 +70,7 @@ async def test_a_child_has_a_session_a_dispatcher_and_a_span_of_its_own_in_its_p
     assert (context.request_id, context.worker_id, context.attempt) == (parent.request_id, parent.worker_id, 1)
 
 
+@pytest.mark.spec("NE-016", "NE-028")
 async def test_the_parents_log_has_one_pair_of_events_that_leads_to_the_childs_log() -> None:
     result, checker = await inside(starting(call_id="call-7"), [ANSWER, "Fine."])
     run = checker.said[0]
@@ -92,6 +90,7 @@ async def test_the_parents_log_has_one_pair_of_events_that_leads_to_the_childs_l
     assert others.count("ChildStarted") == 0
 
 
+@pytest.mark.spec("NE-028")
 async def test_log_lines_have_the_ids_of_both(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="watchkeeper"):
         result, checker = await inside(starting(), [ANSWER, "Fine."])
@@ -102,6 +101,7 @@ async def test_log_lines_have_the_ids_of_both(caplog: pytest.LogCaptureFixture) 
     assert "tokens=120" in lines[1]
 
 
+@pytest.mark.spec("FR-166")
 async def test_what_a_child_uses_counts_in_its_parent_once() -> None:
     result, checker = await inside(starting(), [ANSWER, "Fine."])
     assert checker.said[0].result.usage.tokens == TokenUsage(100, 20)
@@ -261,6 +261,7 @@ async def test_one_child_too_many_is_refused_and_nothing_is_started() -> None:
     assert result.usage.model_calls == 2
 
 
+@pytest.mark.spec("FR-166")
 async def test_nobody_below_can_raise_what_somebody_above_allows() -> None:
     depths: list[int] = []
 
@@ -274,6 +275,7 @@ async def test_nobody_below_can_raise_what_somebody_above_allows() -> None:
     assert depths == [0, 1]
 
 
+@pytest.mark.spec("NE-026")
 async def test_holding_on_to_the_session_above_does_not_make_code_stand_higher() -> None:
     raised: list[BaseException] = []
 
@@ -319,6 +321,7 @@ ENDS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.spec("NE-029", "FR-167")
 @settings(max_examples=20)  # each ends with a collection of everything that the process holds
 @given(st.lists(st.sampled_from(sorted(ENDS)), min_size=1, max_size=4), st.booleans())
 def test_whatever_way_children_end_nothing_of_them_stays(ends: list[str], carve: bool) -> None:
@@ -375,6 +378,7 @@ async def test_a_child_that_cannot_be_prepared_is_closed_all_the_same() -> None:
     assert result.completion == "unverified"
 
 
+@pytest.mark.spec("FR-167")
 async def test_cancelling_a_child_ends_it_and_is_raised_again() -> None:
     reached = asyncio.Event()
 

@@ -11,21 +11,20 @@ from tests.judging.support import question
 from tests.runtime.support import Call, ScriptedModel
 from tests.subagents.support import DIG, dispatching, parent_template, task
 from watchkeeper.app.run import arun
+from watchkeeper.children.child import ChildTask, children_of
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.stop import Stop
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging.evaluator import NestedEvaluator
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.adapter import Adapter
-from watchkeeper.runtime.child import ChildTask, children_of
-from watchkeeper.runtime.child_events import ChildKind
-from watchkeeper.runtime.events import RunEnded
+from watchkeeper.runtime.events import ChildKind, RunEnded
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
+from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import tool

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.app.run import arun
+from watchkeeper.children.child import Children, ChildRun, ChildTask, children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError, StoreError
 from watchkeeper.core.limits import Limits
@@ -24,25 +25,25 @@ from watchkeeper.core.messages import (
     TextPart,
     ToolCall,
     ToolMessage,
+    Transcript,
     UserMessage,
     text_bytes,
 )
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.transcript import Transcript
-from watchkeeper.core.usage import TokenUsage
-from watchkeeper.prompt.prompt import Prompt
+from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.loop.compaction import ContextSummary, newest_that_fit, opening_of
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import Children, ChildRun, ChildTask, children_of
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.compaction import newest_that_fit, opening_of
-from watchkeeper.runtime.compaction_events import ContextCompacted, segment_of
-from watchkeeper.runtime.events import ModelReplied, NoticeAppended
-from watchkeeper.runtime.replay import transcript_of
-from watchkeeper.runtime.summary import ContextSummary
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import (
+    ChildEnded,
+    ChildStarted,
+    ContextCompacted,
+    ModelReplied,
+    NoticeAppended,
+    segment_of,
+)
+from watchkeeper.runtime.result import transcript_of
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import tool
 
 WINDOW = 4_000
@@ -135,6 +136,7 @@ def reader_agent() -> PromptTemplate[Report]:
     )
 
 
+@pytest.mark.spec("FR-163")
 async def test_an_agent_goes_through_ten_times_its_context_and_still_knows_its_task_limits_and_open_items() -> None:
     reader = Reader(pages=150)
     model = reader.model()
@@ -157,6 +159,7 @@ async def test_an_agent_goes_through_ten_times_its_context_and_still_knows_its_t
     assert "- read pages 1 to " in notes
 
 
+@pytest.mark.spec("FR-164")
 async def test_what_is_replayed_from_the_log_is_the_segment_that_the_model_saw() -> None:
     model = Reader(pages=20).model()
     result = await play(reader_agent(), model, on_context_full="compact")
@@ -166,6 +169,7 @@ async def test_what_is_replayed_from_the_log_is_the_segment_that_the_model_saw()
     assert replayed.segment == 1 + len(events(result, ContextCompacted)) > 2
 
 
+@pytest.mark.spec("FR-164")
 async def test_the_old_segment_stays_on_the_log_and_the_event_says_what_became_of_it() -> None:
     result = await play(reader_agent(), Reader(pages=12).model(), on_context_full="compact")
     first = events(result, ContextCompacted)[0]
@@ -202,6 +206,7 @@ async def test_the_newest_messages_stand_in_the_new_segment_as_they_are() -> Non
     assert list(transcript_of(result.session.log)) == last_sent(model)
 
 
+@pytest.mark.spec("FR-164")
 async def test_a_summary_is_paid_from_a_tenth_of_what_is_left() -> None:
     price = ModelPrice.per_million(1, 4)
     reader = Reader(pages=12)
@@ -236,6 +241,7 @@ async def test_where_what_is_left_does_not_pay_for_a_summary_the_run_lands() -> 
     assert isinstance(result.partial, Report)
 
 
+@pytest.mark.spec("FR-165")
 @pytest.mark.parametrize(
     "failure",
     ["no summary", ProviderError("down", fault="bad_request", provider="scripted", status=400), ValueError("a bug")],
@@ -335,6 +341,7 @@ async def test_a_context_that_the_provider_calls_full_is_summarised_too() -> Non
     assert len(events(result, ContextCompacted)) == len(refused)
 
 
+@pytest.mark.spec("FR-165")
 async def test_a_provider_that_calls_every_segment_full_ends_the_run_after_one_summary() -> None:
     reader = Reader(pages=12)
 
@@ -426,6 +433,7 @@ SPOKEN: list[Message] = [
 ]
 
 
+@pytest.mark.spec("FR-164")
 @given(st.lists(st.sampled_from(SPOKEN), max_size=12), st.integers(0, 12))
 def test_what_is_kept_fits_and_never_begins_with_a_result(messages: list[Message], room: int) -> None:
     kept = newest_that_fit(messages, room, len)

@@ -12,17 +12,15 @@ import pytest
 
 from tests.runtime.support import JUDGE, Call, ScriptedModel, Slow, events, play
 from watchkeeper.app.run import arun
-from watchkeeper.core.crashes import BreakOut
+from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.workers import BreakOut
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import Children, ChildTask, children_of
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 
 
@@ -62,6 +60,7 @@ def raising(error: BaseException, how: str) -> Tool:
     return on_thread if how == "sync" else on_loop
 
 
+@pytest.mark.spec("FR-151")
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("error", CRASHES, ids=name_of)
 async def test_whatever_a_tool_raises_is_its_failure_and_the_run_goes_on(error: BaseException, how: str) -> None:
@@ -78,6 +77,7 @@ async def test_what_passes_everybody_passes_a_tool(how: str) -> None:
         await play(template(raising(BreakOut("block"), how)), [Call("look"), "done"])
 
 
+@pytest.mark.spec("FR-151")
 @pytest.mark.parametrize("error", CRASHES, ids=name_of)
 async def test_whatever_a_model_raises_ends_the_run_with_a_result(error: BaseException) -> None:
     class Model(ScriptedModel):
@@ -99,6 +99,7 @@ async def test_what_passes_everybody_passes_a_model() -> None:
         await play(template(), Model([]))
 
 
+@pytest.mark.spec("FR-151")
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("error", CRASHES, ids=name_of)
 async def test_whatever_a_checker_raises_leaves_the_work_unverified(error: BaseException, how: str) -> None:
@@ -152,6 +153,7 @@ async def one_run(after_ms: int) -> RunResult[Any]:
     return await arun(template(asking(after_ms)), model=Slow([Call("ask"), "done"]), store=None)
 
 
+@pytest.mark.spec("FR-150")
 async def test_a_tool_and_its_child_that_time_out_together_end_no_run() -> None:
     ends = await asyncio.gather(*(one_run(number % 8) for number in range(50)), return_exceptions=True)
     said = Counter(each.text if isinstance(each, RunResult) else repr(each) for each in ends)

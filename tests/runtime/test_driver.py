@@ -20,13 +20,12 @@ from watchkeeper.prompt.completion import (
     TaskCompletionContext,
     TaskCompletionResult,
 )
-from watchkeeper.prompt.events import PromptExecuted, PromptRendered
+from watchkeeper.prompt.rendered import PromptExecuted, PromptRendered
 from watchkeeper.runtime.events import CompletionChecked, ModelReplied, NoticeAppended, RunEnded, RunStarted
-from watchkeeper.runtime.replay import transcript_of
+from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.session import Session
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.context import ToolContext, ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 
@@ -59,6 +58,7 @@ def note(text: str, fails: bool = False, *, context: ToolContext) -> ToolResult[
     return ToolResult.error("no luck") if fails else ToolResult.ok(None, "noted")
 
 
+@pytest.mark.spec("FR-041")
 async def test_a_run_calls_tools_and_returns_a_typed_answer() -> None:
     result = await play(agent(add), [Call("add", {"a": 1, "b": 2}), Say(Report(3))])
     assert result.output == Report(3)
@@ -87,17 +87,20 @@ async def test_the_log_tells_the_whole_run_in_order() -> None:
     assert [replied.turn for replied in events(result, ModelReplied)] == [1, 2]
 
 
+@pytest.mark.spec("TO-020")
 async def test_a_tool_attempt_carries_the_tokens_of_the_reply_that_asked_for_it() -> None:
     result = await play(agent(add), [Call("add", {"a": 1, "b": 2}), Say(Report(3))])
     assert events(result, ToolInvoked)[0].usage == events(result, ModelReplied)[0].usage
 
 
+@pytest.mark.spec("FR-027")
 async def test_sync_and_async_tools_may_be_mixed_in_one_turn() -> None:
     two = Calls((Call("add", {"a": 1, "b": 2}), Call("add_later", {"a": 3, "b": 4})))
     result = await play(agent(add, add_later), [two, Say(Report(10))])
     assert outcomes(result) == [("add", "ok"), ("add_later", "ok")]
 
 
+@pytest.mark.spec("FR-107")
 async def test_an_unknown_tool_is_answered_with_the_names_of_those_that_exist() -> None:
     model = ScriptedModel([Call("multiply", {}), Say(Report(0))])
     result = await play(agent(add), model)
@@ -106,6 +109,7 @@ async def test_an_unknown_tool_is_answered_with_the_names_of_those_that_exist() 
     assert result.usage.tool_calls == 0
 
 
+@pytest.mark.spec("SD-009", "FR-106")
 @pytest.mark.parametrize("arguments", ["{not json", '{"a": "one", "b": 2}', '{"a": 1}', '{"a": 1, "b": 2, "c": 3}'])
 async def test_arguments_that_do_not_fit_are_sent_back_with_the_reason(arguments: str) -> None:
     result = await play(agent(add), [Call("add", arguments), Say(Report(0))])
@@ -126,6 +130,7 @@ async def test_a_tool_that_crashes_is_an_event_and_the_run_goes_on() -> None:
     assert result.usage.retries == 0
 
 
+@pytest.mark.spec("FR-021")
 async def test_a_tool_with_retries_is_executed_again_and_every_attempt_is_an_event() -> None:
     attempts: list[tuple[int, str]] = []
 
@@ -155,6 +160,7 @@ async def test_a_failed_result_is_a_result_and_is_not_retried() -> None:
     assert result.usage.retries == 0
 
 
+@pytest.mark.spec("FR-044")
 async def test_a_tool_that_fails_leaves_session_and_files_as_they_were() -> None:
     files = MemoryFilesystem()
     script = [Call("note", {"text": "kept"}), Call("note", {"text": "lost", "fails": True}), Say(Report(0))]
@@ -177,6 +183,7 @@ async def test_what_a_tool_changed_is_seen_by_the_next_one() -> None:
     assert results == ["noted", "1", "noted"]
 
 
+@pytest.mark.spec("FR-044")
 async def test_a_change_that_cannot_be_kept_turns_a_success_into_a_failure() -> None:
     files = MemoryFilesystem()
 
@@ -194,12 +201,14 @@ async def test_a_change_that_cannot_be_kept_turns_a_success_into_a_failure() -> 
     assert "could not be kept" in said(model)
 
 
+@pytest.mark.spec("FR-109")
 async def test_the_answer_is_repaired_once_if_it_does_not_fit() -> None:
     result = await play(agent(), ["the total is three", Say(Report(3))])
     assert result.output == Report(3)
     assert len(events(result, NoticeAppended)) == 1
 
 
+@pytest.mark.spec("FR-109")
 async def test_an_answer_that_never_fits_is_a_typed_error_with_what_the_model_said() -> None:
     result = await play(agent(), ["three", "still three"])
     assert result.stop is not None
@@ -209,6 +218,7 @@ async def test_an_answer_that_never_fits_is_a_typed_error_with_what_the_model_sa
     assert "11 characters of text to hand over" in result.sentence()
 
 
+@pytest.mark.spec("FR-108")
 async def test_nothing_twice_ends_the_run_and_says_so() -> None:
     result = await play(agent(), ["", " "])
     assert result.stop is not None
@@ -224,6 +234,7 @@ async def test_a_refusal_is_a_stop_with_the_models_words() -> None:
     assert "I cannot help with that." in result.stop.message
 
 
+@pytest.mark.spec("FR-110")
 async def test_a_model_that_never_stops_calling_is_ended_by_its_turns_and_lands() -> None:
     model = ScriptedModel([*[Call("add", {"a": 1, "b": 1})] * 4, Say(Report(8))])
     result = await play(agent(add), model, Limits(max_turns=5))
@@ -235,6 +246,7 @@ async def test_a_model_that_never_stops_calling_is_ended_by_its_turns_and_lands(
     assert model.requests[-1].tools is model.requests[0].tools
 
 
+@pytest.mark.spec("FR-043")
 async def test_a_run_that_is_stopped_raises_only_if_asked_and_loses_nothing() -> None:
     with pytest.raises(RunStoppedError, match="answered with nothing") as caught:
         await play(agent(), ["", ""], raise_on_stop=True)
@@ -245,6 +257,7 @@ async def test_a_run_that_is_stopped_raises_only_if_asked_and_loses_nothing() ->
     assert done.unwrap() == Report(1)
 
 
+@pytest.mark.spec("FR-047")
 async def test_a_long_tool_result_is_cut_for_the_model_and_kept_whole_on_the_log() -> None:
     @tool
     def flood() -> str:
@@ -291,6 +304,7 @@ async def test_complete_work_is_checked_and_says_so() -> None:
     assert events(result, RunEnded)[0].verdict == "verified"
 
 
+@pytest.mark.spec("NE-020", "FR-045")
 async def test_incomplete_work_is_sent_back_until_it_is_complete() -> None:
     checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
     model = ScriptedModel([Say(Report(2)), Say(Report(3))])
@@ -315,6 +329,7 @@ async def test_work_that_stays_incomplete_ends_as_stopped_with_its_answer_as_par
     assert events(result, RunEnded)[0].verdict == "rejected"
 
 
+@pytest.mark.spec("FR-157")
 async def test_the_template_says_how_often_the_agent_is_sent_back() -> None:
     checker = PredicateChecker(lambda _: False, "never good enough")
     for rounds in (0, 1, 5):
@@ -331,6 +346,7 @@ async def test_without_a_checker_work_is_unchecked() -> None:
     assert events(result, CompletionChecked) == []
 
 
+@pytest.mark.spec("NE-020")
 async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
     seen: list[TaskCompletionContext] = []
 
@@ -349,6 +365,7 @@ async def test_an_async_checker_is_awaited_and_sees_the_work() -> None:
         seen[0].filesystem.write_text("a.txt", "b")
 
 
+@pytest.mark.spec("NE-021")
 async def test_a_checker_that_fails_leaves_the_work_unverified_never_verified() -> None:
     class Broken:
         def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
@@ -364,6 +381,7 @@ async def test_a_checker_that_fails_leaves_the_work_unverified_never_verified() 
     assert events(result, RunEnded)[0].verdict == "unverified"
 
 
+@pytest.mark.spec("FR-054")
 async def test_a_run_continues_an_earlier_session_with_its_conversation_and_its_slices() -> None:
     session = Session()
     session[Note].append(Note("from before"))
@@ -516,6 +534,7 @@ async def test_a_checker_that_gives_no_verdict_leaves_the_work_unverified(verdic
     assert (result.output, result.completion) == (Report(1), "unverified")
 
 
+@pytest.mark.spec("FR-041")
 async def test_the_transcript_of_the_log_is_the_transcript_that_the_model_saw() -> None:
     checker = PredicateChecker(lambda context: context.tentative_output == Report(3), "the total must be 3")
     calls = Calls((Call("add", {"a": 1, "b": 2}), Call("nope"), Call("note", {"text": "x", "fails": True})))

@@ -15,7 +15,7 @@ from watchkeeper.core.messages import (
     ToolMessage,
     UserMessage,
 )
-from watchkeeper.runtime.excerpt import excerpt, shortened
+from watchkeeper.loop.compaction import excerpt, shortened
 
 CALL = ToolCall("c1", "read", '{"page":1}')
 

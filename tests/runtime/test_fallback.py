@@ -11,23 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.tool_call_context import ToolCallContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, ProviderFault, ThrottleError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage
+from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.transcript import Transcript
-from watchkeeper.core.usage import TokenUsage
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.backoff import MAX_ATTEMPTS
+from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, RunStarted, TextDelta
-from watchkeeper.runtime.model_line import ModelLine, services_of
 from watchkeeper.runtime.plan import PricedModel, RunPlan
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.retry import MAX_ATTEMPTS
+from watchkeeper.runtime.run_models import ModelLine, services_of
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.tools.tool import tool
 
 DONE = Say(Report(1))
@@ -82,6 +79,7 @@ def reason(result: RunResult[Any]) -> str:
 # --- when ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-120")
 @pytest.mark.parametrize("fault", SWITCHING)
 async def test_the_next_model_answers_when_the_first_one_is_down_or_refuses(fault: ProviderFault) -> None:
     first, second = always("one", fault), model("two", [DONE])
@@ -401,6 +399,7 @@ async def test_a_model_that_the_ceiling_cannot_pay_is_passed_over() -> None:
     assert switches(result) == [(1, "of-one:one", "of-three:three", "auth")]
 
 
+@pytest.mark.spec("FR-120")
 @given(
     faults=st.lists(st.sampled_from([None, "overloaded", "auth", "broken_stream"]), min_size=1, max_size=24),
     cents=st.integers(min_value=1, max_value=60),

@@ -8,11 +8,11 @@ from uuid import uuid4
 from tests.judging.support import question
 from tests.runtime.support import Call, ScriptedModel
 from watchkeeper.app.run import arun
+from watchkeeper.children.child import ChildTask, children_of
+from watchkeeper.children.nesting import host_of, hosting, is_inside
 from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child import ChildTask, children_of
-from watchkeeper.runtime.hosting import host_of, hosting, is_inside
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import Tool, tool

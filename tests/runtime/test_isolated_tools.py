@@ -21,7 +21,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.runtime.events import RunEnded
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 
 
@@ -128,6 +128,7 @@ async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(fifo: str,
     assert living.all_dead()
 
 
+@pytest.mark.spec("FR-022")
 async def test_the_deadline_ends_the_process_before_the_run_ends(fifo: str) -> None:
     living = Living(fifo)
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
@@ -177,6 +178,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.spec("FR-022")
 @pytest.mark.parametrize(("interrupts", "grace", "printed"), [(2, "50ms", "aborted\n"), (3, "1h", "")])
 def test_a_hard_ctrl_c_ends_the_process_and_a_third_does_not_wait_for_its_grace(
     fifo: str, interrupts: int, grace: str, printed: str

@@ -20,11 +20,12 @@ from watchkeeper.observers.acknowledge import answer_advice
 from watchkeeper.prompt.advice import Assessment, Feedback, Severity
 from watchkeeper.prompt.observer import (
     Escalation,
+    FeedbackContext,
     FeedbackProviderConfig,
     ObserverConfig,
+    ObserverContext,
     ObserverTrigger,
 )
-from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
@@ -35,8 +36,8 @@ from watchkeeper.runtime.events import (
 )
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append
-from watchkeeper.tools.invoked import ToolInvoked
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool, tool
 
@@ -130,6 +131,7 @@ def told(result: Any) -> list[str]:
 # --- triggers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TO-007")
 @pytest.mark.parametrize(
     ("trigger", "script", "expected"),
     [
@@ -149,6 +151,7 @@ async def test_a_source_is_asked_when_one_of_its_conditions_holds(
     assert asked_at(result) == expected
 
 
+@pytest.mark.spec("TO-007")
 async def test_time_passes_between_two_looks() -> None:
     clock = TestClock()
 
@@ -164,12 +167,14 @@ async def test_time_passes_between_two_looks() -> None:
     assert asked_at(result) == [1, 4, 5]
 
 
+@pytest.mark.spec("FR-135")
 async def test_each_share_of_a_limit_fires_once() -> None:
     trigger = ObserverTrigger(at_limit_share=(0.5, 0.8))
     result = await play(watched(ObserverConfig(Watcher(), trigger)), looks(9), Limits(deadline=None, max_tool_calls=10))
     assert asked_at(result) == [5, 8]
 
 
+@pytest.mark.spec("FR-135")
 async def test_a_share_fires_for_every_limit_that_comes_to_it() -> None:
     trigger = ObserverTrigger(at_limit_share=0.5)
     limits = Limits(max_tool_calls=20, max_turns=12, deadline=None)
@@ -177,6 +182,7 @@ async def test_a_share_fires_for_every_limit_that_comes_to_it() -> None:
     assert asked_at(result) == [6, 10]
 
 
+@pytest.mark.spec("FR-135")
 async def test_a_file_that_appears_fires_once_each_time() -> None:
     files = MemoryFilesystem()
 
@@ -196,6 +202,7 @@ async def test_a_file_that_appears_fires_once_each_time() -> None:
     assert asked_at(result) == [2, 5]
 
 
+@pytest.mark.spec("TO-007")
 async def test_cadences_are_each_sources_own() -> None:
     often = ObserverConfig(Watcher(name="Often"), ObserverTrigger(every_n_calls=1))
     seldom = ObserverConfig(Watcher(name="Seldom"), ObserverTrigger(every_n_calls=3))
@@ -204,6 +211,7 @@ async def test_cadences_are_each_sources_own() -> None:
     assert spoke == [(1, ["Often"]), (2, ["Often"]), (3, ["Often", "Seldom"]), (4, ["Often"])]
 
 
+@pytest.mark.spec("TO-001")
 async def test_whoever_declines_or_has_nothing_to_say_leaves_no_trace() -> None:
     result = await play(watched(Watcher(wanted=False), Watcher(lambda context: None, "Silent")), looks(3))
     assert not events(result, ObserversRan)
@@ -213,6 +221,7 @@ async def test_whoever_declines_or_has_nothing_to_say_leaves_no_trace() -> None:
 # --- delivery ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TO-010")
 async def test_advice_is_appended_after_the_results_and_before_the_next_model_call() -> None:
     model = ScriptedModel(looks(2))
     seen: list[list[Message]] = []
@@ -233,6 +242,7 @@ async def test_advice_is_appended_after_the_results_and_before_the_next_model_ca
     ]
 
 
+@pytest.mark.spec("NE-018", "TO-005", "TO-009")
 async def test_several_sources_make_one_block_in_the_order_of_the_template() -> None:
     template = watched(Watcher(), feedback_providers=[FeedbackProviderConfig(Judge(), ALWAYS)])
     result = await play(template, looks(2))
@@ -243,6 +253,7 @@ async def test_several_sources_make_one_block_in_the_order_of_the_template() -> 
     assert all(advice.timestamp is not None for advice in result.session[Assessment].all())
 
 
+@pytest.mark.spec("TO-018")
 async def test_an_observer_reads_what_others_said_after_the_same_call() -> None:
     heard: list[list[str]] = []
 
@@ -253,6 +264,7 @@ async def test_an_observer_reads_what_others_said_after_the_same_call() -> None:
     assert heard == [["seen 1"], ["seen 2"]]
 
 
+@pytest.mark.spec("TO-006")
 async def test_the_context_knows_budget_trend_task_and_files() -> None:
     seen: list[Any] = []
     grades: list[Severity] = ["info", "caution", "warning"]
@@ -311,6 +323,7 @@ async def never(context: ObserverContext) -> Any:
     return Assessment("x", "y")
 
 
+@pytest.mark.spec("TO-011")
 @pytest.mark.parametrize(
     ("watcher", "said"),
     [
@@ -342,6 +355,7 @@ async def test_should_run_that_returns_a_coroutine_is_told_what_to_do() -> None:
     assert "declare it `async def`" in (events(result, ObserversRan)[0].runs[0].error or "")
 
 
+@pytest.mark.spec("TO-011")
 async def test_an_observer_that_hangs_is_left_behind_and_off_and_the_others_are_asked() -> None:
     release, begun = threading.Event(), threading.Event()
     asked: list[int] = []
@@ -412,6 +426,7 @@ def grave(context: ObserverContext) -> Assessment:
     return Assessment("Watcher", "stop it", severity="warning")
 
 
+@pytest.mark.spec("FR-136")
 async def test_advice_that_is_not_heeded_stops_the_run_with_a_last_turn() -> None:
     config = ObserverConfig(Watcher(grave), ALWAYS, escalate=Escalation(after=3))
     result = await play(watched(config), [*looks(3)[:3], Say(Report(3, "handed over"))])
@@ -430,6 +445,7 @@ async def test_milder_advice_or_silence_begins_the_count_anew() -> None:
     assert (await play(watched(config), looks(9))).output == Report(9)
 
 
+@pytest.mark.spec("FR-136")
 async def test_the_users_function_is_called_with_the_advice() -> None:
     heard: list[str] = []
     config = ObserverConfig(
@@ -460,6 +476,7 @@ async def test_an_async_function_is_awaited_and_one_that_fails_is_recorded() -> 
     assert heard == ["stop it"]
 
 
+@pytest.mark.spec("FR-136")
 async def test_another_model_takes_over() -> None:
     other = ScriptedModel([Say(Report(7))], name="other")
     config = ObserverConfig(Watcher(grave), ALWAYS, escalate=Escalation(after=2, action="switch_model", model=other))
@@ -495,6 +512,7 @@ async def test_an_answer_quiets_its_source_for_so_many_calls() -> None:
     assert asked_at(result) == [1, 5, 6]
 
 
+@pytest.mark.spec("TO-019")
 async def test_warnings_about_hard_limits_cannot_be_quieted() -> None:
     @dataclass(frozen=True)
     class Limited(Watcher):
@@ -531,6 +549,7 @@ async def test_a_session_goes_on_with_what_its_log_says() -> None:
     assert second.stop.reason == "escalated"
 
 
+@pytest.mark.spec("TO-005")
 async def test_a_rollback_takes_back_what_observers_said() -> None:
     session = Session()
     before = session.snapshot()

@@ -19,9 +19,16 @@ from watchkeeper import Adapter, Prompt, Session
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
 from watchkeeper.core.limits import Limits
+from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.advice import MOST_ITEMS, Assessment, Feedback, Observation
-from watchkeeper.prompt.observer import Escalation, FeedbackProviderConfig, ObserverConfig, ObserverTrigger
-from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
+from watchkeeper.prompt.observer import (
+    Escalation,
+    FeedbackContext,
+    FeedbackProviderConfig,
+    ObserverConfig,
+    ObserverContext,
+    ObserverTrigger,
+)
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.prompt.trajectory import digest
@@ -31,10 +38,9 @@ from watchkeeper.runtime.events import (
     ObserversRan,
     SourceRan,
 )
-from watchkeeper.runtime.oversight import Oversight
 from watchkeeper.session.slices import SliceView
-from watchkeeper.tools.invoked import ToolInvoked
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 
@@ -95,6 +101,7 @@ def outcomes(result: Any) -> list[list[tuple[str, str]]]:
 # --- what they return -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-153")
 @pytest.mark.parametrize(
     "said",
     [
@@ -111,6 +118,7 @@ async def test_megabytes_are_shortened_with_a_note(said: Callable[[], Assessment
     assert result.output == Report(1)
 
 
+@pytest.mark.spec("TO-002")
 @pytest.mark.parametrize(
     "said",
     [
@@ -150,6 +158,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no text")
 
 
+@pytest.mark.spec("TO-011")
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), Unspeakable(), StopIteration(), TimeoutError("mine")])
 async def test_whatever_is_raised_is_recorded_and_the_run_goes_on(error: BaseException) -> None:
     def fail(context: ObserverContext) -> Any:
@@ -347,6 +356,7 @@ class Broken(MemoryFilesystem):
         return self
 
 
+@pytest.mark.spec("FR-135")
 async def test_a_file_that_cannot_be_looked_for_is_reported_once() -> None:
     waits = ObserverConfig(Watcher(lambda context: None, "Waits"), ObserverTrigger(when_file_exists="a.txt"))
     template = watched(waits, Watcher(lambda context: Assessment("x", "y")))
@@ -379,6 +389,7 @@ async def test_a_reducer_of_the_users_that_fails_costs_no_advice() -> None:
     assert result.output == Report(2)
 
 
+@pytest.mark.spec("TO-011")
 async def test_tools_that_run_side_by_side_are_looked_at_once_all_are_done() -> None:
     seen: list[int] = []
     template = watched(Watcher(lambda context: seen.append(context.tool_call_count)))
@@ -387,6 +398,7 @@ async def test_tools_that_run_side_by_side_are_looked_at_once_all_are_done() -> 
     assert seen == [5, 10]
 
 
+@pytest.mark.spec("FR-136")
 async def test_a_call_that_escalation_makes_is_not_waited_for_forever() -> None:
     clock, release, begun = TestClock(), threading.Event(), threading.Event()
 
@@ -428,6 +440,7 @@ async def test_an_adapter_has_no_other_model_to_escalate_to_and_says_so() -> Non
         await Adapter(ScriptedModel(looks(1))).evaluate_async(Prompt(template))
 
 
+@pytest.mark.spec("NE-018")
 async def test_what_failed_for_a_provider_is_recorded_as_for_an_observer() -> None:
     class Judge:
         name = "Judge"
@@ -450,6 +463,7 @@ def unheard(session: Session, at: int = 1) -> None:
     session.dispatch(ObserversRan(at, (SourceRan("Watcher", "advised", advice),), session.clock.now()))
 
 
+@pytest.mark.spec("TO-004")
 @pytest.mark.parametrize(("calls", "told"), [(3, ["old"]), (4, [])])
 async def test_what_was_not_delivered_is_told_by_the_next_run_unless_it_is_too_old(calls: int, told: list[str]) -> None:
     session = Session()

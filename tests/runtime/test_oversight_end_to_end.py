@@ -11,22 +11,24 @@ import pytest
 from tests.runtime.support import Call, Report, Say, ScriptedModel, events, play
 from watchkeeper import Session, Snapshot
 from watchkeeper.adapters.scripted import Step
-from watchkeeper.app.many import arun_many
-from watchkeeper.app.run import arun
+from watchkeeper.app.run import arun, arun_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.core.tagging import dump, load
 from watchkeeper.observers.acknowledge import answer_section
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.error_cascade import ErrorCascadeDetector
-from watchkeeper.observers.pace import PaceEstimator
-from watchkeeper.observers.resources import ResourceObserver
+from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
 from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment, Feedback
-from watchkeeper.prompt.observer import Escalation, FeedbackProviderConfig, ObserverConfig, ObserverTrigger
-from watchkeeper.prompt.observer_context import FeedbackContext
+from watchkeeper.prompt.observer import (
+    Escalation,
+    FeedbackContext,
+    FeedbackProviderConfig,
+    ObserverConfig,
+    ObserverTrigger,
+)
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
@@ -35,7 +37,8 @@ from watchkeeper.runtime.events import (
     NoticeAppended,
     ObserversRan,
 )
-from watchkeeper.runtime.replay import transcript_of
+from watchkeeper.runtime.result import transcript_of
+from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.tool import tool
 
@@ -81,6 +84,7 @@ def stubborn(request: ModelRequest) -> Step:
     return Call("search", {"query": "invoice"})
 
 
+@pytest.mark.spec("TO-010")
 async def test_a_looping_agent_that_is_told_finishes_and_one_that_is_not_burns_its_budget() -> None:
     limits = Limits(deadline=None, max_tool_calls=40)
     told = await play(searcher(ObserverConfig(StallDetector(), ALWAYS)), ScriptedModel(stubborn), limits)
@@ -120,6 +124,7 @@ async def everything_happened(**options: Any) -> Any:
     return await play(everything(), [*script, Say(Report(2))], limits, **options)
 
 
+@pytest.mark.spec("FR-137")
 async def test_every_event_of_oversight_comes_back_from_its_json() -> None:
     result = await everything_happened()
     happened = [envelope.event for envelope in result.session.log]
@@ -129,6 +134,7 @@ async def test_every_event_of_oversight_comes_back_from_its_json() -> None:
         assert load(dump(event)) == event
 
 
+@pytest.mark.spec("TO-026", "FR-137")
 async def test_every_event_of_oversight_comes_back_from_the_store(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with RunStore(path) as store:
@@ -139,6 +145,7 @@ async def test_every_event_of_oversight_comes_back_from_the_store(tmp_path: Path
     assert said == [envelope.event for envelope in result.session.log if isinstance(envelope.event, OVERSIGHT)]
 
 
+@pytest.mark.spec("TO-026")
 async def test_all_of_it_survives_a_snapshot_in_json() -> None:
     session = (await everything_happened()).session
     restored = Session()
@@ -153,6 +160,7 @@ def every(calls: int, **fields: Any) -> ObserverConfig:
     return ObserverConfig(ResourceObserver(), ObserverTrigger(every_n_calls=calls), **fields)
 
 
+@pytest.mark.spec("TO-026")
 async def test_cadence_and_quiet_go_on_in_a_session_made_of_a_snapshot() -> None:
     first = await play(searcher(every(3)), [*[Call("search", {"query": "a"})] * 4, Say(Report(1))])
     restored = Session()
@@ -177,6 +185,7 @@ async def test_a_row_of_advice_that_an_answer_or_an_escalation_ended_is_not_resu
     assert len(heard) == 1
 
 
+@pytest.mark.spec("FR-136")
 async def test_silence_ends_a_row_of_grave_advice_also_after_a_rollback() -> None:
     @dataclass(frozen=True)
     class Sometimes:

@@ -15,23 +15,22 @@ from tests.runtime.support import Call, Report, Say, ScriptedModel, events, play
 from tests.runtime.test_oversight import ALWAYS, Watcher, looks, told, watched
 from watchkeeper.adapters.scripted import Calls
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.crashes import BreakOut
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
+from watchkeeper.core.workers import BreakOut
 from watchkeeper.observers.acknowledge import answer_section
 from watchkeeper.observers.error_cascade import ErrorCascadeDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.completion import EXPLANATION_CHARS, TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.observer import Escalation, ObserverConfig, ObserverTrigger, on_loop
-from watchkeeper.prompt.observer_context import ObserverContext
-from watchkeeper.prompt.registry import PromptRegistry
+from watchkeeper.prompt.observer import Escalation, ObserverConfig, ObserverContext, ObserverTrigger, on_loop
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, ObserversRan
 from watchkeeper.session.session import Session
+from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
-from watchkeeper.tools.invoked import ToolInvoked
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import tool
 
 ODD = "caf\udce9.txt"
@@ -50,6 +49,7 @@ def outcomes(result: Any) -> list[str]:
 # --- odd text ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-139")
 async def test_a_file_name_that_is_no_text_ends_no_run() -> None:
     @tool
     def read(path: str) -> str:
@@ -117,6 +117,7 @@ class Async(Watcher):
         return self.look(context)
 
 
+@pytest.mark.spec("FR-139")
 @pytest.mark.parametrize("kind", [Watcher, OnLoop, Async])
 @pytest.mark.parametrize("error", [Panic, GeneratorExit, Unreadable])
 async def test_whatever_an_observer_raises_the_run_goes_on(
@@ -234,6 +235,7 @@ async def test_a_clock_that_is_put_back_does_not_silence_an_observer() -> None:
     assert asked == [1, 2, 5, 8]
 
 
+@pytest.mark.spec("FR-139")
 async def test_once_the_deadline_has_come_nobody_is_asked_and_nothing_is_told() -> None:
     clock, asked = TestClock(), list[str]()
 
@@ -331,6 +333,7 @@ async def test_a_source_that_spoke_long_ago_can_be_answered() -> None:
     assert [each.source for each in events(result, AdviceAcknowledged)] == ["Early"]
 
 
+@pytest.mark.spec("FR-139")
 async def test_a_subagent_answers_for_its_own_calls_and_advice_only() -> None:
     heard: list[tuple[int, int]] = []
 

@@ -70,6 +70,7 @@ def test_ctrl_c_cancels_work_that_nobody_lands_and_is_raised() -> None:
     assert ended.is_set()
 
 
+@pytest.mark.spec("FR-084")
 def test_the_first_two_ctrl_c_are_passed_on_and_the_work_may_end_by_itself() -> None:
     interrupts: list[str] = []
     enough = asyncio.Event()

@@ -11,19 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.support import Call, Calls, ScriptedModel, play
-from watchkeeper.containment.call import CallRequest, Ticket
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, UserMessage
+from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
-from watchkeeper.core.price import FREE, ModelPrice, Rate
-from watchkeeper.core.transcript import Transcript
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import FREE, ModelPrice, Rate, TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.pricing import (
+from watchkeeper.runtime.run_models import (
     FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
     InputBound,
@@ -46,6 +44,7 @@ def prices(draw: st.DrawFn) -> ModelPrice:
     return ModelPrice(tiered, falling, Rate(cached), Rate(write), draw(st.integers(0, 10**9)))
 
 
+@pytest.mark.spec("FR-073")
 @given(price=prices(), bound=TOKENS, data=st.data())
 def test_no_call_within_its_bounds_costs_more_than_its_worst_case(
     price: ModelPrice, bound: int, data: st.DataObject
@@ -164,6 +163,7 @@ def test_the_bound_holds_for_a_provider_that_leaves_out_now_and_then_what_it_had
         true += data.draw(st.integers(0, said + new + 2 * FRAME_TOKENS))
 
 
+@pytest.mark.spec("FR-152")
 @given(ceiling=st.integers(1_000, 30_000), data=st.data())
 def test_no_ceiling_is_passed_whatever_a_provider_counts_within_what_was_reserved(
     ceiling: int, data: st.DataObject
@@ -199,6 +199,7 @@ async def spend(ceiling: int, data: st.DataObject) -> None:
             asked.transcript.append(UserMessage.of("z" * 50))
 
 
+@pytest.mark.spec("FR-152")
 async def test_one_low_count_lets_no_run_pass_its_ceiling() -> None:
     counts = iter((6_000, 50, 6_200, 6_400))
 

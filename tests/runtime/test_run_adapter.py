@@ -10,6 +10,7 @@ import pytest
 
 from tests.judging.support import ANSWER, Inside, children, inside, question
 from tests.runtime.support import Report, ScriptedModel, agent, events
+from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import (
@@ -25,9 +26,8 @@ from watchkeeper.core.errors import (
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
-from watchkeeper.runtime.run_adapter import RunAdapter
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.runtime.events import ChildEnded, ChildStarted
 from watchkeeper.tools.tool import tool
 
 

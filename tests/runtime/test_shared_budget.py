@@ -6,8 +6,11 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tests.judging.support import ANSWER, inside, question
 from tests.runtime.support import Call, ScriptedModel
+from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import BudgetExceededError
@@ -15,7 +18,6 @@ from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext
-from watchkeeper.runtime.child import ChildTask, children_of
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.runtime.shared_budget import gate_of, part_of
 from watchkeeper.session.session import Session
@@ -43,6 +45,7 @@ async def below(session: Session, **details: Any) -> RunResult[Any]:
     return (await children.start(ChildTask(details.pop("prompt", question()), "evaluation", BARE, **details))).result
 
 
+@pytest.mark.spec("NE-011")
 async def test_evaluations_in_runs_side_by_side_never_draw_more_than_there_is() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=1_000))
 

@@ -10,24 +10,21 @@ from typing import Any
 import pytest
 
 from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
-from watchkeeper.app.lineup import lineup
-from watchkeeper.containment.budget_window import BudgetWindowHook
-from watchkeeper.containment.circuit_breaker import CircuitBreakers, CircuitState
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.model_downgrade import ModelDowngradeHook
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.safety_event import SafetyEvent
-from watchkeeper.containment.tool_call_context import ToolCallContext
+from watchkeeper.app.models import lineup
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.runtime.backoff import MAX_ATTEMPTS
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
-from watchkeeper.runtime.failures import is_outage
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.retry import MAX_ATTEMPTS, is_outage
+from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
+from watchkeeper.shield.decision import Decision, SafetyEvent, ToolCallContext
+from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.windows import BudgetWindowHook
 from watchkeeper.tools.tool import tool
 
 DONE = Say(Report(1))
@@ -123,6 +120,7 @@ async def test_hooks_see_who_is_asked_and_what_it_may_cost() -> None:
     assert seen.cost_usd > 0
 
 
+@pytest.mark.spec("FR-123")
 async def test_a_halt_stops_the_run_without_a_last_turn_and_keeps_what_there_was() -> None:
     """A last turn would be one more call that the hook forbids."""
     one = model("one", [Calls((Call("step"),), text="So far: 1.")])
@@ -145,6 +143,7 @@ async def test_quarantine_stops_the_run() -> None:
     assert reason(result) == "policy_quarantine"
 
 
+@pytest.mark.spec("FR-123")
 async def test_degrade_goes_on_with_the_cheaper_model_for_the_rest_of_the_run() -> None:
     hook = Hook(None, Decision.DEGRADE, Decision.DEGRADE, always=Decision.DEGRADE, fallback_model="small")
     one, small = model("one", [Call("step")]), model("small", [Call("step"), DONE])
@@ -221,6 +220,7 @@ async def test_an_unknown_cheaper_model_is_refused_before_anything_is_spent() ->
     assert one.requests == []
 
 
+@pytest.mark.spec("FR-123")
 async def test_retry_is_asked_again_after_a_wait() -> None:
     hook = Hook(Decision.RETRY, Decision.RETRY)
     result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
@@ -244,6 +244,7 @@ async def test_queue_waits_until_the_hook_lets_it_pass() -> None:
     assert result.duration.total_seconds() > 60
 
 
+@pytest.mark.spec("FR-123")
 async def test_queue_waits_at_most_to_the_deadline() -> None:
     hook = Hook(always=Decision.QUEUE)
     result = await play(agent(), model("one", []), Limits(deadline="10m", landing=None), shield=before_models(hook))
@@ -339,6 +340,7 @@ async def test_a_budget_hook_that_halts_ends_the_work_and_the_run_lands() -> Non
 # --- tool calls ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-124")
 @pytest.mark.parametrize("said", [Decision.HALT, Decision.QUARANTINE, Decision.DEGRADE])
 async def test_a_tool_hook_denies_that_call_only_and_the_model_is_told(said: Decision) -> None:
     one = model("one", [Calls((Call("step"), Call("step"))), DONE])
@@ -406,6 +408,7 @@ async def test_a_tool_that_fails_is_repeated_where_no_retry_hook_says_anything()
 # --- circuit breakers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-122")
 async def test_an_open_breaker_skips_a_model_at_once_without_spending_retries() -> None:
     breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
     breakers.of("of-one").record_failure()

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from watchkeeper.core.clock import TestClock
-from watchkeeper.runtime.portal import Portal
-from watchkeeper.runtime.signals import AGAIN_SECONDS, EndRequests, heeding, requests_of_program
+from watchkeeper.runtime.portal import AGAIN_SECONDS, EndRequests, Portal, heeding, requests_of_program
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs SIGHUP")
 

@@ -17,10 +17,9 @@ from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.messages import ImagePart, ToolMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.events import PromptDeadlineAssigned
+from watchkeeper.prompt.rendered import PromptDeadlineAssigned
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, RunEnded
@@ -45,6 +44,7 @@ def reason(result: Any) -> str:
 # --- deadlines (seed: deadlines) --------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("DL-016")
 async def test_tools_and_prompt_get_the_deadline_and_the_log_says_what_was_left() -> None:
     clock = TestClock()
     seen: list[Any] = []
@@ -78,6 +78,7 @@ async def test_without_landing_tools_may_use_all_the_time_there_is() -> None:
     assert seen[0].at == clock.now() + timedelta(hours=1)
 
 
+@pytest.mark.spec("DL-020")
 async def test_a_run_without_a_deadline_has_none_anywhere() -> None:
     seen: list[Any] = []
 
@@ -93,6 +94,7 @@ async def test_a_run_without_a_deadline_has_none_anywhere() -> None:
     assert events(result, RunEnded)[0].remaining_seconds is None
 
 
+@pytest.mark.spec("DL-012")
 async def test_a_tool_in_flight_is_cancelled_at_the_deadline_and_the_run_lands() -> None:
     clock = TestClock()
     cancelled: list[str] = []
@@ -117,6 +119,7 @@ async def test_a_tool_in_flight_is_cancelled_at_the_deadline_and_the_run_lands()
     assert result.duration <= timedelta(hours=1)
 
 
+@pytest.mark.spec("DL-012")
 async def test_a_model_in_flight_is_cancelled_at_the_deadline_and_its_worst_case_is_charged() -> None:
     clock = TestClock()
 
@@ -134,6 +137,7 @@ async def test_a_model_in_flight_is_cancelled_at_the_deadline_and_its_worst_case
     assert (cut_off.fault, cut_off.retry_in, bool(cut_off.node_id)) == ("timeout", None, True)
 
 
+@pytest.mark.spec("DL-011")
 async def test_calls_behind_the_deadline_are_answered_without_being_run() -> None:
     clock = TestClock()
     ran: list[str] = []
@@ -157,6 +161,7 @@ async def test_calls_behind_the_deadline_are_answered_without_being_run() -> Non
     assert ran == []
 
 
+@pytest.mark.spec("DL-012")
 async def test_a_sync_tool_that_hangs_does_not_hang_the_run() -> None:
     """The run returns at its deadline; the thread goes on alone, and what it writes then is refused."""
     release = threading.Event()
@@ -183,6 +188,7 @@ async def test_a_sync_tool_that_hangs_does_not_hang_the_run() -> None:
     assert result.session[Report].latest() is None
 
 
+@pytest.mark.spec("FR-021")
 async def test_a_tools_own_time_out_ends_that_call_alone() -> None:
     clock = TestClock()
 
@@ -223,6 +229,7 @@ async def test_a_deadline_that_is_over_is_refused_before_anything_is_spent() -> 
 # --- money and tokens -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-073")
 async def test_a_cost_ceiling_is_never_exceeded_and_what_was_spent_is_in_the_result() -> None:
     class Greedy(ScriptedModel):
         """Uses every token it was granted."""
@@ -241,6 +248,7 @@ async def test_a_cost_ceiling_is_never_exceeded_and_what_was_spent_is_in_the_res
     assert "$0.05" in result.sentence()
 
 
+@pytest.mark.spec("FR-046")
 async def test_the_landing_turn_is_paid_from_what_was_kept_back() -> None:
     limits = Limits(max_total_tokens=9_000)
     model = ScriptedModel(lambda request: Say(Report(9)) if request.tool_choice == "none" else Call("step"))
@@ -264,6 +272,7 @@ async def test_no_ceiling_is_too_small_for_both_turns_and_yet_buys_none(field: s
     assert (await play(agent(), [Say(Report(1))], limits, prices=PRICES)).output == Report(1)
 
 
+@pytest.mark.spec("FR-071")
 async def test_a_cost_ceiling_over_an_unpriced_model_is_refused_before_the_first_request() -> None:
     model = ScriptedModel([Say(Report(1))], free=False, name="nobody-knows")
     with pytest.raises(UnpricedModelError, match=r"prices=\{'scripted:nobody-knows'"):
@@ -271,6 +280,7 @@ async def test_a_cost_ceiling_over_an_unpriced_model_is_refused_before_the_first
     assert model.requests == []
 
 
+@pytest.mark.spec("FR-073")
 async def test_without_a_ceiling_an_unknown_price_costs_none_never_zero() -> None:
     result = await play(agent(), ScriptedModel([Say(Report(1))], free=False, name="nobody-knows"))
     assert result.cost is None
@@ -307,6 +317,7 @@ async def test_the_tool_call_limit_answers_the_calls_it_refuses() -> None:
     assert len(said(model)) == 3
 
 
+@pytest.mark.spec("DL-014")
 async def test_a_provider_that_fails_is_tried_again_with_its_retry_after() -> None:
     clock = TestClock()
     model = ScriptedModel([ThrottleError("slow down", retry_after=30.0), Say(Report(1))])
@@ -357,6 +368,7 @@ async def test_no_retries_means_the_first_failure_is_final() -> None:
     assert result.stop is not None
 
 
+@pytest.mark.spec("DL-014", "EC-027")
 async def test_a_wait_that_would_outlast_the_deadline_is_not_begun() -> None:
     clock = TestClock()
     model = ScriptedModel([ThrottleError("come back tomorrow", retry_after=86_400.0)])
@@ -366,6 +378,7 @@ async def test_a_wait_that_would_outlast_the_deadline_is_not_begun() -> None:
     assert "asked to wait 24h" in result.sentence()
 
 
+@pytest.mark.spec("FR-163")
 async def test_a_full_context_is_landed_or_stopped_as_wished() -> None:
     def talk(request: ModelRequest) -> Any:
         if request.tool_choice == "none":
@@ -387,6 +400,7 @@ async def test_a_context_that_the_provider_calls_full_is_a_stop() -> None:
 # --- parallel tools ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-021")
 async def test_tools_that_may_run_side_by_side_do_and_one_failure_loses_no_other_result() -> None:
     meeting = asyncio.Barrier(3)
 
@@ -446,6 +460,7 @@ async def test_cancelling_the_task_of_a_run_is_raised_and_ends_the_tool() -> Non
     assert ended == ["hang"]
 
 
+@pytest.mark.spec("FR-043")
 def test_limits_in_force_stand_in_the_result_and_in_words() -> None:
     limits = Limits(deadline=datetime(2030, 1, 1, tzinfo=UTC), max_cost_usd="2.50", landing=Landing(time_share=0.1))
     assert limits.describe().startswith("deadline 2030-01-01T00:00:00+00:00, cost $2.50")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from watchkeeper.core.budget import BudgetStatus
-from watchkeeper.core.deadline import Deadline
-from watchkeeper.runtime.summary import ContextSummary, limits_left, summary_message, summary_prompt
+from watchkeeper.core.clock import Deadline
+from watchkeeper.loop.compaction import ContextSummary, limits_left, summary_message, summary_prompt
 
 NOTES = ContextSummary(
     done=("read a.txt",), findings=(), decisions=("skip b.txt",), open_items=("read c.txt", "answer")

@@ -13,26 +13,24 @@ import pytest
 from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.errors import PromptEvaluationError
+from watchkeeper.core.errors import PromptEvaluationError, Stop
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.stop import Stop
-from watchkeeper.prompt.command_checker import CommandChecker
+from watchkeeper.judging.command_checker import CommandChecker
+from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.completion import (
+    CompositeChecker,
     FileOutputChecker,
     PredicateChecker,
     TaskCompletionChecker,
     TaskCompletionContext,
     TaskCompletionResult,
 )
-from watchkeeper.prompt.composite_checker import CompositeChecker
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.runtime.adapter import Adapter
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import CompletionChecked, RunEnded
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.host_filesystem import HostFilesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem
 from watchkeeper.tools.tool import tool
 
 
@@ -91,6 +89,7 @@ def judged(result: RunResult[Any]) -> tuple[str, list[str], str]:
     return result.completion, checked, events(result, RunEnded)[0].verdict
 
 
+@pytest.mark.spec("NE-021", "FR-155")
 @pytest.mark.parametrize("name", BYPASSES)
 async def test_what_is_no_verdict_leaves_the_run_done_but_unverified_everywhere(
     name: str, caplog: pytest.LogCaptureFixture
@@ -106,6 +105,7 @@ async def test_what_is_no_verdict_leaves_the_run_done_but_unverified_everywhere(
     assert "completion='unverified'" in caplog.text
 
 
+@pytest.mark.spec("NE-022")
 @pytest.mark.parametrize("name", ["raises", "true", "cancelled"])
 async def test_closed_unverified_work_is_a_stop_with_the_answer_in_partial(name: str) -> None:
     given, why = BYPASSES[name]
@@ -121,6 +121,7 @@ async def test_closed_unverified_work_is_a_stop_with_the_answer_in_partial(name:
     assert "it had a partial Report to hand over (1 turn" in result.sentence()
 
 
+@pytest.mark.spec("NE-022")
 @pytest.mark.parametrize(
     "checker",
     [
@@ -145,6 +146,7 @@ async def test_closed_lets_a_verified_answer_through_and_sends_a_rejected_one_ba
     assert result.output == Report(2)
 
 
+@pytest.mark.spec("FR-155")
 @pytest.mark.parametrize(
     ("checker", "completion", "note"),
     [
@@ -172,6 +174,7 @@ async def test_evaluate_raises_where_nobody_could_verify_and_the_checker_is_clos
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-156")
 async def test_a_deadline_during_the_check_leaves_the_answer_unverified() -> None:
     clock = TestClock()
 
@@ -261,6 +264,7 @@ async def test_a_ceiling_that_is_reached_with_the_last_answer_does_not_undo_work
     assert judged(result) == ("verified", ["verified"], "verified")
 
 
+@pytest.mark.spec("FR-156")
 async def test_a_limit_before_any_answer_leaves_the_work_unchecked() -> None:
     @tool
     def look(*, context: ToolContext) -> str:
@@ -273,6 +277,7 @@ async def test_a_limit_before_any_answer_leaves_the_work_unchecked() -> None:
     assert judged(result) == ("unchecked", [], "unchecked")
 
 
+@pytest.mark.spec("FR-156")
 async def test_a_limit_after_a_rejection_leaves_the_rejection_as_the_last_word() -> None:
     checker = PredicateChecker(lambda _: False, "never good enough")
     result = await play(agent(checker=checker), [Say(Report(1)), Say(Report(2))], Limits(max_turns=2))
@@ -285,7 +290,7 @@ async def test_a_limit_after_a_rejection_leaves_the_rejection_as_the_last_word()
 async def test_a_checker_that_ignores_its_cancellation_does_not_hold_the_run_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("watchkeeper.runtime.driver.SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr("watchkeeper.loop.driver.SETTLE_SECONDS", 0.01)
     clock, release = TestClock(), asyncio.Event()
 
     class Stubborn:
@@ -304,6 +309,7 @@ async def test_a_checker_that_ignores_its_cancellation_does_not_hold_the_run_up(
 # --- files and commands, in a run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-158")
 async def test_a_command_sends_the_agent_back_with_its_output_until_it_succeeds(tmp_path: Path) -> None:
     @tool
     def write(path: str, text: str, *, context: ToolContext) -> str:

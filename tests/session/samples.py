@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.session.registry import event
+from watchkeeper.session.log import event
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append, Clear, Extend, Op, Replace, SliceView
 

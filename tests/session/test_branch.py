@@ -9,7 +9,7 @@ import pytest
 from tests.session.samples import Broken, Claimed, Counted, Plan, Step, Total, session_with_reducers
 from tests.session.test_slices import buffers
 from watchkeeper.core.errors import ReducerError, SessionError
-from watchkeeper.session.events import RolledBack
+from watchkeeper.session.log import RolledBack
 from watchkeeper.session.session import Branch, Session
 from watchkeeper.session.slices import WIDTH, append_event
 

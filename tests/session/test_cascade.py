@@ -14,12 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.session.samples import Counted, Plan, Step, Total, in_threads, session_with_reducers
 from watchkeeper.core.errors import SnapshotError
-from watchkeeper.core.tagging import check, dump, load
-from watchkeeper.session.events import RolledBack
-from watchkeeper.session.hierarchy import iter_sessions_bottom_up
-from watchkeeper.session.session import Session
-from watchkeeper.session.slices import SliceView
-from watchkeeper.session.snapshot import SNAPSHOT_VERSION, Snapshot
+from watchkeeper.session.log import RolledBack
+from watchkeeper.session.session import Session, iter_sessions_bottom_up
+from watchkeeper.session.slices import SNAPSHOT_VERSION, SliceView, Snapshot
+from watchkeeper.session.tagging import check, dump, load
 
 
 def family() -> tuple[Session, Session, Session, Session]:
@@ -45,6 +43,7 @@ def count(snapshot: Snapshot) -> int:
 # --- taking one -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-034")
 def test_a_cascading_snapshot_holds_the_whole_family() -> None:
     root, left, right, under = family()
     snapshot = root.snapshot(cascade=True)
@@ -79,6 +78,7 @@ def test_a_cascading_snapshot_shares_every_slice() -> None:
     assert snapshot.children[0].children[0][Plan] is under[Plan].all()
 
 
+@pytest.mark.spec("NE-034")
 def test_each_session_is_consistent_in_a_snapshot_taken_while_all_of_them_work() -> None:
     root = session_with_reducers()
     children = [root.child() for _ in range(3)]
@@ -273,7 +273,7 @@ class Families(RuleBasedStateMachine):
             assert list(session.children) == self.below[session]
 
 
-TestFamilies = Families.TestCase
+TestFamilies = pytest.mark.spec("NE-034")(Families.TestCase)
 TestFamilies.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -298,6 +298,7 @@ def grown(tree: tuple[list[str], list[Any]], session: Session, kept: list[Sessio
     return session
 
 
+@pytest.mark.spec("NE-034")
 @given(trees)
 def test_json_brings_a_whole_family_back_equal(tree: tuple[list[str], list[Any]]) -> None:
     kept: list[Session] = []

@@ -23,12 +23,10 @@ from tests.session.samples import Counted, Plan, Step, Total, add_up, in_threads
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import SessionError
 from watchkeeper.core.ids import RandomIds
-from watchkeeper.core.tagging import dump, load
-from watchkeeper.session.dispatcher import InProcessDispatcher
-from watchkeeper.session.events import SessionReset, SliceEdited, StateInherited
+from watchkeeper.session.log import InProcessDispatcher, SessionReset, SliceEdited, StateInherited
 from watchkeeper.session.session import Branch, Session
-from watchkeeper.session.slices import Append, Op, SliceView, append_event
-from watchkeeper.session.snapshot import Snapshot
+from watchkeeper.session.slices import Append, Op, SliceView, Snapshot, append_event
+from watchkeeper.session.tagging import dump, load
 
 
 @contextmanager
@@ -45,6 +43,7 @@ def no_collector() -> Generator[None]:
 # --- what a child begins with -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-010")
 def test_a_child_begins_with_the_state_of_a_snapshot() -> None:
     parent = session_with_reducers()
     parent.dispatch(Counted(3))
@@ -60,6 +59,7 @@ def test_a_child_begins_with_the_state_of_a_snapshot() -> None:
     assert len(parent.log) == 3
 
 
+@pytest.mark.spec("NE-003")
 def test_a_child_without_a_snapshot_begins_empty() -> None:
     parent = session_with_reducers()
     parent[Plan].append(Plan("a"))
@@ -75,6 +75,7 @@ def test_a_child_begins_with_what_was_stored_of_another_session() -> None:
     assert child.log[0].event == StateInherited(other.session_id, 1)
 
 
+@pytest.mark.spec("NE-031")
 def test_the_slices_are_shared_and_not_copied() -> None:
     parent = Session()
     for number in range(200):
@@ -122,6 +123,7 @@ def start_and_close(parent: Session) -> None:
     parent.child(parent.snapshot()).close()
 
 
+@pytest.mark.spec("NE-031")
 def test_a_child_costs_the_same_however_long_the_log_of_its_parent_is() -> None:
     counted: set[int] = set()
     for length in (10, 10_000):
@@ -197,6 +199,7 @@ def test_a_reducer_may_not_start_or_close_anything() -> None:
 # --- a child has the reducers of its parent, and its own --------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-013")
 def test_reducers_registered_later_stay_where_they_were_registered() -> None:
     parent = Session()
     parent[Total].register(Counted, add_up)
@@ -209,6 +212,7 @@ def test_reducers_registered_later_stay_where_they_were_registered() -> None:
     assert (child[Total].latest(), child[Plan].latest(), child[Step].latest()) == (Total(2), Plan("child 2"), None)
 
 
+@pytest.mark.spec("SD-013")
 def test_a_child_can_be_given_derived_state_after_it_began() -> None:
     """Seed subagent-dispatch: reducers may be added after the state is there."""
     parent = Session()
@@ -224,6 +228,7 @@ def test_a_child_can_be_given_derived_state_after_it_began() -> None:
 # --- isolation --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("NE-005")
 def test_each_has_its_own_subscribers() -> None:
     parent = Session()
     child = parent.child(parent.snapshot())
@@ -246,6 +251,7 @@ writes: st.SearchStrategy[Write] = st.one_of(
 )
 
 
+@pytest.mark.spec("NE-005", "SD-011")
 @given(st.lists(writes, max_size=80), st.lists(st.tuples(st.booleans(), writes), max_size=80))
 def test_neither_ever_sees_what_the_other_writes(before: list[Write], after: list[tuple[bool, Write]]) -> None:
     """Whatever is written where and in which order, each is as if the other did not exist."""
@@ -268,6 +274,7 @@ def test_neither_ever_sees_what_the_other_writes(before: list[Write], after: lis
     assert {kind: tuple(view) for kind, view in snapshot.slices.items()} == inherited
 
 
+@pytest.mark.spec("NE-005")
 @pytest.mark.parametrize("already", [0, 63, 64, 65, 130])
 def test_threads_that_write_to_a_family_do_not_meet(already: int) -> None:
     parent = session_with_reducers()
@@ -294,6 +301,7 @@ def test_threads_that_write_to_a_family_do_not_meet(already: int) -> None:
     assert snapshot[Step] == inherited
 
 
+@pytest.mark.spec("SD-011")
 def test_children_can_be_started_and_closed_by_many_threads_while_the_parent_works() -> None:
     parent = session_with_reducers()
     seen: list[tuple[Total | None, Total | None]] = []
@@ -334,6 +342,7 @@ def refusals(session: Session, snapshot: Snapshot, branch: Branch) -> dict[str, 
     }
 
 
+@pytest.mark.spec("SD-012")
 def test_a_closed_session_refuses_every_write_and_says_why() -> None:
     session = Session().child()
     session.dispatch(Step(1))
@@ -428,6 +437,7 @@ class Holder:
         """Do nothing."""
 
 
+@pytest.mark.spec("SD-012")
 def test_closing_lets_the_subscribers_go() -> None:
     child = Session().child()
     listener = Holder(child)
@@ -487,6 +497,7 @@ def test_subscribers_are_told_of_everything_before_they_are_let_go() -> None:
         slow.dispatcher.subscribe_all(print)
 
 
+@pytest.mark.spec("SD-012")
 def test_a_closed_child_that_nobody_holds_is_gone_without_the_collector() -> None:
     parent = session_with_reducers()
     for number in range(100):

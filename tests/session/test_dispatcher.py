@@ -11,8 +11,7 @@ import pytest
 
 from tests.session.samples import Counted, Plan, Step
 from watchkeeper.core.errors import SessionError
-from watchkeeper.session.dispatcher import Dispatcher, EventBus, InProcessDispatcher, Unsubscribe
-from watchkeeper.session.log import Envelope
+from watchkeeper.session.log import Dispatcher, Envelope, EventBus, InProcessDispatcher, Unsubscribe
 from watchkeeper.session.session import Session
 
 

@@ -6,11 +6,13 @@ import gc
 import sys
 from typing import Any
 
+import pytest
+
 from tests.session.samples import in_threads
-from watchkeeper.session.hierarchy import iter_sessions_bottom_up
-from watchkeeper.session.session import Session
+from watchkeeper.session.session import Session, iter_sessions_bottom_up
 
 
+@pytest.mark.spec("NE-004", "FR-013")
 def test_children_come_before_their_parents_and_the_root_last() -> None:
     root = Session()
     left, right = Session(parent=root), Session(parent=root)
@@ -27,6 +29,7 @@ def test_a_walk_from_a_branch_is_a_walk_from_its_session() -> None:
     assert list(iter_sessions_bottom_up(root.branch())) == [child, root]
 
 
+@pytest.mark.spec("SD-012")
 def test_a_child_that_nobody_holds_is_gone() -> None:
     root = Session()
     kept = Session(parent=root)
@@ -35,6 +38,7 @@ def test_a_child_that_nobody_holds_is_gone() -> None:
     assert root.children == (kept,)
 
 
+@pytest.mark.spec("NE-003")
 def test_a_child_keeps_its_parent_alive() -> None:
     child = Session(parent=Session())
     gc.collect()
@@ -42,6 +46,7 @@ def test_a_child_keeps_its_parent_alive() -> None:
     assert child.parent.children == (child,)
 
 
+@pytest.mark.spec("SD-012")
 def test_thousands_of_children_that_are_gone_leave_nothing_behind() -> None:
     root = Session()
     kept: list[Session] = []
@@ -54,6 +59,7 @@ def test_thousands_of_children_that_are_gone_leave_nothing_behind() -> None:
     assert max(sys.getsizeof(thing) for thing in inside if thing.__class__ is dict) < 1_000
 
 
+@pytest.mark.spec("FR-013")
 def test_children_of_many_threads_are_all_known() -> None:
     root = Session()
     made: list[Session] = []
@@ -62,6 +68,7 @@ def test_children_of_many_threads_are_all_known() -> None:
     assert len(root.children) == 400
 
 
+@pytest.mark.spec("NE-003")
 def test_events_of_a_child_reach_only_its_own_log() -> None:
     root = Session()
     child = Session(parent=root)
@@ -71,6 +78,7 @@ def test_events_of_a_child_reach_only_its_own_log() -> None:
     assert (len(child.log), len(root.log), heard) == (1, 0, [])
 
 
+@pytest.mark.spec("NE-004")
 def test_a_walk_passes_over_what_is_closed() -> None:
     root = Session()
     left, right = root.child(), root.child()

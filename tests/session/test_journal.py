@@ -31,6 +31,7 @@ def often_switching_threads() -> Any:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.spec("FR-015")
 def test_no_event_of_many_threads_is_lost_and_the_fold_is_exact() -> None:
     session = session_with_reducers()
 
@@ -55,6 +56,7 @@ def test_events_of_one_thread_stay_in_their_order() -> None:
         assert mine == sorted(mine)
 
 
+@pytest.mark.spec("FR-015")
 def test_every_subscriber_is_told_each_event_once_in_the_order_of_the_log() -> None:
     session = Session()
     told: list[list[int]] = [[], []]

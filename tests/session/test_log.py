@@ -8,9 +8,9 @@ import pytest
 
 from tests.session.samples import Step
 from watchkeeper.core.codec import encode
-from watchkeeper.core.tagging import dump, load
 from watchkeeper.session.log import Envelope, EventLog
 from watchkeeper.session.session import Session
+from watchkeeper.session.tagging import dump, load
 
 
 def session_of(count: int) -> Session:
@@ -29,6 +29,7 @@ def test_a_log_grows_with_its_session() -> None:
     assert isinstance(log, Sequence)
 
 
+@pytest.mark.spec("FR-010")
 def test_since_returns_what_is_new() -> None:
     session = session_of(100)
     newest = session.log[-1].seq
@@ -58,6 +59,7 @@ def test_an_iteration_sees_the_log_as_it_was_when_it_began() -> None:
     assert len(session.log) == 6
 
 
+@pytest.mark.spec("FR-010")
 def test_a_log_has_nothing_to_write_with() -> None:
     assert not {name for name in dir(EventLog) if name in {"append", "extend", "insert", "clear", "__setitem__"}}
 

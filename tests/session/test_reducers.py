@@ -19,13 +19,14 @@ from tests.session.samples import (
     session_with_reducers,
 )
 from watchkeeper.core.errors import ReducerError, SessionError
-from watchkeeper.session.events import SliceEdited
+from watchkeeper.session.log import SliceEdited
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append, Clear, Extend, Op, Replace, SliceView, append_event
 
 A, B, C = Plan("a"), Plan("b"), Plan("c")
 
 
+@pytest.mark.spec("TO-022", "FR-014")
 def test_the_four_operations() -> None:
     session = Session()
     session[Plan].register(Commanded, obey)
@@ -153,6 +154,7 @@ def append_plan(plans: SliceView[Plan], counted: Counted) -> Op[Plan]:
     return Append(Plan(str(counted.by)))
 
 
+@pytest.mark.spec("FR-014")
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["itself", "another session"])
 def test_a_reducer_may_neither_dispatch_nor_read_a_session(attempt: str, elsewhere: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.session.samples import Counted, Plan
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.session.registry import event, event_tag, event_type
+from watchkeeper.session.log import event, event_tag, event_type
 
 
 def test_an_event_type_is_found_by_its_tag() -> None:

@@ -26,10 +26,9 @@ from tests.session.samples import (
 )
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ReducerError, SessionError
-from watchkeeper.session.events import RolledBack, SessionReset, SliceEdited
+from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited
 from watchkeeper.session.session import Branch, Session
-from watchkeeper.session.slices import append_event
-from watchkeeper.session.snapshot import Snapshot
+from watchkeeper.session.slices import Snapshot, append_event
 
 SLICES: tuple[type[Any], ...] = (Plan, Step, Total, Counted, Commanded, Broken, Claimed)
 
@@ -276,13 +275,14 @@ def folded(session: Session) -> Snapshot:
     return fresh.snapshot()
 
 
-TestSessions = Sessions.TestCase
+TestSessions = pytest.mark.spec("FR-011", "FR-012", "FR-092")(Sessions.TestCase)
 TestSessions.settings = settings(max_examples=80, stateful_step_count=30)
 
 
 # --- dispatch ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TO-023")
 def test_an_event_without_reducers_is_kept_in_its_own_slice() -> None:
     session = Session()
     session.dispatch(Step(1))
@@ -311,6 +311,7 @@ def test_an_envelope_carries_number_time_and_event() -> None:
     assert session.log[1] is envelope
 
 
+@pytest.mark.spec("FR-015")
 def test_a_failing_reducer_leaves_the_event_recorded_and_told_and_no_slice_changed() -> None:
     session = session_with_reducers()
     told: list[Broken] = []
@@ -363,6 +364,7 @@ def test_a_slice_key_must_be_a_concrete_class() -> None:
 # --- edits, rollback and reset are on the log -------------------------------------------------------------------------
 
 
+@pytest.mark.spec("FR-011")
 def test_edits_rollback_and_reset_are_events() -> None:
     session = Session()
     start = session.snapshot()
@@ -380,6 +382,7 @@ def test_edits_rollback_and_reset_are_events() -> None:
     ]
 
 
+@pytest.mark.spec("SD-010")
 def test_a_rollback_to_a_foreign_state_carries_it_on_the_log() -> None:
     parent = Session()
     parent[Plan].seed(Plan("handed over"))
@@ -393,6 +396,7 @@ def test_a_rollback_to_a_foreign_state_carries_it_on_the_log() -> None:
     assert child.log[-1].event.snapshot == stored
 
 
+@pytest.mark.spec("FR-012")
 def test_a_rollback_keeps_the_log_and_the_reducers() -> None:
     session = session_with_reducers()
     session.dispatch(Counted(1))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
 
 from watchkeeper.core.codec import encode
-from watchkeeper.core.tagging import dump, load
 from watchkeeper.session.slices import WIDTH, Append, SliceView, append_event
+from watchkeeper.session.tagging import dump, load
 
 SIZES = [0, 1, 2, WIDTH - 1, WIDTH, WIDTH + 1, WIDTH**2, WIDTH**2 + 1, WIDTH**2 + WIDTH, WIDTH**2 + WIDTH + 1, 9999]
 
@@ -130,6 +130,7 @@ TestViews = Views.TestCase
 TestViews.settings = settings(max_examples=40, stateful_step_count=25)
 
 
+@pytest.mark.spec("FR-017")
 def test_appending_to_the_newest_view_of_an_owner_copies_nothing() -> None:
     owner = object()
     view = SliceView[int]().extended(range(WIDTH + 2), owner)

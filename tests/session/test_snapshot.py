@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.session.samples import Plan, Step, Unstorable
 from tests.session.test_slices import buffers
 from watchkeeper.core.errors import SessionError, SnapshotError
-from watchkeeper.core.tagging import dump, load
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import SNAPSHOT_VERSION, Snapshot
+from watchkeeper.session.slices import SNAPSHOT_VERSION, Snapshot
+from watchkeeper.session.tagging import dump, load
 
 
 class Mood(enum.Enum):
@@ -68,6 +68,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.spec("TO-026", "FR-016")
 @given(st.lists(st.builds(Record, anything), max_size=4), st.lists(st.text(max_size=4), max_size=3))
 def test_json_brings_a_snapshot_back_equal_and_typed(records: list[Record], plans: list[str]) -> None:
     session = Session()
@@ -117,6 +118,7 @@ def test_snapshots_differ_by_what_they_hold_and_whose_they_are() -> None:
     assert replace(snapshot, created_at=snapshot.created_at + timedelta(1)) != snapshot
 
 
+@pytest.mark.spec("NE-031")
 def test_taking_a_snapshot_copies_nothing() -> None:
     session = Session()
     for number in range(1_000):
@@ -128,6 +130,7 @@ def test_taking_a_snapshot_copies_nothing() -> None:
     assert session[Step].all() is view
 
 
+@pytest.mark.spec("FR-017")
 def test_a_thousand_snapshots_share_structure() -> None:
     session = Session()
     for number in range(10_000):
@@ -145,6 +148,7 @@ def test_a_thousand_snapshots_share_structure() -> None:
 # --- what cannot be written or read -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-010", "FR-016")
 def test_another_version_is_refused_with_both_numbers() -> None:
     data = json.loads(Session().snapshot().to_json())
     data["version"] = 99

@@ -61,6 +61,7 @@ def _merged(view: Session) -> None:
     branch.merge()
 
 
+@pytest.mark.spec("NE-005")
 @pytest.mark.parametrize("write", WRITES)
 def test_nothing_can_be_written_to_it_from_below(write: str) -> None:
     session, _, view = seen_from_below()

@@ -14,12 +14,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from watchkeeper.containment.call import CallRequest, Ticket
-from watchkeeper.containment.config import ChainMetadata
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.limits import Limits
+from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 CENT = 10_000_000

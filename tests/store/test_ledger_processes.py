@@ -15,9 +15,8 @@ import pytest
 
 from tests.containment.gates import until_other_thread
 from tests.store.ledger_worker import CENT, context
-from watchkeeper.containment.call import CallRequest
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.estimate import Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.shield.decision import Decision
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +64,7 @@ def total(raced: list[dict[str, Any]], what: str, name: str) -> int:
     return sum(told[what][name] for told in raced)
 
 
+@pytest.mark.spec("FR-125")
 @pytest.mark.parametrize(("name", "calls"), [("steps", 500), ("one", 1), ("retries", 10)])
 def test_ten_processes_execute_exactly_as_many_calls_as_one_ceiling_allows(
     raced: list[dict[str, Any]], name: str, calls: int
@@ -72,6 +72,7 @@ def test_ten_processes_execute_exactly_as_many_calls_as_one_ceiling_allows(
     assert total(raced, "ran", name) == calls
 
 
+@pytest.mark.spec("FR-125")
 @pytest.mark.parametrize("name", ["cost", "account"])
 def test_ten_processes_never_spend_a_cent_more_than_one_ceiling(raced: list[dict[str, Any]], name: str) -> None:
     spent = total(raced, "spent", name)
@@ -111,6 +112,7 @@ def used(connection: sqlite3.Connection, name: str) -> int:
     return 0 if row is None else int(row[0])
 
 
+@pytest.mark.spec("FR-126")
 def test_a_process_that_is_killed_leaks_nothing_once_its_lease_is_over(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite3"
     dear = CallRequest("llm", "dear", Estimate(input_nanos=400 * CENT))

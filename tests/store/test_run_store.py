@@ -22,10 +22,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import StoreError
-from watchkeeper.core.ids import SYSTEM_IDS
-from watchkeeper.core.run_context import root_run_context
-from watchkeeper.core.stop import Stop
+from watchkeeper.core.errors import Stop, StoreError
+from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
 from watchkeeper.session.log import Envelope
@@ -67,6 +65,7 @@ def log(run_id: UUID, *events: Any, first: int = 1) -> list[tuple[UUID, Envelope
     return [(run_id, Envelope(seq, START, event)) for seq, event in enumerate(events, first)]
 
 
+@pytest.mark.spec("FR-076")
 def test_a_run_is_there_from_its_first_event_to_its_last(store: RunStore) -> None:
     run_id = uuid4()
     store.append(log(run_id, started()))
@@ -80,6 +79,7 @@ def test_a_run_is_there_from_its_first_event_to_its_last(store: RunStore) -> Non
     assert row.stop is None
 
 
+@pytest.mark.spec("FR-155")
 def test_the_checkers_last_word_is_kept(store: RunStore) -> None:
     one, two, open_ = uuid4(), uuid4(), uuid4()
     store.append(log(one, started(), replace(ended(one), verdict="verified"), NoticeAppended("late", START)))
@@ -113,6 +113,7 @@ def test_why_a_run_stopped_is_kept(store: RunStore) -> None:
     assert (stop["reason"], stop["message"], stop["limit"]) == ("timeout", "It is over.", "deadline")
 
 
+@pytest.mark.spec("FR-076")
 def test_a_run_over_many_has_its_items_as_children(store: RunStore) -> None:
     parent, one, two = uuid4(), uuid4(), uuid4()
     many = ManyStarted(started().run_context, "ns/key", "m", "none", ("a", "b", "c"), 2, START)
@@ -134,6 +135,7 @@ def test_runs_come_newest_first_and_as_many_as_asked(store: RunStore) -> None:
     assert [row.run_id for row in store.runs(3)] == [str(run_id) for run_id in reversed(ids)][:3]
 
 
+@pytest.mark.spec("FR-074")
 def test_another_connection_reads_while_the_run_goes_on(store: RunStore) -> None:
     run_id = uuid4()
     with RunStore(store.path, read_only=True) as reader:
@@ -200,6 +202,7 @@ def test_names_that_utf8_cannot_hold_are_written_as_escapes(store: RunStore) -> 
     assert [event.load() for event in store.events(str(run_id), after=1)] == [Note("\ud800")]
 
 
+@pytest.mark.spec("FR-076")
 def test_a_run_is_found_by_the_beginning_of_its_id(store: RunStore) -> None:
     ids = [UUID(f"abcd{number}000-0000-4000-8000-000000000000") for number in range(5)]
     store.append([pair for run_id in ids for pair in log(run_id, started())])
@@ -329,6 +332,7 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
             ]
 
 
+@pytest.mark.spec("FR-074")
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
 def test_what_was_committed_survives_the_death_of_its_process(tmp_path: Path) -> None:
     path, run_id = tmp_path / "runs.db", uuid4()

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, connect, connect_to_read, store_path
+from watchkeeper.store.run_store import APPLICATION_ID, SCHEMA_VERSION, connect, connect_to_read, store_path
 
 OPENERS = pytest.mark.parametrize("opener", [connect, connect_to_read])
 
 
+@pytest.mark.spec("FR-075")
 def test_the_users_own_store_lies_in_the_data_folder(user_folders: Path) -> None:
     assert store_path("default", {}) == user_folders / "data" / "watchkeeper" / "runs.sqlite3"
 
@@ -154,6 +155,7 @@ def test_a_file_that_cannot_be_shared_is_read_as_one_that_nobody_changes(
     assert len(asked) == 2
 
 
+@pytest.mark.spec("FR-113")
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_store_is_refused_for_writing_and_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
@@ -172,7 +174,7 @@ def test_many_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     """They start together, at a sign on their input."""
     path = tmp_path / "runs.db"
     code = (
-        "import sys; from pathlib import Path; from watchkeeper.store.schema import connect;"
+        "import sys; from pathlib import Path; from watchkeeper.store.run_store import connect;"
         "print('ready', flush=True); sys.stdin.readline(); connect(Path(sys.argv[1])).close()"
     )
     started = [

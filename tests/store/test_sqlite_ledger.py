@@ -19,35 +19,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.containment.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account
-from watchkeeper.containment.admission import Admitted, Waits
-from watchkeeper.containment.config import ChainMetadata, ExecutionConfig
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import Charge
-from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.ledger import Ledger, MemoryLedger, Refused, Waiter
-from watchkeeper.containment.shared_account import shared_account
+from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import Charge
+from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
+from watchkeeper.accounting.refusals import Admitted, Waits
+from watchkeeper.containment.execution_context import ExecutionContext, shared_account
+from watchkeeper.containment.seed_calls import ExecutionConfig
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
-from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.ledger_file import APPLICATION_ID, LedgerFile, ledger_path
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
     CHECKS,
+    SHARED_CHECKS,
+    JoinLedger,
     admitted,
     asked,
     ceilings,
     check_ledger,
+    check_shared_ledger,
     costing,
     opened,
     reason,
 )
-from watchkeeper.testing.shared_ledger_checks import SHARED_CHECKS, JoinLedger, check_shared_ledger
 
 ROOT = Path(__file__).parents[2]
 THREAD = "watchkeeper-ledger"
@@ -112,11 +112,13 @@ class Forgetful(MemoryLedger):
 
 
 class TestConformance:
+    @pytest.mark.spec("FR-128")
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     @pytest.mark.parametrize("kind", ["memory", "sqlite"])
     def test_every_ledger_keeps_the_rules(self, kind: str, check: Callable[[Ledger], None], join: Join) -> None:
         check(MemoryLedger() if kind == "memory" else join())
 
+    @pytest.mark.spec("FR-128")
     @pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.__name__)
     def test_ledgers_on_one_file_keep_the_rules_together(self, check: Callable[[JoinLedger], None], join: Join) -> None:
         check(join)
@@ -129,6 +131,7 @@ class TestConformance:
         with pytest.raises(AssertionError, match=r"the other's third step: expected 'step_limit_exceeded', found 'Adm"):
             check_shared_ledger(lambda name: MemoryLedger())
 
+    @pytest.mark.spec("FR-125")
     @settings(max_examples=60)
     @given(st.data())
     def test_several_ledgers_on_one_file_decide_as_one_in_memory(
@@ -181,6 +184,7 @@ class TestConformance:
 
 
 class TestLeases:
+    @pytest.mark.spec("FR-126")
     def test_what_a_dead_process_held_comes_back_once_its_lease_is_over_and_what_it_spent_stays(
         self, join: Join
     ) -> None:
@@ -196,6 +200,7 @@ class TestLeases:
         assert reason(asked(alive, ours, costing(0))[1]) == "budget_exceeded"
         assert ours.settled[COST] == 100 * CENT
 
+    @pytest.mark.spec("FR-126")
     def test_a_process_that_was_paused_for_longer_than_its_lease_still_books_what_it_spent(self, join: Join) -> None:
         stopped, clock = TestClock(NOON), TestClock(NOON)
         paused, other = join(clock=stopped), join(clock=clock)
@@ -211,6 +216,7 @@ class TestLeases:
         settle(paused, second, 40)
         assert (mine.settled[COST], tuple(mine.reserved)) == (75 * CENT, NOTHING)
 
+    @pytest.mark.spec("FR-126")
     def test_a_lease_is_renewed_while_something_is_held(self, join: Join) -> None:
         clock = TestClock(NOON)
         holder, other = join(clock=clock), join(clock=clock)
@@ -312,6 +318,7 @@ class TestWaiting:
 
 
 class TestPeriods:
+    @pytest.mark.spec("FR-129")
     def test_an_account_begins_anew_with_every_day(self, join: Join) -> None:
         clock = TestClock(NOON)
         ledger = join(clock=clock)
@@ -328,6 +335,7 @@ class TestPeriods:
         later = under(ledger, "$1/day")
         admitted(ledger, later, costing(100 * CENT))
 
+    @pytest.mark.spec("FR-129")
     @pytest.mark.parametrize("end", ["settle", "refund"])
     def test_a_call_counts_for_the_day_on_which_it_was_admitted(self, end: str, join: Join) -> None:
         clock = TestClock(NOON)
@@ -361,6 +369,7 @@ class TestPeriods:
         assert account.chain[1].renews_on is not None
         assert account.chain[1].renews_on.isoformat() == "2026-04-01"
 
+    @pytest.mark.spec("FR-129")
     def test_limits_for_a_day_and_for_a_month_share_an_account(self, join: Join) -> None:
         clock = TestClock(NOON - timedelta(days=10))
         ledger, other = join(clock=clock), join(clock=clock)
@@ -453,6 +462,7 @@ class held_by_another:  # noqa: N801
 
 
 class TestFailures:
+    @pytest.mark.spec("FR-127")
     def test_a_file_that_is_locked_for_too_long_refuses_and_what_was_spent_is_written_later(self, join: Join) -> None:
         ledger, other = join(busy_seconds=0.01), join()
         account, theirs = opened(ledger, max_cost_usd=1), opened(other, max_cost_usd=1)
@@ -480,6 +490,7 @@ class TestFailures:
         clock.advance(10.0)
         until_other_thread(lambda: rows(ledger, "SELECT cost_nanos FROM settled") == [(50 * CENT,)])
 
+    @pytest.mark.spec("FR-127")
     def test_an_admission_that_cannot_be_written_is_none(self, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
         ledger = join()
         account = opened(ledger, max_cost_usd=1, landing=Landing(), max_steps=9)
@@ -519,6 +530,7 @@ class TestFailures:
         with pytest.raises(StoreError, match="typeof"):
             ledger.admit(Demand(account, costing(0)), 0.0)
 
+    @pytest.mark.spec("FR-127")
     def test_files_of_others_and_of_other_versions_are_refused_and_left_as_they_are(self, tmp_path: Path) -> None:
         foreign = tmp_path / "foreign.db"
         connection = sqlite3.connect(foreign)

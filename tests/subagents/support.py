@@ -14,17 +14,15 @@ from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.child_events import ChildEnded, ChildStarted
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ChildEnded, ChildStarted
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
-from watchkeeper.subagents.payloads import DispatchSubagent, DispatchSubagents
+from watchkeeper.subagents.dispatch import SubagentSettings
+from watchkeeper.subagents.payloads import DispatchSubagent, DispatchSubagents, PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
-from watchkeeper.subagents.settings import SubagentSettings
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")

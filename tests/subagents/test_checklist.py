@@ -27,7 +27,7 @@ from watchkeeper.core.errors import DispatchSubagentError, ProviderError, ToolVa
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import Snapshot
+from watchkeeper.session.slices import Snapshot
 from watchkeeper.subagents.payloads import DispatchSubagentResult
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import tool
@@ -46,6 +46,7 @@ async def look_again(place: str) -> str:
     return place
 
 
+@pytest.mark.spec("SD-004", "SD-007")
 async def test_snapshot_parity() -> None:
     """After rollback the child session exposes identical slices to the parent snapshot before any child tool runs."""
     session = Session()
@@ -67,6 +68,7 @@ async def test_snapshot_parity() -> None:
     assert compared == [True]
 
 
+@pytest.mark.spec("SD-005", "SD-007")
 async def test_tool_propagation() -> None:
     """The child prompt receives the same tool definitions as the parent; they work without more registration."""
     model = child_model([Call("look_again", {"place": "attic"}), "found"])
@@ -76,6 +78,7 @@ async def test_tool_propagation() -> None:
     assert results(model) == ["attic"]
 
 
+@pytest.mark.spec("SD-007", "SD-011")
 async def test_isolation() -> None:
     """Running a tool in the child leaves the parent unchanged; then the child is collected and gets no more events."""
     session = Session()
@@ -103,6 +106,7 @@ async def test_isolation() -> None:
     assert await watched.alive() == 0
 
 
+@pytest.mark.spec("SD-001", "SD-007")
 async def test_structured_output() -> None:
     """A result whose message_summary matches the message of the ToolResult, and whose artifacts are the child's."""
     finder = PromptTemplate[Finding](
@@ -152,6 +156,7 @@ FAILURES: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]]
 }
 
 
+@pytest.mark.spec("SD-001", "SD-006", "SD-007", "SD-015")
 @pytest.mark.parametrize("which", FAILURES)
 async def test_failure_reporting(which: str) -> None:
     """Failures raise the documented exceptions, whose message the parent's model gets, and leave its session alone."""
@@ -179,6 +184,7 @@ async def test_a_crash_of_a_childs_tool_is_the_childs_to_deal_with() -> None:
     assert played.value.tools_used == ("crash",)
 
 
+@pytest.mark.spec("SD-001")
 async def test_the_fields_are_those_of_the_seed() -> None:
     names = [item.name for item in dataclasses.fields(DispatchSubagentResult)]
     assert names[:5] == ["prompt_ns", "prompt_key", "message_summary", "artifacts", "tools_used"]

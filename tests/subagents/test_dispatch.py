@@ -26,15 +26,13 @@ from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Replace
-from watchkeeper.subagents.payloads import Artifact
+from watchkeeper.subagents.dispatch import SubagentSettings
+from watchkeeper.subagents.payloads import Artifact, PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
-from watchkeeper.subagents.settings import SubagentSettings
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
@@ -62,6 +60,7 @@ async def look() -> str:
 class TestModels:
     """Who answers in a child."""
 
+    @pytest.mark.spec("SD-017")
     async def test_the_parents_own_by_default(self) -> None:
         section = PromptSubagentToolsSection(PromptRegistry(DIG))
         parent = ScriptedModel([dispatching(task()), "found by the same", "done"])
@@ -69,6 +68,7 @@ class TestModels:
         assert result.output == "done"
         parent.assert_complete()
 
+    @pytest.mark.spec("SD-017")
     async def test_one_for_all_and_another_for_one_prompt(self) -> None:
         small, large = child_model(["dug"], name="small"), child_model(["written"], name="large")
         played = await play(
@@ -80,8 +80,9 @@ class TestModels:
         assert [each.model for each in played.started] == ["scripted:small", "scripted:large"]
         assert played.result.answered_by == ("scripted:scripted",)
 
+    @pytest.mark.spec("SD-017")
     async def test_a_string_is_made_and_priced_when_the_run_begins(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from watchkeeper.app import lineup
+        from watchkeeper.app import models as lineup
 
         made: list[str] = []
         cheap = child_model(["found"], name="gpt-5-mini", provider="openai")
@@ -117,6 +118,7 @@ class TestModels:
 class TestLimits:
     """What a child may spend."""
 
+    @pytest.mark.spec("SD-017")
     async def test_half_of_what_is_left_by_default(self) -> None:
         played = await play(
             dispatching(task()), limits=Limits(max_total_tokens=1_000_120, deadline="1h", landing=None, verdict=None)
@@ -124,6 +126,7 @@ class TestLimits:
         assert "total tokens 500,000" in played.started[0].limits
         assert played.started[0].limits.startswith("deadline 30m")
 
+    @pytest.mark.spec("SD-017")
     async def test_those_of_the_section_or_of_the_prompt(self) -> None:
         played = await play(
             dispatching(task(), task(prompt_key="write")),
@@ -139,6 +142,7 @@ class TestLimits:
         (started,) = [each.event for each in result.session.log if type(each.event).__name__ == "ChildStarted"]
         assert started.limits == one.describe()
 
+    @pytest.mark.spec("SD-017")
     async def test_a_child_gets_at_most_what_its_parent_has_left(self) -> None:
         played = await play(
             dispatching(task()),
@@ -171,6 +175,7 @@ class TestState:
         assert seen == [[Note("one")]]
         assert 'Note: 1 item, the newest: {"text":"one"}' in texts(model)[1]
 
+    @pytest.mark.spec("SD-002")
     async def test_those_of_a_session_that_the_section_was_given(self) -> None:
         other = Session()
         seen: list[Any] = []
@@ -202,6 +207,7 @@ class TestState:
         )
         assert kept == [[Note("a")], [Note("b")]]
 
+    @pytest.mark.spec("SD-015")
     async def test_more_may_be_derived_from_it(self) -> None:
         session, model = Session(), child_model([Call("count"), "found"])
         session.dispatch(Note("one"))
@@ -239,6 +245,7 @@ class TestState:
 class TestTools:
     """What a child may call."""
 
+    @pytest.mark.spec("SD-005")
     async def test_its_prompts_own_beside_those_of_its_parent(self) -> None:
         @tool
         async def own() -> str:
@@ -254,6 +261,7 @@ class TestTools:
         assert results(model) == ["own", "seen"]
         assert played.value.tools_used == ("own", "look")
 
+    @pytest.mark.spec("SD-005")
     async def test_another_tool_of_the_same_name_is_an_error_in_words(self) -> None:
         other = tool(name="look", description="Another one.")(lambda: "other")
         prompt = PromptTemplate[str](
@@ -263,6 +271,7 @@ class TestTools:
         assert "has a tool 'look' that is another one than its parent's" in played.said
         assert played.started == []
 
+    @pytest.mark.spec("SD-005")
     async def test_resources_are_made_anew_for_the_child_and_closed_with_it(self) -> None:
         class Client:
             made: ClassVar[list[Any]] = []
@@ -296,12 +305,14 @@ class TestTools:
 class TestDepth:
     """How many subagents may stand inside each other."""
 
+    @pytest.mark.spec("SD-005")
     async def test_a_subagent_is_not_offered_dispatch(self) -> None:
         model = child_model([dispatching(task()), "alone then"])
         played = await play(dispatching(task()), children=model)
         assert "There is no tool 'dispatch_subagent'" in results(model)[0]
         assert played.said == "alone then"
 
+    @pytest.mark.spec("SD-005")
     async def test_with_more_depth_it_is_until_the_last(self) -> None:
         model = child_model([dispatching(task("Deeper.")), "at the bottom", "in the middle"])
         played = await play(dispatching(task()), children=model, max_depth=2)
@@ -310,6 +321,7 @@ class TestDepth:
         assert played.said == "in the middle"
         assert len(played.started) == 1
 
+    @pytest.mark.spec("SD-005")
     async def test_a_prompt_that_brings_dispatch_of_its_own_is_refused_below_the_limit(self) -> None:
         inner = PromptSubagentToolsSection(PromptRegistry(DIG), max_depth=9)
         boss = parent_template(inner, ns="research", key="boss")

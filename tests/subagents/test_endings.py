@@ -9,14 +9,14 @@ import pytest
 
 from tests.subagents.support import DIG, Note, Watched, child_model, dispatching, limited, play, results, task
 from watchkeeper.adapters.scripted import Call, ScriptedModel
+from watchkeeper.children.child import children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import DispatchSubagentError, ProviderError
+from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.run_context import root_run_context
-from watchkeeper.prompt.registry import PromptRegistry
-from watchkeeper.runtime.child import children_of
 from watchkeeper.session.session import Session
+from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.tool import tool
@@ -91,6 +91,7 @@ ENDINGS: dict[str, tuple[dict[str, Any], str | None, str]] = {
 }
 
 
+@pytest.mark.spec("SD-004", "SD-006", "SD-012")
 @pytest.mark.parametrize("which", ENDINGS)
 async def test_nothing_stays_of_a_child_and_the_parent_goes_on(which: str) -> None:
     options, stop, words = ENDINGS[which]
@@ -119,6 +120,7 @@ async def test_nothing_stays_of_a_child_and_the_parent_goes_on(which: str) -> No
         assert done.value is None
 
 
+@pytest.mark.spec("DL-007", "DL-013", "DL-019")
 async def test_a_child_that_never_answers_is_ended_by_its_deadline() -> None:
     clock, model = TestClock(), Stuck()
     work = asyncio.ensure_future(
@@ -137,6 +139,7 @@ async def test_a_child_that_never_answers_is_ended_by_its_deadline() -> None:
     assert "5m" in done.said
 
 
+@pytest.mark.spec("SD-006")
 async def test_a_cancelled_run_takes_its_child_along() -> None:
     session, watched, model = Session(), Watched(), Stuck()
     session.dispatch(Note("mine"))
@@ -157,6 +160,7 @@ async def test_a_cancelled_run_takes_its_child_along() -> None:
     assert kinds.count("ChildStarted") == kinds.count("ChildEnded") == 1
 
 
+@pytest.mark.spec("DL-013")
 async def test_an_aborted_parent_ends_its_child_too() -> None:
     session, watched, model, clock = Session(), Watched(), Stuck(), TestClock()
     work = asyncio.ensure_future(
@@ -177,6 +181,7 @@ async def test_an_aborted_parent_ends_its_child_too() -> None:
     assert await watched.alive() == 0
 
 
+@pytest.mark.spec("SD-006")
 async def test_what_a_stopped_child_had_is_handed_over_in_short() -> None:
     def lands(request: ModelRequest) -> Any:
         return "So far: " + "it is in the attic. " * 500 if request.tool_choice == "none" else Call("wait_a_minute")

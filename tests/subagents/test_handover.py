@@ -11,13 +11,12 @@ import pytest
 from tests.subagents.support import Note, task
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.core.messages import Message, UserMessage
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import Snapshot
-from watchkeeper.subagents.handover import summary_lines, told, values_of
+from watchkeeper.session.slices import Snapshot
 from watchkeeper.subagents.payloads import DispatchSubagent
+from watchkeeper.subagents.workspace import summary_lines, told, values_of
 
 STEP = task("Find the key.", mode="plan_step", plan_step_id="3", expected_artifacts=("a.md", "b.md"))
 EMPTY = Session().snapshot()
@@ -54,6 +53,7 @@ def words(prompt: Prompt[str], task: DispatchSubagent = STEP, snapshot: Snapshot
     return [message.text for message in every]
 
 
+@pytest.mark.spec("SD-004")
 def test_every_value_has_a_name() -> None:
     text = "${instructions}|${mode}|${plan_step_id}|${expected_artifacts}|${snapshot_version}\n${snapshot_summary}"
     assert words(prompt(text)) == ["# Work\n\nFind the key.|plan_step|3|a.md, b.md|1\n- empty"]
@@ -63,6 +63,7 @@ def test_what_is_not_there_is_called_none() -> None:
     assert words(prompt("${plan_step_id}, ${expected_artifacts}"), task())[0] == "# Work\n\nnone, none"
 
 
+@pytest.mark.spec("SD-004")
 def test_a_template_that_names_nothing_is_followed_by_all_of_it() -> None:
     first, second = words(prompt("Work."))
     assert first == "# Work\n\nWork."

@@ -16,10 +16,10 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.subagents.outcome import SUMMARY_BYTES, as_json
+from watchkeeper.subagents.dispatch import SUMMARY_BYTES, as_json
 from watchkeeper.subagents.payloads import Artifact
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import tool
 
 
@@ -55,6 +55,7 @@ async def record(path: str, *, context: ToolContext) -> str:
     return "recorded"
 
 
+@pytest.mark.spec("SD-004")
 async def test_a_child_of_200_turns_adds_less_than_2_kb_to_its_parent() -> None:
     turns = [Call("look", {"place": f"room {number}"}) for number in range(200)]
     model = child_model([*turns, "It is in the attic. " * 1_000])
@@ -145,6 +146,7 @@ def test_an_output_that_only_a_log_can_hold_is_refused_with_a_way_out() -> None:
 class TestFiles:
     """What is said of a child's files."""
 
+    @pytest.mark.spec("SD-014")
     async def test_expected_files_come_back_and_are_listed(self) -> None:
         files = MemoryFilesystem()
         files.write_text("there.md", "before")
@@ -166,6 +168,7 @@ class TestFiles:
         assert files.read_text("out/a.md") == "A"
         assert not files.exists("scratch")
 
+    @pytest.mark.spec("SD-014")
     async def test_what_tools_recorded_is_an_artifact_whether_file_or_not(self) -> None:
         files = MemoryFilesystem()
         played = await play(
@@ -184,6 +187,7 @@ class TestFiles:
         assert played.said == "dug\nFiles kept: a.md\nRecorded: doi:10.1000/1"
         assert files.read_text("a.md") == "A"
 
+    @pytest.mark.spec("SD-014")
     async def test_what_the_parent_recorded_before_is_not_the_childs(self) -> None:
         played = await play(
             Call("record", {"path": "mine"}),

@@ -10,16 +10,22 @@ from hypothesis import strategies as st
 
 from tests.subagents.support import DIG, task
 from watchkeeper.core.errors import ToolValidationError
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
-from watchkeeper.subagents.payloads import DispatchSubagents
-from watchkeeper.subagents.rules import check_version, checked, checked_count, prompt_of
+from watchkeeper.subagents.payloads import (
+    DispatchSubagents,
+    PromptRegistry,
+    check_version,
+    checked,
+    checked_count,
+    prompt_of,
+)
 
 PRINTABLE = st.text(st.sampled_from(string.printable), max_size=2_200)
 
 
+@pytest.mark.spec("SD-003")
 @given(PRINTABLE)
 def test_instructions_have_1_to_2000_characters_once_they_are_trimmed(text: str) -> None:
     trimmed = text.strip()
@@ -30,6 +36,7 @@ def test_instructions_have_1_to_2000_characters_once_they_are_trimmed(text: str)
             checked(task(text))
 
 
+@pytest.mark.spec("SD-003")
 @given(st.text(min_size=1, max_size=50))
 def test_texts_are_ascii(text: str) -> None:
     if text.isascii() or text.strip().isascii():
@@ -42,6 +49,7 @@ def test_texts_are_ascii(text: str) -> None:
         checked(task(mode="plan_step", plan_step_id=text))
 
 
+@pytest.mark.spec("SD-003")
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -81,6 +89,7 @@ def test_an_ad_hoc_task_may_name_a_step() -> None:
     assert checked(task()).plan_step_id is None
 
 
+@pytest.mark.spec("SD-008")
 def test_only_enabled_prompts_can_be_dispatched() -> None:
     other = PromptTemplate[str](ns="research", key="write", sections=[MarkdownSection("W", "w", "Write.")])
     registry = PromptRegistry(DIG, other)
@@ -109,6 +118,7 @@ def test_a_long_name_is_not_repeated_in_full() -> None:
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.spec("SD-003")
 def test_the_version_of_the_snapshot_is_checked() -> None:
     snapshot = Session().snapshot()
     check_version(task(), snapshot)

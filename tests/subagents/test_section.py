@@ -8,18 +8,18 @@ import pytest
 
 from tests.subagents.support import DIG, child_model, parent_template
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.subagents.dispatch import SubagentSettings
+from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
-from watchkeeper.subagents.settings import SubagentSettings
 
 NAMED = PromptTemplate[str](
     ns="a/b", key="c", name="The costly one", sections=[MarkdownSection("W", "w", "Write for $$5.")]
 )
 
 
+@pytest.mark.spec("SD-002")
 def test_it_is_a_section_with_two_tools_and_a_list_of_subagents() -> None:
     registry = PromptRegistry(DIG, NAMED)
     registry.register(PromptTemplate[str](ns="x", key="off", sections=[MarkdownSection("W", "w", "W.")]), enabled=False)
@@ -44,6 +44,7 @@ def test_what_the_model_reads_is_short() -> None:
         assert each.schema["additionalProperties"] is False
 
 
+@pytest.mark.spec("SD-002")
 def test_a_tool_tells_when_to_use_it() -> None:
     one, several = PromptSubagentToolsSection(PromptRegistry(DIG)).tools
     assert "Use it for work of many turns" in one.description

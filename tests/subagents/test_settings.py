@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.containment.call import CallRequest
+from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import COUNTED, Limits
-from watchkeeper.subagents.settings import SubagentSettings, allotted, check_least_one, check_share
+from watchkeeper.subagents.dispatch import SubagentSettings, allotted, check_least_one, check_share
 
 
 def test_own_settings_stand_over_those_of_all() -> None:
@@ -102,6 +102,7 @@ def test_the_last_one_is_not_rounded_away() -> None:
         assert allotted(gate, 0.0, 0.5, 20, 5).deadline == timedelta(milliseconds=1)
 
 
+@pytest.mark.spec("SD-017")
 @given(st.integers(1, 10**15), st.floats(0.01, 0.99), st.integers(1, 20))
 def test_shares_together_never_exceed_what_is_left(tokens: int, share: float, children: int) -> None:
     limits = Limits(max_total_tokens=tokens, max_input_tokens=tokens, max_steps=tokens)

@@ -15,15 +15,13 @@ from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.price import ModelPrice, Rate
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import ModelPrice, Rate, TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.subagents.payloads import DispatchSubagentsResult
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem, OverlayFilesystem
 from watchkeeper.tools.tool import tool
 
 
@@ -55,6 +53,7 @@ def numbered(count: int) -> list[Any]:
     return [task(f"Number {number}.") for number in range(count)]
 
 
+@pytest.mark.spec("SD-016")
 async def test_there_is_one_outcome_for_each_task_in_their_order() -> None:
     class Late(Slow):
         async def turn(self, request: ModelRequest) -> ModelReply:
@@ -79,6 +78,7 @@ async def test_at_most_so_many_run_at_once(most: int) -> None:
     assert len(played.ended) == 7
 
 
+@pytest.mark.spec("SD-016")
 async def test_one_failure_does_not_lose_the_others() -> None:
     def answer(request: ModelRequest) -> Any:
         return ProviderError("overrun", fault="auth") if "Number 1" in asked(request) else "found"
@@ -121,6 +121,7 @@ async def test_no_tasks_are_refused() -> None:
     assert played.said == "tasks holds 0 tasks; give 1 to 20, and the rest in another call"
 
 
+@pytest.mark.spec("SD-011")
 async def test_children_see_nothing_of_each_other_and_the_parent_nothing_of_them() -> None:
     seen: dict[str, list[Note]] = {}
     session, watched = Session(), Watched()
@@ -159,6 +160,7 @@ async def test_children_see_nothing_of_each_other_and_the_parent_nothing_of_them
     assert await watched.alive() == 0
 
 
+@pytest.mark.spec("SD-014")
 async def test_a_conflict_between_siblings_fails_the_later_file_only() -> None:
     files = MemoryFilesystem()
 
@@ -206,6 +208,7 @@ async def test_what_is_left_is_divided_equally_among_them() -> None:
 PRICE = ModelPrice(input=Rate(10**9), output=Rate(10**10))  # $1 and $10 per million tokens
 
 
+@pytest.mark.spec("SD-016")
 async def test_twenty_children_racing_one_ceiling_never_exceed_it() -> None:
     """By no token and no nano-dollar; sync tools on real threads and answers of every size in between."""
     lock = threading.Lock()
@@ -296,6 +299,7 @@ async def test_a_cancelled_call_waits_until_every_child_is_over() -> None:
     assert kinds.count("ChildStarted") == kinds.count("ChildEnded") == 4
 
 
+@pytest.mark.spec("DL-007", "DL-013", "DL-019")
 async def test_a_parent_whose_time_is_over_takes_all_of_them_along() -> None:
     session, watched, clock = Session(), Watched(), TestClock()
     started = asyncio.Event()

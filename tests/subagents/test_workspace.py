@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.subagents.workspace import ChildFiles, HandedOver, Workspace
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.host_filesystem import HostFilesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem, OverlayFilesystem
 
 
 @pytest.fixture(params=["memory", "host", "overlay"])
@@ -51,6 +49,7 @@ def test_what_stood_there_before_is_told_apart(base: Filesystem) -> None:
     )
 
 
+@pytest.mark.spec("SD-014")
 def test_a_file_that_somebody_else_changed_meanwhile_fails_alone(base: Filesystem) -> None:
     child = Workspace(base).open(["old.txt", "new.txt"])
     assert child.overlay is not None

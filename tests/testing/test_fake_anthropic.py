@@ -15,7 +15,7 @@ from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.provider_checks import check_messages
-from watchkeeper.testing.script import Fault, FaultKind, Reply, Script, say
+from watchkeeper.testing.wire import Fault, FaultKind, Reply, Script, say
 
 HELLO: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
 FULL = Reply(
@@ -53,6 +53,7 @@ async def test_a_message_fits_the_sdks_types() -> None:
     assert cut.stop_reason == "max_tokens"
 
 
+@pytest.mark.spec("FR-068")
 async def test_a_stream_of_events_adds_up_in_the_sdk() -> None:
     async with (
         client_of([FULL]) as client,

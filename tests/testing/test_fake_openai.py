@@ -14,7 +14,7 @@ from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.provider_checks import check_chat, check_responses
-from watchkeeper.testing.script import Fault, FaultKind, Reply, Script, call, say
+from watchkeeper.testing.wire import Fault, FaultKind, Reply, Script, call, say
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 FULL = Reply(
@@ -33,6 +33,7 @@ async def client_of(script: Script, api_key: str = "test", **fields: Any) -> Asy
         yield client
 
 
+@pytest.mark.spec("FR-068")
 async def test_a_chat_completion_fits_the_sdks_types() -> None:
     async with client_of([FULL]) as client:
         completion = await client.chat.completions.create(model="gpt-5-mini", messages=HELLO)

@@ -103,6 +103,7 @@ def is_read_or_refused(type_: Any, text: str, told: str) -> bool:
 FLAT_TAKES = "It takes query (string, required), limit (integer, default 5), exact (boolean, default false)."
 
 
+@pytest.mark.spec("SD-009", "FR-024")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -123,6 +124,7 @@ def test_a_refusal_says_what_is_wrong_and_what_the_tool_takes(text: str, problem
     assert refusal(Flat, text) == f"The arguments of order do not fit: {problem}. {FLAT_TAKES}"
 
 
+@pytest.mark.spec("FR-024")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -217,6 +219,7 @@ def test_long_values_are_shortened_and_deep_ones_refused() -> None:
     assert "not JSON" in refusal(Flat, '{"query": "\ud800"}')
 
 
+@pytest.mark.spec("FR-106")
 @given(st.text())
 def test_any_text_is_read_or_refused_for_the_model(text: str) -> None:
     assert is_read_or_refused(Flat, text, "It takes query")

@@ -13,9 +13,10 @@ import pytest
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ToolProcessError
-from watchkeeper.tools import process_command, process_pipes
-from watchkeeper.tools.command import CommandEnd, run_command
-from watchkeeper.tools.process_command import become
+from watchkeeper.tools import isolation as process_pipes
+from watchkeeper.tools import process_worker as process_command
+from watchkeeper.tools.isolation import CommandEnd, run_command
+from watchkeeper.tools.process_worker import become
 
 SHELL = ("/bin/sh", "-c")
 
@@ -139,6 +140,7 @@ async def test_a_command_is_ended_when_its_time_is_over_whatever_it_makes_of_tha
     lives.close()
 
 
+@pytest.mark.spec("FR-158")
 async def test_what_it_leaves_running_ends_with_it_also_outside_of_its_group(tmp_path: Path, fifo: Path) -> None:
     lives = Lives(fifo)
     program = (
@@ -159,6 +161,7 @@ async def test_what_it_leaves_running_ends_with_it_also_outside_of_its_group(tmp
     lives.close()
 
 
+@pytest.mark.spec("FR-158")
 async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(tmp_path: Path, fifo: Path) -> None:
     lives = Lives(fifo)
     running = asyncio.ensure_future(run(*SHELL, f"exec 3>{fifo}; echo $$ >&3; sleep 600 & sleep 600", folder=tmp_path))
@@ -174,7 +177,7 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(tmp_pat
 async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_waits_for_it(
     tmp_path: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper.tools.command.KILL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("watchkeeper.tools.isolation.KILL_GRACE_SECONDS", 0.2)
     script = f"trap '' TERM; exec 3>{fifo}; echo $$ >&3; while :; do sleep 0.01; done"
     lives = Lives(fifo)
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
@@ -185,7 +188,7 @@ async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_
     assert not is_alive(process)
     lives.close()
     lives = Lives(fifo)
-    monkeypatch.setattr("watchkeeper.tools.command.KILL_GRACE_SECONDS", 600.0)
+    monkeypatch.setattr("watchkeeper.tools.isolation.KILL_GRACE_SECONDS", 600.0)
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
     process = await lives.began()
     while not running.done():  # whoever waits in vain says so once more: the grace is over

@@ -13,15 +13,13 @@ import pytest
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import TestClock
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError, FilesystemError, ReducerError, SessionError
-from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
+from watchkeeper.tools.filesystems import MemoryFilesystem, OverlayFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 
 
@@ -66,6 +64,7 @@ def world() -> World:
     return World(session, files, clock, scope)
 
 
+@pytest.mark.spec("FR-019")
 def test_a_context_tells_about_the_call_and_the_run(world: World) -> None:
     token = CancellationToken()
     context = ToolContext(CallInfo("call-1", "note", 2, "run:1", cancellation=token), world.scope)
@@ -81,6 +80,7 @@ def test_a_context_tells_about_the_call_and_the_run(world: World) -> None:
     assert (context.deadline, context.remaining_seconds) == (None, None)
 
 
+@pytest.mark.spec("DL-005")
 def test_the_deadline_counts_down_to_nothing(world: World) -> None:
     context = world.context(deadline=Deadline(world.clock.now() + timedelta(seconds=10)))
     assert context.remaining_seconds == 10.0
@@ -90,6 +90,7 @@ def test_the_deadline_counts_down_to_nothing(world: World) -> None:
     assert context.remaining_seconds == 0.0
 
 
+@pytest.mark.spec("FR-019")
 def test_the_budget_is_looked_at_when_it_is_asked_for(world: World) -> None:
     context = world.context()
     world.files.write_text("a", "12345")
@@ -136,6 +137,7 @@ def test_nothing_remains_after_a_discard(world: World) -> None:
         context.commit()
 
 
+@pytest.mark.spec("FR-044")
 @pytest.mark.parametrize("end", ["commit", "discard"])
 def test_a_thread_that_wakes_up_late_can_do_no_harm(world: World, end: str) -> None:
     context, untouched = world.context("used"), world.context("untouched")

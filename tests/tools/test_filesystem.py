@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import FileStat, Filesystem, ReadOnlyFilesystem
-from watchkeeper.tools.host_filesystem import HostFilesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
-from watchkeeper.tools.undo_journal import FilesystemSnapshot
+from watchkeeper.tools.filesystem import FileStat, Filesystem, FilesystemSnapshot, ReadOnlyFilesystem
+from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem, OverlayFilesystem
 
 PATHS = st.lists(st.sampled_from(["a", "b", "ü"]), min_size=1, max_size=3).map("/".join)
 TEXTS = st.text(max_size=5)
@@ -221,9 +218,9 @@ class NestedOverlayMachine(FilesystemMachine):
 
 
 STEPS = settings(max_examples=40, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow])
-TestMemory = FilesystemMachine.TestCase
+TestMemory = pytest.mark.spec("FR-026")(FilesystemMachine.TestCase)
 TestMemory.settings = STEPS
-TestHost = HostMachine.TestCase
+TestHost = pytest.mark.spec("FR-026")(HostMachine.TestCase)
 TestHost.settings = STEPS
 TestOverlay = OverlayMachine.TestCase
 TestOverlay.settings = STEPS
@@ -259,6 +256,7 @@ OPERATIONS: list[Callable[[Filesystem, str], object]] = [
 ]
 
 
+@pytest.mark.spec("FR-026")
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "x\0", "a\\..\\b", "C:/x"])
 def test_no_operation_leaves_the_root(filesystem: Filesystem, operation: Any, path: str) -> None:
@@ -322,6 +320,7 @@ def test_a_snapshot_of_another_filesystem_is_refused(filesystem: Filesystem) -> 
         filesystem.restore(MemoryFilesystem().snapshot())
 
 
+@pytest.mark.spec("NE-008")
 def test_a_read_only_view_shows_everything_and_changes_nothing(filesystem: Filesystem) -> None:
     filesystem.write_text("folder/file", "x")
     view = filesystem.read_only_view()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.host_filesystem import HostFilesystem
+from watchkeeper.tools.filesystems import HostFilesystem
 
 
 @pytest.fixture
@@ -28,6 +28,7 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.spec("FR-112")
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FilesystemError, match=r"there is no folder '.*none'; make it first"):
         HostFilesystem(tmp_path / "none")
@@ -57,6 +58,7 @@ ESCAPES: list[Callable[[HostFilesystem, str], object]] = [
 ]
 
 
+@pytest.mark.spec("FR-026")
 @pytest.mark.parametrize("operation", ESCAPES)
 @pytest.mark.parametrize("path", ["file_link", "folder_link", "folder_link/secret", "folder_link/new", "inner_link"])
 def test_links_are_never_followed(

@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from watchkeeper.core.tagging import dump, load
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.session.registry import event_tag
+from watchkeeper.session.log import event_tag
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import Snapshot
-from watchkeeper.tools.invoked import ToolInvoked, ToolOutcome, error_message, is_success
+from watchkeeper.session.slices import Snapshot
+from watchkeeper.session.tagging import dump, load
+from watchkeeper.tools.context import ToolInvoked, ToolOutcome, error_message, is_success
 from watchkeeper.tools.result import ToolResult
 
 INVOKED = ToolInvoked(
@@ -36,6 +36,7 @@ def test_its_tag_is_stable() -> None:
     assert event_tag(ToolInvoked) == "tool_invoked"
 
 
+@pytest.mark.spec("TO-020")
 def test_it_comes_back_from_a_snapshot_as_it_was() -> None:
     session = Session()
     session.dispatch(INVOKED)
@@ -51,6 +52,7 @@ def test_a_success_has_no_error_message() -> None:
     assert error_message(INVOKED) is None
 
 
+@pytest.mark.spec("TO-021")
 @pytest.mark.parametrize("outcome", [word for word in get_args(ToolOutcome) if word != "ok"])
 def test_every_other_outcome_is_a_failure(outcome: Any) -> None:
     failed = replace(INVOKED, outcome=outcome, result=ToolResult.error("it broke"))
@@ -58,6 +60,7 @@ def test_every_other_outcome_is_a_failure(outcome: Any) -> None:
     assert error_message(failed) == "it broke"
 
 
+@pytest.mark.spec("TO-021")
 def test_a_result_of_another_kind_counts_by_the_outcome() -> None:
     assert replace(INVOKED, result="text").success
     odd = replace(INVOKED, outcome="crashed", result="text")

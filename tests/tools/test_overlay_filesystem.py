@@ -9,9 +9,7 @@ import pytest
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.host_filesystem import HostFilesystem
-from watchkeeper.tools.memory_filesystem import MemoryFilesystem
-from watchkeeper.tools.overlay_filesystem import FileChange, OverlayFilesystem
+from watchkeeper.tools.filesystems import FileChange, HostFilesystem, MemoryFilesystem, OverlayFilesystem
 
 
 @pytest.fixture(params=["memory", "host"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.paths import fits, join, normal_path, parents
+from watchkeeper.tools.filesystem import fits, join, normal_path, parents
 
 
 @pytest.mark.parametrize(

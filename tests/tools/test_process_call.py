@@ -21,12 +21,12 @@ import pytest
 
 from tests.tools import isolated_functions as functions
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
-from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
-from watchkeeper.tools import process_call, process_pipes
+from watchkeeper.tools import isolation as process_call
+from watchkeeper.tools import isolation as process_pipes
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.process_call import ProcessCall, result_of
-from watchkeeper.tools.process_pipes import Ended, ProcessPipes, framed, whole
+from watchkeeper.tools.isolation import Ended, ProcessCall, ProcessPipes, framed, result_of, whole
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool, tool
 
@@ -138,6 +138,7 @@ class TestFailures:
         )
         assert "exit code 4 " in await self.said(functions.exit_with, code=4)
 
+    @pytest.mark.spec("FR-023")
     async def test_a_crash_is_told_with_the_end_of_the_output(self) -> None:
         said = await self.said(functions.crash)
         assert said.startswith("its process was killed by SIGSEGV before it returned a result. Its output ended with:")
@@ -162,9 +163,11 @@ class TestFailures:
     async def test_an_error_that_cannot_be_written_ends_the_process(self) -> None:
         assert "ended with exit code 70" in await self.said(functions.surrogate)
 
+    @pytest.mark.spec("FR-023")
     async def test_a_result_of_a_hundred_megabytes_is_refused(self) -> None:
         assert "its result takes 100,000," in await self.said(functions.large, size=100_000_000)
 
+    @pytest.mark.spec("FR-023")
     async def test_a_process_that_closes_its_pipes_returned_nothing(self) -> None:
         assert "exit code 0 before it returned a result" in await self.said(functions.close_everything)
 
@@ -231,6 +234,7 @@ class TestEnds:
         descriptor, process = await reading
         return task, descriptor, process
 
+    @pytest.mark.spec("FR-022")
     @pytest.mark.parametrize(
         "function",
         [functions.wait, functions.wait_stubbornly, functions.wait_for_shell, functions.hold_interpreter],
@@ -272,6 +276,7 @@ class TestEnds:
         assert not is_alive(process)
         at_its_end(descriptor)
 
+    @pytest.mark.spec("FR-023")
     async def test_a_process_that_forks_and_exits_returned_nothing_and_leaves_nothing(self, fifo: str) -> None:
         task, descriptor, process = await self.started(functions.fork_and_exit, fifo)
         with pytest.raises(ToolProcessError, match="ended with exit code 0 before"):
@@ -324,6 +329,7 @@ class TestEnds:
         cast("Any", task).get_coro().close()
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
+    @pytest.mark.spec("FR-022")
     @pytest.mark.parametrize("function", ["wait_stubbornly", "wait_for_shell", "hold_interpreter"])
     def test_nothing_outlives_a_parent_that_was_killed(self, fifo: str, function: str) -> None:
         script = f"""
@@ -350,6 +356,7 @@ def children() -> set[str]:
     return found
 
 
+@pytest.mark.spec("FR-022")
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
 async def test_a_hundred_calls_leave_no_descriptor_and_no_process() -> None:
     await called(functions.add, a=1)

@@ -17,10 +17,10 @@ import pytest
 from tests.tools import isolated_functions as functions
 from watchkeeper.cli.loading import load_module
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError
-from watchkeeper.tools import process_reference
+from watchkeeper.tools import process_worker as process_reference
 from watchkeeper.tools import tool as tool_module
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.process_reference import Reference, find, reference_to, refuse_while_importing
+from watchkeeper.tools.process_worker import Reference, find, reference_to, refuse_while_importing
 from watchkeeper.tools.tool import tool
 
 
@@ -172,7 +172,7 @@ class TestFinding:
     def test_nothing_is_run_while_a_module_is_imported_for_its_tool(self, tmp_path: Path) -> None:
         file = tmp_path / "runs.py"
         file.write_text(
-            "from watchkeeper.tools.process_reference import refuse_while_importing\nrefuse_while_importing()\n"
+            "from watchkeeper.tools.process_worker import refuse_while_importing\nrefuse_while_importing()\n"
         )
         with pytest.raises(ConfigurationError, match=r"runs\.py was imported .* under `if __name__ == '__main__':`"):
             find(Reference("__main__", "f", str(file)))
@@ -203,7 +203,7 @@ SCRIPT = """
     def go():
         model = ScriptedModel([Call("paint", {"name": "door", "colour": 1}), "done"])
         result = Agent(model, "You paint.", str, tools=(paint,)).run("Paint.", store=None)
-        from watchkeeper.tools.invoked import ToolInvoked
+        from watchkeeper.tools.context import ToolInvoked
         for envelope in result.session.log:
             if isinstance(envelope.event, ToolInvoked):
                 print(envelope.event.outcome, envelope.event.result.message, type(envelope.event.result.value) is Part)

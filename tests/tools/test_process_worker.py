@@ -10,10 +10,9 @@ import pytest
 
 from tests.tools import isolated_functions as functions
 from watchkeeper.core import codec
-from watchkeeper.core.tagging import dump, load
+from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools import process_worker
-from watchkeeper.tools.process_reference import reference_to
-from watchkeeper.tools.process_worker import Order, Reply, answer, encoded, is_still, work, write
+from watchkeeper.tools.process_worker import Order, Reply, answer, encoded, is_still, reference_to, work, write
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 

@@ -64,6 +64,7 @@ def test_an_instance_that_was_handed_in_is_found_and_never_closed() -> None:
     assert resources.get(Store).get("y") == "y"
 
 
+@pytest.mark.spec("FR-025")
 def test_a_run_resource_is_made_once_when_first_asked_for() -> None:
     made: list[str] = []
 
@@ -81,6 +82,7 @@ def test_a_run_resource_is_made_once_when_first_asked_for() -> None:
     assert made == ["store"]
 
 
+@pytest.mark.spec("FR-025")
 def test_a_tool_call_resource_is_fresh_for_every_call_and_closed_with_it() -> None:
     log: list[str] = []
     resources = Resources([ResourceBinding(A, lambda _: A(log, "a"), Scope.TOOL_CALL)])

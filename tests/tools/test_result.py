@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.core.tagging import dump, load
+from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.result import ToolResult
 
 
@@ -36,6 +36,7 @@ def test_a_model_sees_the_message_or_else_the_value(result: ToolResult[Any], tex
     assert result.render() == text
 
 
+@pytest.mark.spec("FR-020")
 def test_success_and_failure_are_told_apart() -> None:
     assert (ToolResult.ok(1).success, ToolResult.error("x").success) == (True, False)
     assert ToolResult.error("x", 5).value == 5

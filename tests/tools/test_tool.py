@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from watchkeeper.core.errors import ToolDefinitionError
-from watchkeeper.core.run_context import root_run_context
+from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.result import ToolResult
@@ -112,6 +112,7 @@ async def look_up(
     return [name] * limit
 
 
+@pytest.mark.spec("FR-018")
 def test_a_dataclass_parameter_is_the_arguments() -> None:
     assert (place.name, place.description) == ("place", "Place an order.\n\nDo this once.")
     assert (place.params_type, place.takes_context, place.spreads, place.is_async) == (Order, True, False, False)
@@ -143,6 +144,7 @@ def test_a_dataclass_parameter_is_the_arguments() -> None:
     }
 
 
+@pytest.mark.spec("FR-018")
 def test_plain_parameters_are_arguments_one_by_one_in_their_order() -> None:
     assert (look_up.spreads, look_up.is_async, look_up.takes_context) == (True, True, False)
     properties = look_up.spec.parameters["properties"]
@@ -263,6 +265,7 @@ def test_a_typed_dict_keeps_the_order_it_was_written_in() -> None:
     assert take.spec.parameters["required"] == ["zebra", "apple"]
 
 
+@pytest.mark.spec("FR-018")
 def test_a_pydantic_parameter_keeps_its_descriptions() -> None:
     @tool
     def take(params: OrderModel) -> str:
@@ -318,6 +321,7 @@ def test_bound_methods_partials_wrapped_functions_and_callable_objects_become_to
     assert tool(name="ask", description="Ask.")(shop).call({"name": "a"}, context) == ToolResult.ok("asked a")
 
 
+@pytest.mark.spec("FR-027")
 async def test_async_callables_of_every_kind_are_seen_as_async(context: ToolContext) -> None:
     class Shop:
         async def __call__(self, name: str) -> str:
@@ -476,6 +480,7 @@ HOPELESS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.spec("FR-105")
 @pytest.mark.parametrize(("function", "message"), HOPELESS)
 def test_what_cannot_be_offered_to_a_model_is_refused_with_the_repair(function: Any, message: str) -> None:
     with pytest.raises(ToolDefinitionError, match=message):
@@ -521,6 +526,7 @@ def test_a_default_without_a_json_form_works_and_is_not_shown(context: ToolConte
     assert take.call(take.decode("{}"), context) == ToolResult.ok(True)
 
 
+@pytest.mark.spec("FR-147")
 def test_a_default_that_a_call_changes_is_whole_again_for_the_next(context: ToolContext) -> None:
     @tool
     def collect(name: str, seen: list[list[str]] = [[]], sizes: dict[str, int] = {}) -> tuple[int, int]:  # noqa: B006

@@ -7,17 +7,21 @@ raises leaves here as a ProviderError; cancelling drops the request.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
+from watchkeeper.core.messages import AssistantMessage, Message, Transcript
+from watchkeeper.core.model import OutputSchema
 
 T = TypeVar("T")
 
@@ -146,3 +150,214 @@ def import_sdk(name: str, what: str, extra: str) -> ModuleType:
         if importlib.util.find_spec(needed) is None:
             raise MissingExtraError(what, extra)
     return importlib.import_module(name)
+
+
+# --- encoding -------------------------------------------------------------------------------------------------------
+# Bytes of a request, each made once.
+#
+# A message is encoded when it is new and its bytes are kept in its transcript; what is the same in every turn of a run
+# (tools, the output's schema) is encoded once for those objects. A turn joins bytes: no history is ever encoded again.
+
+ENCODER: Final = msgspec.json.Encoder()
+KEPT_ENTRIES: Final = 64
+DIGEST: Final = 32
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON; halves of surrogate pairs, which files and processes can leave in text, become U+FFFD."""
+    try:
+        return ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return ENCODER.encode(_well_formed(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(f"a request cannot be written as JSON: {error}") from error
+
+
+def _well_formed(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, Mapping):
+        return {_well_formed(key): _well_formed(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_well_formed(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def encoded_messages(transcript: Transcript, key: str, encode_message: Callable[[Message], bytes]) -> list[bytes]:
+    """Return the elements of a JSON array of all messages, commas included, encoding only what is new.
+
+    Args:
+        transcript: The conversation; its place for ``key`` is filled up.
+        key: Name of the encoding.
+        encode_message: Encodes one message; may return several elements, or none.
+    """
+    pieces = transcript.encoded(key)
+    for message in transcript.since(len(pieces)):
+        piece = encode_message(message)
+        pieces.append(b"," + piece if piece and any(pieces) else piece)
+    return pieces
+
+
+def tool_arguments(text: str) -> dict[str, Any]:
+    """Return a call's arguments as an object, for providers that take no text; broken ones stay visible in it."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return {"unreadable_arguments": text}
+
+
+def own_data(message: AssistantMessage, encoding: str) -> dict[str, Any]:
+    """Return what an adapter kept in a message under its encoding; nothing, if another adapter wrote it."""
+    data: Any = message.provider_data
+    if not isinstance(data, dict):
+        return {}
+    data = cast("dict[str, Any]", data)
+    return data if data.get("encoding") == encoding else {}
+
+
+def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
+    """Return a call's id as a provider accepts it: itself, or where its form is not allowed one made from it.
+
+    Ids of other providers, from before a switch of models, can be longer than a provider takes, or have other letters.
+    """
+    if allowed.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST]}"
+
+
+class Kept:
+    """Bytes that depend only on which objects they were made from; the objects are held, so that ids stay theirs."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], bytes]] = {}
+
+    def get(self, make: Callable[[], bytes], *objects: object) -> bytes:
+        """Return what ``make`` returned when it was first asked for these very objects."""
+        key = tuple(map(id, objects))
+        entry = self._entries.get(key)
+        if entry is None:
+            if len(self._entries) >= KEPT_ENTRIES:
+                self._entries.clear()
+            entry = self._entries[key] = (objects, make())
+        return entry[1]
+
+
+def join_body(head: Mapping[str, Any], array: str, pieces: list[bytes], tail: bytes) -> bytes:
+    """Return one JSON object: the fields of ``head``, an array of encoded pieces, and encoded fields in braces."""
+    close = b"]" if tail == b"{}" else b"],"
+    return b"".join([encode(head)[:-1], b',"', array.encode(), b'":[', *pieces, close, tail[1:]])
+
+
+def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
+    """Refuse provider-specific fields that would replace what an adapter is there to write.
+
+    Raises:
+        ConfigurationError: If there are any.
+    """
+    clash = sorted(reserved & extra.keys())
+    if clash:
+        raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
+
+
+# --- strict schema --------------------------------------------------------------------------------------------------
+# JSON Schemas in the subset that providers enforce while a model writes.
+#
+# In that subset every object lists all its properties, all are required and nothing else is allowed. A field with a
+# default is therefore asked for too, with its default in its description: whatever comes back still fits the type. What
+# the subset cannot say (open maps, values of any type) makes a schema inexpressible: None, never something weaker that
+# looks the same. Constraints that a provider does not check go into the description, and into the parsing afterwards.
+
+# https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
+OPENAI_KEYWORDS: Final = frozenset(
+    {"pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"}
+)
+# https://platform.claude.com/docs/en/build-with-claude/structured-outputs#json-schema-limitations
+ANTHROPIC_KEYWORDS: Final = frozenset[str]()
+FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+PLAIN: Final = frozenset({"type", "enum", "const", "$ref", "description", "title"})
+
+
+class _InexpressibleError(Exception):
+    """A part of a schema lies outside the subset."""
+
+
+def strict_schema(schema: Mapping[str, Any], keywords: frozenset[str] = OPENAI_KEYWORDS) -> dict[str, Any] | None:
+    """Return a schema in the enforced subset, or None if the subset cannot express it.
+
+    Args:
+        schema: JSON Schema of an object, self-contained.
+        keywords: Constraints that the provider checks.
+    """
+    try:
+        strict = _strict(schema, keywords)
+    except _InexpressibleError:
+        return None
+    if strict.get("type") != "object":
+        return None
+    definitions = cast("Mapping[str, Mapping[str, Any]]", schema.get("$defs") or {})
+    if definitions:
+        try:
+            strict["$defs"] = {name: _strict(part, keywords) for name, part in definitions.items()}
+        except _InexpressibleError:
+            return None
+    return strict
+
+
+def describe_schema(output: OutputSchema) -> str:
+    """Return an instruction for models that cannot be held to a schema."""
+    return (
+        "When the work is done, answer with one JSON object that fits this JSON Schema, and with nothing else: "
+        f"{encode(output.schema).decode()}"
+    )
+
+
+def _strict(schema: Mapping[str, Any], keywords: frozenset[str]) -> dict[str, Any]:
+    strict = {key: schema[key] for key in PLAIN & schema.keys()}
+    notes = _notes(schema, keywords, strict)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            strict["anyOf"] = [_strict(option, keywords) for option in schema[key]]
+    if schema.get("type") == "object":
+        _close_object(schema, keywords, strict)
+    elif schema.get("type") == "array":
+        if not isinstance(schema.get("items"), Mapping):
+            raise _InexpressibleError
+        strict["items"] = _strict(schema["items"], keywords)
+    if not strict.keys() & {"type", "anyOf", "$ref", "enum", "const"} or "allOf" in schema:
+        raise _InexpressibleError
+    if "$ref" in strict:
+        # Providers refuse other keywords beside a reference.
+        return {"$ref": strict["$ref"]}
+    if notes:
+        strict["description"] = " ".join(filter(None, [strict.get("description"), f"({', '.join(notes)})"]))
+    return strict
+
+
+def _close_object(schema: Mapping[str, Any], keywords: frozenset[str], strict: dict[str, Any]) -> None:
+    properties = cast("Mapping[str, Mapping[str, Any]]", schema.get("properties") or {})
+    if schema.get("additionalProperties", False) is not False or "patternProperties" in schema:
+        raise _InexpressibleError
+    if not properties and "additionalProperties" not in schema and "properties" not in schema:
+        raise _InexpressibleError
+    strict["properties"] = {name: _strict(part, keywords) for name, part in properties.items()}
+    strict["required"] = list(properties)
+    strict["additionalProperties"] = False
+
+
+def _notes(schema: Mapping[str, Any], keywords: frozenset[str], strict: dict[str, Any]) -> list[str]:
+    """Keep what the provider checks, and return the rest in words."""
+    notes: list[str] = []
+    for key, value in schema.items():
+        if key in keywords or (key == "format" and value in FORMATS):
+            strict[key] = value
+        elif key == "default":
+            notes.append(f"default: {value!r}")
+        elif key in _CONSTRAINTS:
+            notes.append(f"{key}: {value}")
+    return notes
+
+
+_CONSTRAINTS: Final = OPENAI_KEYWORDS | {"format", "minLength", "maxLength", "uniqueItems", "examples"}

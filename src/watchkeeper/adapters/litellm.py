@@ -12,10 +12,16 @@ import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Final
 
-from watchkeeper.adapters.encoding import check_extra
-from watchkeeper.adapters.endpoint import check_base_url, import_sdk
-from watchkeeper.adapters.openai_chat import fixed_fields, message_fields, request_head
-from watchkeeper.adapters.openai_chat_reply import ENCODING, Chunks, convert_completion, read_reply
+from watchkeeper.adapters.endpoint import check_base_url, check_extra, import_sdk
+from watchkeeper.adapters.openai_chat import (
+    ENCODING,
+    Chunks,
+    convert_completion,
+    fixed_fields,
+    message_fields,
+    read_reply,
+    request_head,
+)
 from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest

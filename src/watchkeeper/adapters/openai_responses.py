@@ -13,9 +13,17 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.encoding import Kept, check_extra, encode, encoded_messages, join_body, own_data, portable_id
-from watchkeeper.adapters.endpoint import decode_reply
-from watchkeeper.adapters.openai_endpoint import image_url, named_schema, openai_endpoint
+from watchkeeper.adapters.endpoint import (
+    Kept,
+    check_extra,
+    decode_reply,
+    encode,
+    encoded_messages,
+    join_body,
+    own_data,
+    portable_id,
+)
+from watchkeeper.adapters.openai_chat import image_url, named_schema, openai_endpoint
 from watchkeeper.core.messages import (
     AssistantMessage,
     Message,

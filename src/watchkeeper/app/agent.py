@@ -10,18 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
-from watchkeeper.app.checks import check_arguments, check_left_to_agent
-from watchkeeper.app.many import arun_many, run_many
-from watchkeeper.app.options import RunKeywords
-from watchkeeper.app.run import arun, run
+from watchkeeper.app.options import RunKeywords, check_arguments, check_left_to_agent
+from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.prompt import Prompt
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
@@ -29,8 +26,7 @@ from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from watchkeeper.containment.pipeline import ShieldPipeline
-
+    from watchkeeper.shield.pipeline import ShieldPipeline
 
 LABEL_CHARS: Final = 60
 """How much of a task names it in results and logs."""

@@ -17,13 +17,21 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, Final
 
-from watchkeeper.core.errors import UnknownModelError
+import msgspec
 
-if TYPE_CHECKING:
-    from watchkeeper.core.model import Model
+from watchkeeper.app.options import RunOptions
+from watchkeeper.app.prices import check_priced, price_of
+from watchkeeper.core.errors import ConfigurationError, UnknownModelError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.plan import PricedModel
+from watchkeeper.runtime.user_code import closed
 
 
 def _openai(name: str) -> Model:
@@ -51,7 +59,7 @@ def _litellm(name: str) -> Model:
 
 
 def _local(path: str) -> Model:
-    from watchkeeper.adapters.local import LocalModel
+    from watchkeeper.local.model import LocalModel
 
     return LocalModel(path)
 
@@ -109,3 +117,132 @@ def _server(text: str) -> Model:
 
     key = os.environ.get(SERVER_KEY) or NO_KEY
     return OpenAIChatModel(name, api_key=key, base_url=url, provider=SERVER_PROVIDER)
+
+
+# --- lineup ---------------------------------------------------------------------------------------------------------
+# The models of a run, made from what the caller named: who answers, who takes over, who is the cheaper one.
+#
+# All of them are made, and priced, before anything is spent: a fallback that cannot work shows at once, not in the
+# night
+# in which it is needed. What is made here from a string is closed with the run; a model that the caller made is his.
+
+
+class Lineup(msgspec.Struct, frozen=True):
+    """The models of a run.
+
+    Attributes:
+        first: Who is asked.
+        fallback: Who takes over, in this order, when the one in use cannot answer.
+        cheaper: Who takes over where a hook says DEGRADE; None if none is named.
+        escalations: By source of advice, who takes over if it is not heeded.
+        children: Who answers in child runs, by what the template names them with (a string, or ``provider:name``).
+    """
+
+    first: PricedModel
+    fallback: tuple[PricedModel, ...] = ()
+    cheaper: PricedModel | None = None
+    escalations: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
+    children: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
+
+    @property
+    def all(self) -> tuple[PricedModel, ...]:
+        """Every one of them."""
+        cheaper = () if self.cheaper is None else (self.cheaper,)
+        return (self.first, *self.fallback, *cheaper, *self.escalations.values())
+
+    @property
+    def output_in_prompt(self) -> bool:
+        """Whether the prompt must describe the answer's form, because one of them cannot be held to it otherwise."""
+        return not all(each.model.native_output for each in self.all)
+
+
+def lineup(
+    stack: AsyncExitStack,
+    model: Model | str,
+    limits: Limits,
+    options: RunOptions,
+    escalations: Mapping[str, Model | str],
+    children: Sequence[Model | str] = (),
+) -> Lineup:
+    """Make the models of a run; those that are made here are closed by ``stack``.
+
+    Args:
+        stack: What closes them.
+        model: Who is asked first.
+        limits: Ceilings in force; a cost ceiling needs prices.
+        options: Names the fallback, the shield, settings and prices.
+        escalations: By source of advice, the model it may switch to.
+        children: The models that child runs ask for.
+
+    Raises:
+        ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
+            or the same model twice.
+    """
+    named = (model, *checked_fallback(options.fallback, model))
+    models = [_made(stack, each) for each in named]
+    first = models[0]
+
+    def priced(each: Model) -> PricedModel:
+        settings = settings_for(each, first, options.settings)
+        price = price_of(each, options.prices, settings, options.clock)
+        check_priced(each, price, limits)
+        return PricedModel(each, price, settings)
+
+    line = [priced(each) for each in models]
+    wanted: Model | str | None = None if options.shield is None else options.shield.fallback_model
+    cheaper = None if wanted is None else _found(wanted, named, line) or priced(_made(stack, wanted))
+    others = {source: _found(each, named, line) or priced(_made(stack, each)) for source, each in escalations.items()}
+    below = {name_of(each): _found(each, named, line) or priced(_made(stack, each)) for each in children}
+    return Lineup(line[0], tuple(line[1:]), cheaper, others, below)
+
+
+def name_of(model: Model | str) -> str:
+    """Return how a model is called: its string, or ``provider:name``."""
+    return model if isinstance(model, str) else f"{model.provider}:{model.name}"
+
+
+def switched_to(template: PromptTemplate[Any]) -> dict[str, Model | str]:
+    """Return, by source of advice, the model that its escalation goes on with."""
+    chosen = {config.name: config.escalate.model for config in template.sources if config.escalate is not None}
+    return {name: model for name, model in chosen.items() if model is not None}
+
+
+def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str, ...]:
+    """Return the models that take over.
+
+    Raises:
+        ConfigurationError: If they are no sequence of models, or one of them stands there twice.
+    """
+    if not isinstance(fallback, Sequence) or isinstance(fallback, str | bytes):
+        raise ConfigurationError(f"fallback={fallback!r} must be a sequence of models; write fallback=('openai:NAME',)")
+    checked: list[Model | str] = []
+    each: Any
+    for each in fallback:  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(each, str | Model):
+            raise ConfigurationError(f"fallback names {each!r}, which is neither a model nor the name of one")
+        if any(each is other or (isinstance(each, str) and each == other) for other in (model, *checked)):
+            name = each if isinstance(each, str) else f"{each.provider}:{each.name}"
+            raise ConfigurationError(f"{name} is named twice in model= and fallback=; name each model once")
+        checked.append(each)
+    return tuple(checked)
+
+
+def settings_for(model: Model, first: Model, settings: ModelSettings) -> ModelSettings:
+    """Return how a model is asked: fields of one provider's own are for no other."""
+    return settings if model.provider == first.provider or not settings.extra else replace(settings, extra={})
+
+
+def _made(stack: AsyncExitStack, named: Model | str) -> Model:
+    if not isinstance(named, str):
+        return named
+    made = model_from(named)
+    stack.push_async_callback(lambda: closed(f"the model {named}", made.close()))
+    return made
+
+
+def _found(wanted: Model | str, named: Sequence[Model | str], line: Sequence[PricedModel]) -> PricedModel | None:
+    """Return the model of the line that is meant, if it stands there."""
+    for each, priced in zip(named, line, strict=True):
+        if wanted is each or wanted in (each, priced.label, priced.model.name):
+            return priced
+    return None

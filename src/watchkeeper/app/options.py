@@ -6,31 +6,241 @@ defaults. Both name the same fields, and a test holds them to it.
 
 from __future__ import annotations
 
+import difflib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 from uuid import UUID
 
 import msgspec
 
-from watchkeeper.app.checks import check_arguments, check_keywords
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.model import ModelSettings
-from watchkeeper.core.price import ModelPrice
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.text import shown
+from watchkeeper.core.usage import ModelPrice
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 from watchkeeper.session.log import Envelope
+from watchkeeper.session.session import Session
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 if TYPE_CHECKING:
-    from watchkeeper.containment.circuit_breaker import CircuitBreakers
-    from watchkeeper.containment.ledger import Ledger
-    from watchkeeper.containment.pipeline import ShieldPipeline
-    from watchkeeper.core.model import Model
-    from watchkeeper.store.run_store import RunStore
+    from watchkeeper.accounting.ledger import Ledger
+    from watchkeeper.shield.circuit_breaker import CircuitBreakers
+    from watchkeeper.shield.pipeline import ShieldPipeline
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+# What the arguments of `run` and its kin must be: one table, looked at before anything is opened or spent.
+#
+# Each name has one rule, and what does not fit is refused with the value and with what to write instead. Only the
+# kind of
+# thing is judged here; whether a path can be written or a model exists shows where it is used, before anything is
+# spent,
+# too. A keyword that does not exist is refused with the nearest one that does.
+
+BRIEF_CHARS: Final = 60
+"""A value that shows itself with more is named by its kind."""
+
+MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
+"""What makes a model; looked up by name, because asking whether something fits a protocol takes twenty microseconds."""
+
+CHECKED_WHERE_USED: Final = frozenset({"fallback", "on_context_full"})
+"""Options that have a rule of their own: `lineup.checked_fallback` and `RunOptions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one argument must be.
+
+    Attributes:
+        fits: Whether a value will do.
+        wanted: The end of the sentence "... must be ...", with what to write.
+        optional: Whether None will do, too.
+    """
+
+    fits: Callable[[Any], bool]
+    wanted: str
+    optional: bool = False
+
+
+def _any_of(*kinds: type[Any]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _with(*names: str) -> Callable[[Any], bool]:
+    """Fit whatever has these attributes, as an object and not as a class."""
+    return lambda value: not isinstance(value, type) and all(hasattr(value, name) for name in names)
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, str) or _with(*MODEL_PARTS)(value)
+
+
+def _is_ledger(value: Any) -> bool:
+    return isinstance(value, str | Path) or _with("admit", "settle")(value)
+
+
+def _is_shield(value: Any) -> bool:
+    from watchkeeper.shield.pipeline import ShieldPipeline
+
+    return isinstance(value, ShieldPipeline)
+
+
+def _are_breakers(value: Any) -> bool:
+    from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
+
+    return isinstance(value, CircuitBreaker | CircuitBreakers)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _are_several(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+_SHIELD: Final = Rule(
+    _is_shield, "a ShieldPipeline, each hook in its slot: ShieldPipeline(tool_dispatch=ToolPermissionHook(...))", True
+)
+_BREAKERS: Final = Rule(_are_breakers, "CircuitBreakers(...)", True)
+_LISTENER: Final = Rule(callable, "a function, sync or async", True)
+
+RULES: Final[Mapping[str, Rule]] = {
+    "prompt": Rule(
+        _any_of(Prompt, PromptTemplate),
+        "a PromptTemplate or a Prompt; a plain text goes to an agent, Agent(model, instructions, str).run(text), and "
+        "an Agent is run by its own method, agent.run(task)",
+    ),
+    "model": Rule(_is_model, "a text such as 'openai:gpt-5-mini' or 'local', or a Model such as ScriptedModel([...])"),
+    "limits": Rule(
+        _any_of(Limits), "Limits, for example Limits(deadline='30m', max_cost_usd=1); Limits(max_turns=None) lifts one"
+    ),
+    "each": Rule(_any_of(Limits), "Limits for every single item, for example Limits(deadline='1m')", True),
+    "session": Rule(_any_of(Session), "a Session; to go on after an earlier run write session=result.session", True),
+    "concurrency": Rule(_is_positive, "a whole number of at least 1, for example 4"),
+    "label": Rule(callable, "a function that names an item, for example label=str"),
+    "items": Rule(_are_several, "a list of items, one for each run"),
+    "settings": Rule(_any_of(ModelSettings), "ModelSettings, for example ModelSettings(temperature=0.1)"),
+    "shield": _SHIELD,
+    "pipeline": _SHIELD,
+    "breakers": _BREAKERS,
+    "circuit_breaker": _BREAKERS,
+    "resources": Rule(_any_of(Resources), "Resources; for things that exist already Resources.of({Type: thing})", True),
+    "filesystem": Rule(
+        lambda value: isinstance(value, Filesystem), "a Filesystem; for a folder write HostFilesystem('/path')", True
+    ),
+    "on_event": _LISTENER,
+    "on_record": _LISTENER,
+    "store": Rule(_any_of(str, Path, RunStore), "a path, an open RunStore, or None for no store", True),
+    "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
+    "raise_on_stop": Rule(_any_of(bool), "True or False"),
+    "clock": Rule(_with("now", "monotonic", "call_at"), "a Clock, for example SystemClock()"),
+    "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
+    "rng": Rule(_with("random", "uniform"), "a random.Random"),
+    "instructions": Rule(_any_of(str), "text"),
+    "task": Rule(_has_text, "text that says what is to be done"),
+    "tasks": Rule(_are_several, "a list of texts, one for each task"),
+}
+
+
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse what is not the kind of thing that its name asks for.
+
+    Raises:
+        ConfigurationError: Naming the argument, the value and what to write.
+    """
+    for name, value in given.items():
+        if name in CHECKED_WHERE_USED:
+            continue
+        if name == "prices":
+            check_prices(value)
+            continue
+        rule = RULES[name]
+        if not (rule.fits(value) or (rule.optional and value is None)):
+            raise ConfigurationError(f"{name}={brief(value)} must be {rule.wanted}")
+
+
+def check_prices(prices: object) -> None:
+    """Refuse prices that would be found, or not be found, only while the run goes on; None means none.
+
+    Raises:
+        ConfigurationError: Naming the entry.
+    """
+    write = "for example {'openai:gpt-5-mini': ModelPrice.per_million(0.25, 2)}"
+    if not isinstance(prices, Mapping | None):
+        raise ConfigurationError(f"prices={brief(prices)} must be a dict, {write}")
+    for name, price in cast("Mapping[object, object]", prices or {}).items():
+        if not isinstance(name, str):
+            raise ConfigurationError(f"prices has the key {brief(name)}, which is no model's name; write {write}")
+        if not isinstance(price, ModelPrice):
+            raise ConfigurationError(f"prices[{name!r}]={brief(price)} must be a ModelPrice; write {write}")
+
+
+def check_keywords(given: Collection[str], options: Collection[str], others: Collection[str]) -> None:
+    """Refuse a keyword that does not exist.
+
+    Args:
+        given: What was written.
+        options: What may be.
+        others: What else there is, here or in a function beside it.
+
+    Raises:
+        TypeError: As Python itself does, with the nearest keyword that exists.
+    """
+    for name in given:
+        if name in options:
+            continue
+        if name in others:
+            meant = " here; run takes a session, and run_many takes each, concurrency and label"
+        else:
+            near = difflib.get_close_matches(name, {*options, *others}, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(options))}"
+        raise TypeError(f"unexpected keyword argument {name!r}{meant}")
+
+
+def check_left_to_agent(given: Mapping[str, Any]) -> None:
+    """Refuse, for a run of an `Agent`, what the agent itself says.
+
+    Raises:
+        ConfigurationError: With the way to say it.
+    """
+    for name in ("model", "limits"):
+        if name in given:
+            raise ConfigurationError(
+                f"{name}= belongs to the Agent, not to one of its runs; "
+                f"write dataclasses.replace(agent, {name}=...).run(...), or make another Agent"
+            )
+    for name in ("prompt", "label"):
+        if name in given:
+            raise ConfigurationError(
+                f"an Agent gives {name}= itself, from its task; with watchkeeper.run or run_many it can be chosen"
+            )
+
+
+def renamed(error: LimitsError, field: str, name: str) -> LimitsError:
+    """Return the error about a field of `Limits` under the name by which the caller gave it."""
+    return LimitsError(str(error).replace(f"{field}=", f"{name}=", 1))
+
+
+def brief(value: object) -> str:
+    """Return a value for a message: as it shows itself, or only what kind of thing it is where that is long."""
+    text = shown(value)
+    if len(text) <= BRIEF_CHARS and "\n" not in text:
+        return text
+    return f"{text[: BRIEF_CHARS - 1]}…" if isinstance(value, str | bytes) else f"{type(value).__name__}(...)"
+
 
 NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
 """What `run` or `run_many` take by name beside the options."""

@@ -12,12 +12,11 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from watchkeeper.core.account_limit import AccountLimit
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import AccountLimit, Limits
 from watchkeeper.core.model import ModelSettings
-from watchkeeper.core.price import FREE, ModelPrice, Rate
+from watchkeeper.core.usage import FREE, ModelPrice, Rate
 
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model

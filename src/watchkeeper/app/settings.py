@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from watchkeeper.app.checks import renamed
+from watchkeeper.app.options import renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.price import ModelPrice
 from watchkeeper.core.quantities import duration
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
 FIELDS: Final[Mapping[str, str]] = {

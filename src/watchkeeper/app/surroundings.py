@@ -5,33 +5,158 @@ is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from watchkeeper.app.lineup import Lineup, lineup, switched_to
-from watchkeeper.app.listener import Listener, one_by_one
+from watchkeeper.app.models import Lineup, lineup, switched_to
 from watchkeeper.app.options import RunOptions, StoreLike
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.logs import logger
 from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.bounded import closed
 from watchkeeper.runtime.events import TextDelta
-from watchkeeper.runtime.failures import is_outage
+from watchkeeper.runtime.retry import is_outage
+from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.schema import store_path
+from watchkeeper.store.run_store import RunStore, store_path
 
 if TYPE_CHECKING:
-    from watchkeeper.containment.circuit_breaker import CircuitBreakers
-    from watchkeeper.containment.ledger import Ledger
+    from watchkeeper.accounting.ledger import Ledger
+    from watchkeeper.shield.circuit_breaker import CircuitBreakers
+
+T = TypeVar("T")
+
+
+# --- listener -------------------------------------------------------------------------------------------------------
+# Hands events to somebody who must not slow the run down: a user's callback, or the store.
+#
+# Events are queued in order and delivered in batches, by one delivery at a time: sync callables on a worker thread, so
+# that user code never runs on the loop's thread, async ones on the loop. Nothing that was queued stays behind, whatever
+# thread it came from. A listener that raises is reported once and gets nothing more; the run goes on. At the end
+# everything queued is delivered, within a stated time.
+
+Deliver = Callable[[Sequence[T]], None] | Callable[[Sequence[T]], Awaitable[None]]
+
+DRAIN_SECONDS: Final = 10.0
+"""How long the end of a run waits for a slow listener; real seconds, because what is waited for is real."""
+
+
+class Listener(Generic[T]):
+    """A queue in front of one delivery function; made and closed on the loop, fed from any thread."""
+
+    def __init__(self, name: str, deliver: Deliver[T], drain_seconds: float = DRAIN_SECONDS) -> None:
+        """Deliver with ``deliver``; ``name`` stands in reports of failures."""
+        self._name = name
+        self._deliver = deliver
+        self._drain_seconds = drain_seconds
+        self._is_async = _is_async(deliver)
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._queue: list[T] = []
+        # True from the moment a delivery is asked for until it has found the queue empty: both under the lock, so that
+        # an item is either seen by the delivery under way or asks for the next one.
+        self._awake = False
+        self._task: asyncio.Task[None] | None = None
+        self.failure: BaseException | None = None
+
+    def put(self, item: T) -> None:
+        """Queue one item; returns at once."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self._queue.append(item)
+            if self._awake:
+                return
+            self._awake = True
+        if threading.get_ident() == self._thread:
+            self._start()
+        else:
+            self._loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._drain())
+
+    def _next(self) -> list[T] | None:
+        """Take what is queued; None, and asleep again, if nothing is."""
+        with self._lock:
+            if not self._queue or self.failure is not None:
+                self._awake = False
+                return None
+            batch, self._queue = self._queue, []
+            return batch
+
+    async def _drain(self) -> None:
+        while (batch := self._next()) is not None:
+            try:
+                if self._is_async:
+                    await cast("Awaitable[None]", self._deliver(batch))
+                else:
+                    await run_in_worker(self._deliver, batch)
+            except BaseException as error:
+                self._fail(error)
+                # A SystemExit that left this task would take the whole loop, and with it every run, along.
+                if not isinstance(error, Exception | SystemExit):
+                    raise
+        self._task = None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.failure = error
+            self._queue.clear()
+        logger().warning("listener.failed", listener=self._name, error=f"{type(error).__name__}: {error}")
+
+    async def close(self) -> None:
+        """Deliver what is queued; a listener that takes too long is left behind, and that is logged."""
+        with self._lock:
+            waiting = bool(self._queue)
+            self._awake = self._awake or waiting
+        if waiting:
+            self._start()
+        if self._task is None:
+            return
+        _, late = await asyncio.wait({self._task}, timeout=self._drain_seconds)
+        if late:
+            logger().warning("listener.late", listener=self._name, undelivered=len(self._queue))
+
+
+def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
+    """Turn a handler, sync or async, into a delivery of batches; each item holds the arguments of one call."""
+    if _is_async(handler):
+
+        async def deliver_async(batch: Sequence[tuple[Any, ...]]) -> None:
+            for item in batch:
+                await handler(*item)
+
+        return deliver_async
+
+    def deliver(batch: Sequence[tuple[Any, ...]]) -> None:
+        for item in batch:
+            if inspect.iscoroutine(returned := handler(*item)):
+                returned.close()
+                raise TypeError(f"{handler!r} returned a coroutine; make it an async function, so that it is awaited")
+
+    return deliver
+
+
+def _is_async(function: Any) -> bool:
+    """Return whether calling it gives a coroutine, also for an object whose ``__call__`` is async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -133,7 +258,7 @@ def breakers_of(options: RunOptions) -> CircuitBreakers | None:
     """Return the caller's circuit breakers; where another model can take over, new ones by default."""
     if options.breakers is not None or not options.fallback:
         return options.breakers
-    from watchkeeper.containment.circuit_breaker import CircuitBreakers
+    from watchkeeper.shield.circuit_breaker import CircuitBreakers
 
     return CircuitBreakers(failure_predicate=is_outage, clock=options.clock)
 
@@ -152,3 +277,70 @@ def open_store(where: RunStore | StoreLike) -> RunStore | None:
         return where
     path = store_path(where)
     return None if path is None else RunStore(path)
+
+
+# --- interrupts -----------------------------------------------------------------------------------------------------
+# Requests from outside for a run's end: the first one lands it, the second one stops it hard.
+#
+# Always called on the loop's thread. Whoever sends SIGTERM kills soon after, and sends no second one; so a landing that
+# takes longer than `TERM_SECONDS` is stopped hard, to leave time for the result, the record and the notification.
+
+CTRL_C: Final = "SIGINT"
+
+TERM_SECONDS: Final = 7.0
+"""How long a run may take to land after SIGTERM. Containers are killed 10 s after it unless told otherwise."""
+
+
+class Interrupts:
+    """Counts interrupts and passes them to the gate of the run in progress."""
+
+    __slots__ = ("_abort", "_clock", "_gate", "_landing", "_timer")
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Nothing was interrupted yet; ``clock`` measures how long landing may take, by default in real seconds."""
+        self._clock = clock
+        self._landing: Stop | None = None
+        self._abort: str | None = None
+        self._gate: ExecutionContext | None = None
+        self._timer: Timer | None = None
+
+    def over(self, gate: ExecutionContext) -> Interrupts:
+        """Pass interrupts to ``gate`` from now on, also one that came before; to be used with ``with``."""
+        self._gate = gate
+        self._pass_on()
+        return self
+
+    def __enter__(self) -> None:
+        """`over` has done it."""
+
+    def __exit__(self, *_: object) -> None:
+        """Pass interrupts on no more."""
+        self._gate = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def interrupt(self, name: str = CTRL_C) -> None:
+        """Take one signal, given its name."""
+        if self._landing is not None:
+            self._stop_hard("interrupted twice")
+            return
+        by = "" if name == CTRL_C else f" by {name}"
+        self._landing = Stop("interrupted", "caller", f"The run was interrupted{by}.")
+        if name == "SIGTERM":
+            when = self._clock.monotonic() + TERM_SECONDS
+            self._timer = self._clock.call_at(
+                when, lambda: self._stop_hard(f"it had not landed {TERM_SECONDS:g} s after {name}")
+            )
+        self._pass_on()
+
+    def _stop_hard(self, why: str) -> None:
+        self._abort = self._abort or why
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._gate is None:
+            return
+        if self._abort is not None:
+            self._gate.abort(self._abort)
+        elif self._landing is not None:
+            self._gate.land(self._landing)

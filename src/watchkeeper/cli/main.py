@@ -19,8 +19,7 @@ from watchkeeper.cli import report, running
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console, printing, say
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
-from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.schema import store_path
+from watchkeeper.store.run_store import RunStore, store_path
 
 app = typer.Typer(
     name="watchkeeper",
@@ -149,7 +148,7 @@ def account_command(
     as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
 ) -> None:
     """Show what accounts have used today and this month (UTC), and what runs hold right now."""
-    from watchkeeper.cli.accounts import show_accounts
+    from watchkeeper.cli.report import show_accounts
 
     show_accounts(name, ledger, as_json=as_json)
 

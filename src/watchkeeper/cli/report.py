@@ -6,23 +6,24 @@ A run says the same in the same words, at its end and from the store; their JSON
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.console import Console
 from rich.text import Text
 
-from watchkeeper.cli.console import one_line, print_table, printable, styled
-from watchkeeper.cli.progress import parts_of
-from watchkeeper.cli.wording import done_mark, line_of, plain
+from watchkeeper.app.settings import settings_here, text_from
+from watchkeeper.cli.console import make_console, one_line, print_table, printable, printing, styled
+from watchkeeper.cli.event_lines import done_mark, line_of, parts_of, plain
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.runtime.result import ManyResult, RunResult, spent
+from watchkeeper.store.ledger_file import AccountReport, Used, account_reports, ledger_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from watchkeeper.store.run_store import RunStore, StoredEvent, StoredRun
 
 SHORT_ID: Final = 8
@@ -245,3 +246,42 @@ def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
         "tag": event.tag,
         "event": event.body,
     }
+
+
+# --- accounts -------------------------------------------------------------------------------------------------------
+# What ``watchkeeper account`` prints: what accounts have used today and this month, and what is held right now.
+
+
+def show_accounts(name: str | None, ledger: str | None, *, as_json: bool) -> None:
+    """Print the figures of one account, or of all.
+
+    Raises:
+        StoreError: If there is no ledger, or no such account.
+    """
+    path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
+    reports = account_reports(path, name)
+    with printing() as out:
+        if as_json:
+            out.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+        elif reports:
+            print_accounts(make_console(out), reports)
+        else:
+            make_console(out).print(f"no accounts in {path}")
+
+
+def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
+    """Print a table, one line for each account."""
+    rows = [
+        (styled((report.name, "bold")), *words(report.day), *words(report.month), held(report)) for report in reports
+    ]
+    print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)
+
+
+def words(used: Used) -> tuple[str, str]:
+    """Write the money and the tokens of a period."""
+    return format_money(used.cost_nanos), f"{used.tokens:,}"
+
+
+def held(report: AccountReport) -> str:
+    """Write what calls under way have set aside."""
+    return format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing"

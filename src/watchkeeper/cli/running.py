@@ -7,8 +7,11 @@ the result and nothing else, whatever the agent's own code prints.
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -21,23 +24,82 @@ from rich.console import Console
 
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.many import run_many
 from watchkeeper.app.options import RunKeywords
-from watchkeeper.app.run import run
+from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.cli import report
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
-from watchkeeper.cli.loading import Loaded, labels_of, load, matching_files
-from watchkeeper.cli.notify import Notification
-from watchkeeper.cli.params import bind, items_for, parse_params
-from watchkeeper.cli.progress import Progress
+from watchkeeper.cli.event_lines import Progress
+from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
+from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.runtime.signals import EndRequests, heeding
-from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.schema import store_path
-from watchkeeper.tools.host_filesystem import HostFilesystem
+from watchkeeper.store.run_store import RunStore, store_path
+from watchkeeper.tools.filesystems import HostFilesystem
+
+# --- notify ---------------------------------------------------------------------------------------------------------
+# Tells somebody that a run is over, with a command: the result as JSON on its stdin, the outcome in its environment.
+#
+# The command is checked before the run starts. Its own failure is said, and changes nothing else.
+
+SECONDS: Final = 60.0
+"""How long the command may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A command to run at the end.
+
+    Attributes:
+        words: Program and arguments; no shell reads them.
+    """
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, command: str) -> Notification:
+        """Read a command line.
+
+        Raises:
+            ConfigurationError: If it cannot be read, or there is no such program.
+        """
+        try:
+            words = tuple(shlex.split(command))
+        except ValueError as error:
+            raise ConfigurationError(f"--notify {command!r} cannot be read: {error}") from error
+        if not words:
+            raise ConfigurationError("--notify names no command")
+        if shutil.which(words[0]) is None:
+            raise ConfigurationError(
+                f"--notify: there is no program {words[0]!r}; it is run without a shell, so write sh -c '...' for one"
+            )
+        return cls(words)
+
+    def send(self, data: dict[str, Any], *, quiet: bool) -> str | None:
+        """Run it; return what went wrong, or None.
+
+        Args:
+            data: The result.
+            quiet: Whether what it prints must stay out of standard output.
+        """
+        facts = {"WATCHKEEPER_RUN_ID": str(data["run_id"]), "WATCHKEEPER_OK": str(data["ok"]).lower()}
+        try:
+            done = subprocess.run(
+                self.words,
+                input=json.dumps(data),
+                text=True,
+                env={**os.environ, **facts},
+                stdout=2 if quiet else None,
+                timeout=SECONDS,
+                check=False,
+            )
+        except (OSError, ValueError) as error:
+            return f"--notify {self.words[0]}: {error}"
+        except subprocess.TimeoutExpired:
+            return f"--notify {self.words[0]}: not over after {SECONDS:g} s"
+        return f"--notify {self.words[0]}: exit code {done.returncode}" if done.returncode else None
+
 
 DONE: Final = 0
 STOPPED: Final = 1

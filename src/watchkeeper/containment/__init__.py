@@ -11,71 +11,72 @@ from typing import TYPE_CHECKING, Final
 from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
-    from watchkeeper.containment.budget_window import BudgetWindowHook
-    from watchkeeper.containment.call import CallRequest, Outcome, Ticket
-    from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
-    from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, WrapOptions
-    from watchkeeper.containment.decision import Decision
-    from watchkeeper.containment.egress import EgressAllowList
-    from watchkeeper.containment.estimate import Charge, Estimate
+    from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+    from watchkeeper.accounting.ledger import Ledger, MemoryLedger
     from watchkeeper.containment.execution_context import ExecutionContext
-    from watchkeeper.containment.hooks import (
+    from watchkeeper.containment.in_flight import Outcome, Ticket
+    from watchkeeper.containment.record import ContextSnapshot, NodeRecord
+    from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
+    from watchkeeper.core.cancellation import CancellationToken
+    from watchkeeper.shield.circuit_breaker import (
+        CircuitBreaker,
+        CircuitBreakers,
+        CircuitState,
+        PolicyContext,
+        PolicyDecision,
+    )
+    from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
+    from watchkeeper.shield.egress import EgressAllowList
+    from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+    from watchkeeper.shield.pipeline import (
         BudgetBoundaryHook,
         EgressBoundaryHook,
         PreDispatchHook,
         ReleasingHook,
         ResponseHook,
         RetryBoundaryHook,
+        ShieldPipeline,
         ToolDispatchHook,
     )
-    from watchkeeper.containment.ledger import Ledger, MemoryLedger
-    from watchkeeper.containment.model_downgrade import ModelDowngradeHook
-    from watchkeeper.containment.nodes import NodeRecord
-    from watchkeeper.containment.pipeline import ShieldPipeline
-    from watchkeeper.containment.policy import PolicyContext, PolicyDecision
-    from watchkeeper.containment.safety_event import SafetyEvent
-    from watchkeeper.containment.snapshot import ContextSnapshot
-    from watchkeeper.containment.token_rate import TokenRateHook
-    from watchkeeper.containment.tool_call_context import ToolCallContext
-    from watchkeeper.containment.tool_permission import ToolPermissionHook
-    from watchkeeper.core.cancellation import CancellationToken
+    from watchkeeper.shield.tool_permission import ToolPermissionHook
+    from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
 
 _HOMES: Final = {
-    "BudgetBoundaryHook": "watchkeeper.containment.hooks",
-    "BudgetWindowHook": "watchkeeper.containment.budget_window",
-    "CallRequest": "watchkeeper.containment.call",
+    "BudgetBoundaryHook": "watchkeeper.shield.pipeline",
+    "BudgetWindowHook": "watchkeeper.shield.windows",
+    "CallRequest": "watchkeeper.accounting.call_request",
     "CancellationToken": "watchkeeper.core.cancellation",
-    "ChainMetadata": "watchkeeper.containment.config",
-    "Charge": "watchkeeper.containment.estimate",
-    "CircuitBreaker": "watchkeeper.containment.circuit_breaker",
-    "CircuitBreakers": "watchkeeper.containment.circuit_breaker",
-    "CircuitState": "watchkeeper.containment.circuit_breaker",
-    "ContextSnapshot": "watchkeeper.containment.snapshot",
-    "Decision": "watchkeeper.containment.decision",
-    "EgressAllowList": "watchkeeper.containment.egress",
-    "EgressBoundaryHook": "watchkeeper.containment.hooks",
-    "Estimate": "watchkeeper.containment.estimate",
-    "ExecutionConfig": "watchkeeper.containment.config",
+    "ChainMetadata": "watchkeeper.containment.seed_calls",
+    "Charge": "watchkeeper.accounting.call_request",
+    "CircuitBreaker": "watchkeeper.shield.circuit_breaker",
+    "CircuitBreakers": "watchkeeper.shield.circuit_breaker",
+    "CircuitState": "watchkeeper.shield.circuit_breaker",
+    "ContextSnapshot": "watchkeeper.containment.record",
+    "Decision": "watchkeeper.shield.decision",
+    "EgressAllowList": "watchkeeper.shield.egress",
+    "EgressBoundaryHook": "watchkeeper.shield.pipeline",
+    "Estimate": "watchkeeper.accounting.call_request",
+    "ExecutionConfig": "watchkeeper.containment.seed_calls",
     "ExecutionContext": "watchkeeper.containment.execution_context",
-    "Ledger": "watchkeeper.containment.ledger",
-    "MemoryLedger": "watchkeeper.containment.ledger",
-    "ModelDowngradeHook": "watchkeeper.containment.model_downgrade",
-    "NodeRecord": "watchkeeper.containment.nodes",
-    "Outcome": "watchkeeper.containment.call",
-    "PolicyContext": "watchkeeper.containment.policy",
-    "PolicyDecision": "watchkeeper.containment.policy",
-    "PreDispatchHook": "watchkeeper.containment.hooks",
-    "ReleasingHook": "watchkeeper.containment.hooks",
-    "ResponseHook": "watchkeeper.containment.hooks",
-    "RetryBoundaryHook": "watchkeeper.containment.hooks",
-    "SafetyEvent": "watchkeeper.containment.safety_event",
-    "ShieldPipeline": "watchkeeper.containment.pipeline",
-    "Ticket": "watchkeeper.containment.call",
-    "TokenRateHook": "watchkeeper.containment.token_rate",
-    "ToolCallContext": "watchkeeper.containment.tool_call_context",
-    "ToolDispatchHook": "watchkeeper.containment.hooks",
-    "ToolPermissionHook": "watchkeeper.containment.tool_permission",
-    "WrapOptions": "watchkeeper.containment.config",
+    "Ledger": "watchkeeper.accounting.ledger",
+    "MemoryLedger": "watchkeeper.accounting.ledger",
+    "ModelDowngradeHook": "watchkeeper.shield.model_downgrade",
+    "NodeRecord": "watchkeeper.containment.record",
+    "Outcome": "watchkeeper.accounting.call_request",
+    "PolicyContext": "watchkeeper.shield.circuit_breaker",
+    "PolicyDecision": "watchkeeper.shield.circuit_breaker",
+    "PreDispatchHook": "watchkeeper.shield.pipeline",
+    "ReleasingHook": "watchkeeper.shield.pipeline",
+    "ResponseHook": "watchkeeper.shield.pipeline",
+    "RetryBoundaryHook": "watchkeeper.shield.pipeline",
+    "SafetyEvent": "watchkeeper.shield.decision",
+    "ShieldPipeline": "watchkeeper.shield.pipeline",
+    "Ticket": "watchkeeper.accounting.call_request",
+    "TokenRateHook": "watchkeeper.shield.windows",
+    "ToolCallContext": "watchkeeper.shield.decision",
+    "ToolDispatchHook": "watchkeeper.shield.pipeline",
+    "ToolPermissionHook": "watchkeeper.shield.tool_permission",
+    "WrapOptions": "watchkeeper.containment.seed_calls",
 }
 
 __all__ = [

@@ -16,38 +16,188 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from watchkeeper.containment.account import Account
-from watchkeeper.containment.admission import Exhausted, decide
-from watchkeeper.containment.asking import ask_aside, block_for_answer
-from watchkeeper.containment.blocking import UnrunCoroutineError, refuse_coroutine, run_blocking
-from watchkeeper.containment.call import CallRequest, Meter, Outcome, Ticket, Work
-from watchkeeper.containment.carving import check_weights
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.containment.config import ChainMetadata, ExecutionConfig, limits_of
-from watchkeeper.containment.decision import Decision
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.faces import SeedFaces
-from watchkeeper.containment.flight import CURRENT, Flight, LeftBehindError, fly, step_out
+from watchkeeper.accounting.account import (
+    CEILINGS,
+    Account,
+    Phases,
+    budget_status_of,
+    keep_time,
+    start_time,
+    stop_of,
+    usage_of,
+    work_stop_of,
+)
+from watchkeeper.accounting.admission import Demand, check_weights, decide, left_of
+from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
+from watchkeeper.accounting.refusals import Exhausted
+from watchkeeper.containment.call_end import finish, leave_behind
+from watchkeeper.containment.call_start import Passage, Tree, ask_aside, block_for_answer, block_for_turn, wait_turn
 from watchkeeper.containment.guards import Entry, Guards
-from watchkeeper.containment.incidents import Incidents, Listener
-from watchkeeper.containment.leaving import finish, leave_behind
-from watchkeeper.containment.ledger import Ledger, MemoryLedger, Waiter
-from watchkeeper.containment.passage import Passage, Tree
-from watchkeeper.containment.phases import Phases, keep_time, start_time
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.safety_event import SafetyEvent
-from watchkeeper.containment.shared_account import account_above
-from watchkeeper.containment.stepping import as_coroutine
-from watchkeeper.containment.views import Views
-from watchkeeper.containment.waiting import block_for_turn, wait_turn
+from watchkeeper.containment.in_flight import (
+    CURRENT,
+    Flight,
+    LeftBehindError,
+    Meter,
+    Outcome,
+    Ticket,
+    UnrunCoroutineError,
+    Work,
+    as_coroutine,
+    fly,
+    refuse_coroutine,
+    run_blocking,
+    step_out,
+)
+from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
+from watchkeeper.containment.seed_calls import ExecutionConfig, SeedFaces, limits_of
+from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import COUNTED, Limits
-from watchkeeper.core.stop import Stop
+from watchkeeper.core.limits import COUNTED, AccountLimit, Limits
+from watchkeeper.core.usage import Usage
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
+from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 T = TypeVar("T")
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+# What there is to see of a context: its stops, what it has used, its state. Reading only, from any thread.
+
+
+class Views:
+    """The readable side of a context, which sets what it reads.
+
+    Attributes:
+        deadline: The moment at which everything is over, or None.
+        work_deadline: The moment at which the work is over and a landing turn may begin, or None.
+    """
+
+    deadline: Deadline | None
+    work_deadline: Deadline | None
+    _account: Account
+    _clock: Clock
+    _passage: Passage
+
+    @property
+    def stop(self) -> Stop | None:
+        """What ended everything, found here or above; None while something may still run."""
+        return stop_of(self._account)
+
+    @property
+    def work_stop(self) -> Stop | None:
+        """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
+        return work_stop_of(self._account)
+
+    @property
+    def usage(self) -> Usage:
+        """What this context and those below it have used."""
+        return usage_of(self._account)
+
+    def left(self) -> dict[str, int]:
+        """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
+
+        What calls under way may still use, and what is set aside for others, is not left.
+        """
+        return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
+
+    @property
+    def is_booked(self) -> bool:
+        """Whether nothing is set aside any more for a call here or below; what is held for a landing is no call."""
+        account = self._account
+        return all(reserved <= held for reserved, held in zip(account.reserved, account.hold, strict=True))
+
+    def stands_below(self, other: Views) -> bool:
+        """Return whether it is a context, or stands below it: what passes here counts there."""
+        return other._account in self._account.chain
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since it was opened."""
+        return self._clock.monotonic() - self._account.opened_at
+
+    @property
+    def snapshot_at_stop(self) -> ContextSnapshot | None:
+        """The state at the moment of the first stop that was latched here; None while there is none."""
+        return self._passage.snapshot_at_stop
+
+    def budget_status(self, turns_used: int | None = None) -> BudgetStatus:
+        """Return its own ceilings beside what was used, at this moment.
+
+        Args:
+            turns_used: Model turns taken, which only the loop counts; without it nothing is said of turns.
+        """
+        return budget_status_of(self._account, self.deadline, self._clock.monotonic(), turns_used)
+
+    def get_snapshot(self) -> ContextSnapshot:
+        """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""
+        return self._passage.snapshot()
+
+
+# --- shared account -------------------------------------------------------------------------------------------------
+# The account that several runs share: `Limits(account="team-a", account_limit="$20/day")` puts it above the root.
+#
+# It has the ceiling of the account and none other, and a key by which a ledger on disk knows it in every process. It
+# takes no part in deadlines, landing or stops: what it refuses ends the run that asked, not the account.
+
+PREFIX: Final = "account:"
+"""Begins the keys of such accounts, so that no chain is taken for one by chance."""
+
+
+def shared_key(name: str) -> str:
+    """Return the key by which a ledger knows the account of this name."""
+    return PREFIX + name
+
+
+def account_above(limits: Limits, parent: Account | None, ledger: Ledger) -> Account | None:
+    """Return what stands above a new context: its parent, or the account that its limits name.
+
+    Args:
+        limits: The context's own ceilings.
+        parent: The account of the context that it is a child of, or None for a root.
+        ledger: Where the figures are kept.
+
+    Raises:
+        ConfigurationError: If the ledger forgets when the process ends, or a child names another account than its root.
+    """
+    if limits.account is None:
+        return parent
+    if parent is not None:
+        if any(level.period is not None and level.name == limits.account for level in parent.chain):
+            return parent
+        raise ConfigurationError(
+            f"account={limits.account!r} is named for a part of a run; name it in the limits of the whole run"
+        )
+    if isinstance(ledger, MemoryLedger):
+        raise ConfigurationError(
+            f"account={limits.account!r} needs a ledger that remembers other runs, for example"
+            " ledger=SqliteLedger('ledger.sqlite3')"
+        )
+    return shared_account(limits)
+
+
+def shared_account(limits: Limits) -> Account | None:
+    """Return the account that limits name, or None if they name none."""
+    limit = limits.account_limit
+    if limits.account is None or not isinstance(limit, AccountLimit):
+        return None
+    ceilings = Limits(
+        deadline=None,
+        max_cost_usd=limit.dollars,
+        max_total_tokens=limit.tokens,
+        max_retries=None,
+        max_turns=None,
+        min_output_tokens=limits.min_output_tokens,
+        landing=None,
+        account=limits.account,
+        account_limit=limit,
+    )
+    return Account(ceilings, None, limits.account, key=shared_key(limits.account), period=limit.period)
+
 
 COUNTER_BITS: Final = 48
 """Low bits of a node's UUID that count the nodes of a tree; the others are random and the same for the tree."""

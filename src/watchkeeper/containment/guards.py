@@ -8,21 +8,33 @@ keeps its entry: what becomes of the call is told to the breaker and to the hook
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
-from watchkeeper.containment.call import CallRequest
-from watchkeeper.containment.circuit_breaker import CircuitBreaker, CircuitBreakers, Permit
-from watchkeeper.containment.config import ChainMetadata
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import NO_TOKENS, Charge
-from watchkeeper.containment.figures import spent_share
-from watchkeeper.containment.pipeline import ShieldPipeline
-from watchkeeper.containment.safety_event import SafetyEvent
-from watchkeeper.containment.tool_call_context import ToolCallContext, facts_of
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.accounting.account import (
+    spent_share,
+)
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest, Charge
+from watchkeeper.core.errors import ConfigurationError, Stop, StopReason
 from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, Permit
+from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext, facts_of
+from watchkeeper.shield.pipeline import ShieldPipeline
+
+
+def said_by_hook(event: SafetyEvent) -> Stop | None:
+    """Return the stop behind what a hook said; only HALT and QUARANTINE stop anything."""
+    if event.decision is not Decision.HALT and event.decision is not Decision.QUARANTINE:
+        return None
+    return Stop(cast("StopReason", event.event_type), "hook", event.reason)
+
+
+def circuit_open(breaker: CircuitBreaker) -> Stop:
+    """Say that a breaker lets nothing through."""
+    return Stop("circuit_open", "gate", breaker.explain())
+
 
 BEFORE: Final = {"llm": "before_llm_call", "tool": "before_tool_call"}
 """What a pipeline is asked before a call, by its kind; child runs are not asked about, the calls in them are."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from watchkeeper.core.deadline import Deadline
+from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money

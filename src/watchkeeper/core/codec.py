@@ -7,16 +7,99 @@ What comes in from a model or a file is checked against its type, and an error s
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from watchkeeper.core.docstrings import parse_docstring
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 
 T = TypeVar("T")
+
+
+# --- docstrings -----------------------------------------------------------------------------------------------------
+# What a docstring says to a model: the text itself, and a line for each argument or attribute.
+#
+# Reads the Google style: sections with a heading at the margin and an indented body. Sections about arguments become a
+# table; sections that only matter to the caller in Python (returns, raises) are dropped; everything else stays text.
+
+_FIELD_SECTIONS: Final = (
+    "args",
+    "arguments",
+    "parameters",
+    "attributes",
+    "fields",
+    "keyword args",
+    "keyword arguments",
+)
+_DROPPED_SECTIONS: Final = ("returns", "return", "yields", "yield", "raises", "raise")
+_HEADING: Final = re.compile(r"([A-Z][A-Za-z ]*):\s*")
+_ENTRY: Final = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """A docstring taken apart.
+
+    Attributes:
+        text: Summary and body, without the sections about arguments, returns and raises.
+        fields: Description of each argument or attribute, in one line each.
+    """
+
+    text: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def parse_docstring(docstring: str | None) -> Docstring:
+    """Take a Google-style docstring apart; one without sections is all text."""
+    kept: list[str] = []
+    described: dict[str, str] = {}
+    section: list[str] = kept
+    argument_blocks: list[list[str]] = []
+    # A docstring that begins with a heading loses the indent of what is under it when it is cleaned.
+    indent_lost = False
+    for number, line in enumerate(inspect.cleandoc(docstring or "").splitlines()):
+        heading = _HEADING.fullmatch(line)
+        title = heading[1].lower() if heading else ""
+        if title in _FIELD_SECTIONS:
+            indent_lost = number == 0
+            section = []
+            argument_blocks.append(section)
+        elif title in _DROPPED_SECTIONS:
+            section = []
+        else:
+            indent_lost = indent_lost and bool(line)
+            if line and not line[0].isspace() and not indent_lost:
+                section = kept
+            section.append(line)
+    for block in argument_blocks:
+        described.update(_entries(block))
+    return Docstring(re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), described)
+
+
+def _entries(block: list[str]) -> dict[str, str]:
+    """Read ``name: text`` entries; deeper lines continue the entry above them."""
+    lines = [line for line in block if line.strip()]
+    margin = min((_indent(line) for line in lines), default=0)
+    described: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines:
+        entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == margin else None
+        if entry is None:
+            current.append(line.strip())
+        else:
+            current = described.setdefault(entry["name"], [])
+            current.append(entry["text"])
+    return {name: text for name, parts in described.items() if (text := " ".join(filter(None, parts)).strip())}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
 
 _DEFINITIONS: Final = "#/$defs/"
 _JSON_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -220,3 +303,93 @@ def display(value: Any) -> str:
         return encode(value).decode()
     except CodecError:
         return repr(value)
+
+
+# --- closed schema --------------------------------------------------------------------------------------------------
+# Closed JSON Schemas: an object holds the fields that its schema names, and no others.
+#
+# What a model is asked for and what is accepted agree at every depth: `close` writes it into the schema,
+# `unknown_field`
+# finds what a model wrote besides. (The decoders underneath skip unknown fields, and with them a misspelt optional
+# one.)
+
+Schema = Mapping[str, Any]
+
+
+def close(schema: Schema) -> dict[str, Any]:
+    """Return the schema with every object closed and without titles: they repeat names and cost tokens each time."""
+    return map_schema(schema, _closed)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    table = {key: value for key, value in schema.items() if key != "title"}
+    if "properties" in table:
+        table.setdefault("additionalProperties", False)
+    return table
+
+
+def unknown_field(value: Any, schema: Schema) -> str | None:
+    """Describe the first field in a JSON value that a closed schema does not know, or return None if all are known."""
+    found = _search(value, schema, schema.get("$defs", {}), "")
+    return None if found is None else _described_by(*found)
+
+
+def resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Return the schema that a reference points to, or the schema itself."""
+    reference = schema.get("$ref")
+    return definitions[reference.removeprefix("#/$defs/")] if isinstance(reference, str) else schema
+
+
+def _search(
+    value: Any, schema: Schema, definitions: Mapping[str, Schema], place: str
+) -> tuple[str, str, list[str]] | None:
+    """Find the place of the first unknown field, its name, and the names known there."""
+    schema = resolved(schema, definitions)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        kind = "object" if isinstance(value, dict) else "array"
+        fitting = [option for option in options if resolved(option, definitions).get("type") == kind]
+        found = [_search(value, option, definitions, place) for option in fitting]
+        return None if None in found or not found else found[0]
+    if isinstance(value, dict):
+        return _search_object(cast("dict[str, Any]", value), schema, definitions, place)
+    if isinstance(value, list):
+        return _search_array(cast("Sequence[Any]", value), schema, definitions, place)
+    return None
+
+
+def _search_object(
+    value: Mapping[str, Any], schema: Schema, definitions: Mapping[str, Schema], place: str
+) -> tuple[str, str, list[str]] | None:
+    properties: Mapping[str, Schema | bool] = schema.get("properties", {})
+    others: Schema | bool = schema.get("additionalProperties", True)
+    for name, part in value.items():
+        if name not in properties and others is False:
+            return place, name, list(properties)
+        inner = properties.get(name, others)
+        deeper = _search(part, inner, definitions, f"{place}.{name}") if isinstance(inner, Mapping) else None
+        if deeper is not None:
+            return deeper
+    return None
+
+
+def _search_array(
+    value: Sequence[Any], schema: Schema, definitions: Mapping[str, Schema], place: str
+) -> tuple[str, str, list[str]] | None:
+    first: Sequence[Schema] = schema.get("prefixItems", ())
+    rest: Schema | bool | None = schema.get("items")
+    for index, part in enumerate(value):
+        inner = first[index] if index < len(first) else rest
+        deeper = _search(part, inner, definitions, f"{place}[{index}]") if isinstance(inner, Mapping) else None
+        if deeper is not None:
+            return deeper
+    return None
+
+
+def _described_by(place: str, name: str, known: list[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean `{near[0]}`?)" if near else ""
+    inside = f"; known there: {', '.join(known) or 'none'}" if place else ""
+    return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{hint}{inside}"

@@ -34,10 +34,8 @@ A message says what happened, with which value, and what to do about it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from watchkeeper.core.stop import Stop
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 Phase = Literal["preflight", "request", "response", "budget", "deadline"]
 
@@ -279,3 +277,64 @@ class RunStoppedError(WatchkeeperError):
         super().__init__(message)
         self.stop = stop
         self.result = result
+
+
+# --- stop -----------------------------------------------------------------------------------------------------------
+# Why a run ended before its work was done.
+#
+# One `Stop` is chosen in one place (the gate, or the loop for what only the loop can see) and translated at the edges:
+# a `Decision` for wrap_*, an exception for evaluate, a failed ToolResult for tools, a field of RunResult for run.
+
+StopReason = Literal[
+    # the gate's (seed: execution-context, section 6)
+    "budget_exceeded",
+    "retry_budget_exceeded",
+    "circuit_open",
+    "step_limit_exceeded",
+    "timeout",
+    "aborted",
+    "provider_rate_limit",
+    "provider_error",
+    # the gate's, for ceilings that the seed does not have
+    "token_limit_exceeded",
+    "tool_call_limit_exceeded",
+    # a shield hook's: it said HALT or QUARANTINE, or it failed
+    "policy_halt",
+    "policy_quarantine",
+    "hook_failed",
+    # the loop's
+    "turn_limit_exceeded",
+    "context_full",
+    "output_invalid",
+    "empty_answer",
+    "refused",
+    "incomplete",
+    "unverified",
+    "error",
+    "interrupted",
+    # an observer's, whose advice was not heeded
+    "escalated",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What ended a run.
+
+    Attributes:
+        reason: One of the known reasons.
+        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer`` or ``caller``.
+        limit: Name of the limit that was reached (a field of Limits), if one was.
+        value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
+        message: One sentence for a person.
+    """
+
+    reason: StopReason
+    source: str
+    message: str
+    limit: str | None = None
+    value: str | None = None
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        return self.message

@@ -13,8 +13,7 @@ from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.messages import AssistantMessage
-from watchkeeper.core.transcript import Transcript
+from watchkeeper.core.messages import AssistantMessage, Transcript
 from watchkeeper.core.usage import TokenUsage
 
 ToolChoice = Literal["auto", "none", "required"]
@@ -189,3 +188,24 @@ class Model(Protocol):
     async def close(self) -> None:
         """Give back connections and processes; calling it twice is harmless."""
         ...
+
+
+# --- completion -----------------------------------------------------------------------------------------------------
+# The words for whether work is done: what a checker says, and how the work then stands on the record.
+#
+# Four words stand on the record, and only one of them is a pass. Whatever keeps a checker from giving its verdict (an
+# error, a limit, nothing to look at) is ``unverified``, never ``verified``; work that nobody was to check is
+# ``unchecked``.
+
+CompletionStatus = Literal["complete", "incomplete", "unverified"]
+"""What a checker says of the work."""
+
+CompletionState = Literal["verified", "rejected", "unverified", "unchecked"]
+"""How the work stands on the record."""
+
+STATES: Final[Mapping[CompletionStatus, CompletionState]] = {
+    "complete": "verified",
+    "incomplete": "rejected",
+    "unverified": "unverified",
+}
+"""How work stands after a checker's word."""

@@ -7,10 +7,13 @@ normalise), output tokens include the reasoning ones.
 
 from __future__ import annotations
 
-from decimal import Decimal
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import msgspec
+
+from watchkeeper.core.errors import ConfigurationError
 
 NANOS_PER_USD: Final = 1_000_000_000
 
@@ -83,3 +86,141 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             steps=self.steps + other.steps,
             retries=self.retries + other.retries,
         )
+
+
+# --- price ----------------------------------------------------------------------------------------------------------
+# What a model charges, and what a call costs by that price; exact integer arithmetic.
+#
+# Rates are nano-dollars per million tokens. Reservations and charges are rounded up to the next nano-dollar, so a
+# ceiling can only be met or missed on the safe side. Where a price has tiers, the tier that the size of the input
+# selects applies to the whole call, as providers bill it; a worst case takes the dearest tier it could reach.
+
+OPTIONAL_RATES: Final = ("cached", "cache_write")
+
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Nano-dollars per million tokens, with dearer or cheaper tiers for large inputs.
+
+    Attributes:
+        base: The rate below the first tier.
+        tiers: ``(input tokens above which it applies, rate)``, ascending.
+    """
+
+    base: int
+    tiers: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no call could be charged by."""
+        numbers: list[object] = [self.base, *(number for tier in self.tiers for number in tier)]
+        for number in numbers:
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise ConfigurationError(
+                    f"Rate({self.base!r}, {self.tiers!r}) must hold whole nano-dollars per million tokens, 0 or more;"
+                    " ModelPrice.per_million(input_usd, output_usd) takes dollars"
+                )
+
+    def at(self, input_tokens: int) -> int:
+        """Return the rate for a call with this much input."""
+        if not self.tiers:
+            return self.base
+        rate = self.base
+        for start, tier_rate in self.tiers:
+            if input_tokens > start:
+                rate = tier_rate
+        return rate
+
+    def worst(self, input_tokens: int) -> int:
+        """Return the dearest rate that a call with at most this much input can meet."""
+        if not self.tiers:
+            return self.base
+        return max((self.base, *(rate for start, rate in self.tiers if input_tokens > start)))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """Prices of one model.
+
+    Attributes:
+        input: Rate of fresh input tokens.
+        output: Rate of output tokens, reasoning included.
+        cached: Rate of cached input; None means as fresh input.
+        cache_write: Rate of writing input to the cache; None means as fresh input.
+        request: Nano-dollars per request.
+        source: Where the price comes from, for the record.
+    """
+
+    input: Rate
+    output: Rate
+    cached: Rate | None = None
+    cache_write: Rate | None = None
+    request: int = 0
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        """Refuse rates that are none."""
+        for name in ("input", "output", "cached", "cache_write"):
+            rate: object = getattr(self, name)
+            if not isinstance(rate, Rate) and not (rate is None and name in OPTIONAL_RATES):
+                raise ConfigurationError(
+                    f"ModelPrice({name}={rate!r}) must be a Rate;"
+                    " ModelPrice.per_million(input_usd, output_usd) makes a price of dollars"
+                )
+
+    @classmethod
+    def per_million(
+        cls,
+        input_usd: Decimal | str | float,
+        output_usd: Decimal | str | float,
+        cached_usd: Decimal | str | float | None = None,
+        cache_write_usd: Decimal | str | float | None = None,
+    ) -> ModelPrice:
+        """Build a price from dollars per million tokens, as providers print them."""
+        return cls(
+            input=Rate(_rate(input_usd)),
+            output=Rate(_rate(output_usd)),
+            cached=None if cached_usd is None else Rate(_rate(cached_usd)),
+            cache_write=None if cache_write_usd is None else Rate(_rate(cache_write_usd)),
+        )
+
+    def cost(self, usage: TokenUsage) -> int:
+        """Return what a call with this usage costs, in nano-dollars, rounded up."""
+        size, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+        fresh = max(size - cached - written, 0)
+        total = fresh * self.input.at(size) + usage.output_tokens * self.output.at(size)
+        if cached:
+            total += cached * (self.cached or self.input).at(size)
+        if written:
+            total += written * (self.cache_write or self.input).at(size)
+        return self.request + _up(total)
+
+    def worst_input(self, input_tokens: int) -> int:
+        """Return the most that this much input can cost, in nano-dollars."""
+        dearest = self.input.worst(input_tokens)
+        for rate in (self.cached, self.cache_write):
+            if rate is not None:
+                dearest = max(dearest, rate.worst(input_tokens))
+        return self.request + _up(input_tokens * dearest)
+
+    def worst_output_token(self, input_tokens: int) -> int:
+        """Return the most that one output token can cost beside this much input, in nano-dollars, rounded up."""
+        return _up(self.output.worst(input_tokens))
+
+
+FREE: Final = ModelPrice(Rate(0), Rate(0), source="free by declaration")
+
+
+def _up(millionths: int) -> int:
+    return -(-millionths // _MILLION)
+
+
+def _rate(usd_per_million: Decimal | str | float) -> int:
+    try:
+        rate = Decimal(str(usd_per_million)) * 1_000_000_000
+    except InvalidOperation:
+        rate = Decimal("NaN")
+    if not rate.is_finite() or rate < 0:
+        raise ConfigurationError(f"price {usd_per_million!r} must be 0 or more dollars per million tokens, as 1.25")
+    return int(rate.to_integral_value(rounding="ROUND_CEILING"))

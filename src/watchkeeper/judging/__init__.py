@@ -11,44 +11,44 @@ from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
     from watchkeeper.core.errors import NestedEvaluationError, NestingDepthError
-    from watchkeeper.core.run_context import derive_child_run_context, generate_span_id
-    from watchkeeper.judging.comparison import Comparison, compare
-    from watchkeeper.judging.completion import LLMCompletionVerifier
+    from watchkeeper.core.ids import derive_child_run_context, generate_span_id
+    from watchkeeper.judging.command_checker import CommandChecker
     from watchkeeper.judging.evaluator import NestedEvaluationResult, NestedEvaluator
-    from watchkeeper.judging.rubric import Criterion, Rubric, RubricResult
+    from watchkeeper.judging.model_judges import Comparison, LLMCompletionVerifier, LLMTrajectoryFeedback, compare
     from watchkeeper.judging.templates import (
         COMPARISON,
         COMPLETION,
         TRAJECTORY,
         ComparisonVerdict,
         CompletionVerdict,
+        Criterion,
+        Rubric,
+        RubricResult,
         TrajectoryAssessment,
     )
-    from watchkeeper.judging.trajectory import LLMTrajectoryFeedback
-    from watchkeeper.prompt.command_checker import CommandChecker
     from watchkeeper.prompt.completion import (
+        CompositeChecker,
         FileOutputChecker,
         PredicateChecker,
         TaskCompletionChecker,
         TaskCompletionContext,
         TaskCompletionResult,
     )
-    from watchkeeper.prompt.composite_checker import CompositeChecker
     from watchkeeper.prompt.nested import NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
-    from watchkeeper.session.hierarchy import iter_sessions_bottom_up
+    from watchkeeper.session.session import iter_sessions_bottom_up
 
 _HOMES: Final = {
     "COMPARISON": "watchkeeper.judging.templates",
     "COMPLETION": "watchkeeper.judging.templates",
-    "CommandChecker": "watchkeeper.prompt.command_checker",
-    "Comparison": "watchkeeper.judging.comparison",
+    "CommandChecker": "watchkeeper.judging.command_checker",
+    "Comparison": "watchkeeper.judging.model_judges",
     "ComparisonVerdict": "watchkeeper.judging.templates",
     "CompletionVerdict": "watchkeeper.judging.templates",
-    "CompositeChecker": "watchkeeper.prompt.composite_checker",
-    "Criterion": "watchkeeper.judging.rubric",
+    "CompositeChecker": "watchkeeper.prompt.completion",
+    "Criterion": "watchkeeper.judging.templates",
     "FileOutputChecker": "watchkeeper.prompt.completion",
-    "LLMCompletionVerifier": "watchkeeper.judging.completion",
-    "LLMTrajectoryFeedback": "watchkeeper.judging.trajectory",
+    "LLMCompletionVerifier": "watchkeeper.judging.model_judges",
+    "LLMTrajectoryFeedback": "watchkeeper.judging.model_judges",
     "NestedEvaluationError": "watchkeeper.core.errors",
     "NestedEvaluationResult": "watchkeeper.judging.evaluator",
     "NestedEvaluator": "watchkeeper.judging.evaluator",
@@ -56,18 +56,18 @@ _HOMES: Final = {
     "NestedExecutionContext": "watchkeeper.prompt.nested",
     "NestingDepthError": "watchkeeper.core.errors",
     "PredicateChecker": "watchkeeper.prompt.completion",
-    "Rubric": "watchkeeper.judging.rubric",
-    "RubricResult": "watchkeeper.judging.rubric",
+    "Rubric": "watchkeeper.judging.templates",
+    "RubricResult": "watchkeeper.judging.templates",
     "TRAJECTORY": "watchkeeper.judging.templates",
     "TaskCompletionChecker": "watchkeeper.prompt.completion",
     "TaskCompletionContext": "watchkeeper.prompt.completion",
     "TaskCompletionResult": "watchkeeper.prompt.completion",
     "TrajectoryAssessment": "watchkeeper.judging.templates",
-    "compare": "watchkeeper.judging.comparison",
-    "derive_child_run_context": "watchkeeper.core.run_context",
+    "compare": "watchkeeper.judging.model_judges",
+    "derive_child_run_context": "watchkeeper.core.ids",
     "derive_nested_deadline": "watchkeeper.prompt.nested",
-    "generate_span_id": "watchkeeper.core.run_context",
-    "iter_sessions_bottom_up": "watchkeeper.session.hierarchy",
+    "generate_span_id": "watchkeeper.core.ids",
+    "iter_sessions_bottom_up": "watchkeeper.session.session",
 }
 
 __all__ = [

@@ -7,13 +7,22 @@ judge into a verdict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from watchkeeper.core.codec import display
+from watchkeeper.core.errors import ConfigurationError, FilesystemError
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.tools.context import ToolInvoked, is_success
+from watchkeeper.tools.filesystem import Filesystem
 
 NAMESPACE: Final = "watchkeeper/judging"
 
@@ -161,3 +170,232 @@ COMPARISON: Final = PromptTemplate[ComparisonVerdict](
     ),
 )
 """Compares two works; filled by `compare`, which asks in both orders."""
+
+
+# --- showing --------------------------------------------------------------------------------------------------------
+# What a judge is shown of a run, as bounded text, and whether what it quotes was shown.
+#
+# Everything is cut to a stated length, so that judging costs the same after ten tool calls and after ten thousand. The
+# marks that fence data off in the evaluation templates are taken out of the data.
+
+TASK_CHARS: Final = 2_000
+ANSWER_CHARS: Final = 4_000
+FILE_CHARS: Final = 2_000
+NAME_CHARS: Final = 64
+ARGUMENT_CHARS: Final = 160
+RESULT_CHARS: Final = 160
+
+_MARKS: Final = re.compile(r"[<>]{3,}")
+"""Whole runs of both signs: taking out only one of them could bring the other's halves together."""
+
+_ELLIPSIS: Final = re.compile(r"\.{3,}|…")
+_WORD: Final = re.compile(r"\w+")
+
+
+def cut(text: str, most: int) -> str:
+    """Return at most ``most`` characters of a text: its beginning and its end, with a note where something is left out.
+
+    Args:
+        text: Any text; marks that fence off data are taken out of it.
+        most: How many characters of it.
+    """
+    text = _MARKS.sub("", text)
+    if len(text) <= most:
+        return text
+    tail = most // 3
+    return f"{text[: most - tail]} [{len(text) - most:,} characters left out] {text[len(text) - tail :]}"
+
+
+def shown_answer(answer: Any) -> str:
+    """Return an agent's answer as text; a typed one as JSON."""
+    return cut(display(answer), ANSWER_CHARS)
+
+
+def shown_calls(calls: Sequence[ToolInvoked]) -> str:
+    """Return tool calls, one a line: what was asked, whether it worked, and how the result begins."""
+    return "\n".join(_shown_call(call) for call in calls)
+
+
+def _shown_call(call: ToolInvoked) -> str:
+    arguments = _line(display(call.params), ARGUMENT_CHARS)
+    outcome = "ok" if is_success(call) else call.outcome if call.outcome != "ok" else "failed"
+    name = _line(call.name, NAME_CHARS)  # a model may have called a tool that there is not, by any name
+    return f"{name} {arguments} -> {outcome}: {_line(call.rendered_output, RESULT_CHARS)}"
+
+
+def _line(text: str, most: int) -> str:
+    return cut(" ".join(text[: 2 * most].split()), most)
+
+
+def shown_files(files: Filesystem | None, paths: Sequence[str]) -> str:
+    """Return the contents of files, each under its path, one that is not there as that."""
+    return "\n\n".join(f"File {path}:\n{_content(files, path)}" for path in paths)
+
+
+def _content(files: Filesystem | None, path: str) -> str:
+    if files is None:
+        return "(the run has no files)"
+    try:
+        return cut(files.read_text(path), FILE_CHARS)
+    except FilesystemError as error:
+        return f"({error})"
+
+
+def has_words(text: str) -> bool:
+    """Return whether there is a word or a number in a text."""
+    return _WORD.search(text) is not None
+
+
+def unfounded(quotes: Iterable[str], shown: str) -> tuple[str, ...]:
+    """Return the quotes that stand nowhere in what was shown; one without a word in it stands nowhere.
+
+    Words count, in their order; capitals, white space, punctuation and marks do not. An ellipsis stands for anything.
+    """
+    text = f" {_words(shown)} "
+
+    def stands(quote: str) -> bool:
+        parts = [words for part in _ELLIPSIS.split(quote) if (words := _words(part))]
+        return bool(parts) and all(f" {part} " in text for part in parts)
+
+    return tuple(quote for quote in quotes if not stands(quote))
+
+
+def _words(text: str) -> str:
+    return " ".join(_WORD.findall(text.casefold()))
+
+
+# --- rubric ---------------------------------------------------------------------------------------------------------
+# Scores by given criteria: the model scores each one, code adds them up.
+#
+# Every criterion is asked for exactly once, by name, and its score is one of a few whole numbers: what the model
+# answers
+# beside that does not fit and is not taken. The total is computed here; a model is never asked to add.
+
+MOST_STEPS: Final = 10
+"""A scale has at most so many steps above 0: nobody tells 57 from 58."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One thing to score.
+
+    Attributes:
+        name: A word, as an identifier: ``accuracy``, ``tone_of_voice``.
+        description: What deserves the full score, in a sentence.
+        weight: How much it counts beside the others.
+    """
+
+    name: str
+    description: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be asked or added.
+
+        Raises:
+            ConfigurationError: For a name that is no identifier, an empty description, or a weight not above 0.
+        """
+        if not self.name.isidentifier() or keyword.iskeyword(self.name):
+            raise ConfigurationError(f"Criterion.name={self.name!r} must be a word of letters, digits and underscores")
+        if not self.description.strip():
+            raise ConfigurationError(f"criterion {self.name!r} has no description; say what deserves the full score")
+        if not isfinite(self.weight) or self.weight <= 0:
+            raise ConfigurationError(f"criterion {self.name!r}: weight={self.weight!r} must be a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class RubricResult:
+    """The scores of one work.
+
+    Attributes:
+        scores: By criterion, from 0 to the rubric's ``most``.
+        reasons: By criterion, why.
+        total: The weighted mean of the scores as a share of the most: 0.0 to 1.0.
+    """
+
+    scores: Mapping[str, int]
+    reasons: Mapping[str, str]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """Criteria and their scale.
+
+    Attributes:
+        criteria: What is scored.
+        most: The full score of each; 0 is the least.
+        template: What the model is asked: `prompt` fills it, `result` reads its answer.
+    """
+
+    criteria: Sequence[Criterion]
+    most: int = 5
+    template: PromptTemplate[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the template.
+
+        Raises:
+            ConfigurationError: If there are no criteria, two of one name, or a scale that is none.
+        """
+        criteria = tuple(self.criteria)
+        names = [criterion.name for criterion in criteria]
+        if not names or len(set(names)) < len(names):
+            raise ConfigurationError(f"a rubric needs criteria, each with a name of its own; got {names}")
+        if not 1 <= self.most <= MOST_STEPS:
+            raise ConfigurationError(f"Rubric.most={self.most!r} must be from 1 to {MOST_STEPS}")
+        object.__setattr__(self, "criteria", criteria)
+        object.__setattr__(self, "template", self._template())
+
+    def prompt(self, task: str, work: Any) -> Prompt[Any]:
+        """Return the prompt that asks for the scores of a work.
+
+        Args:
+            task: What was asked for.
+            work: What came of it; typed values are shown as JSON.
+        """
+        return Prompt(self.template).with_variables(task_description=cut(task, TASK_CHARS), work=shown_answer(work))
+
+    def result(self, answer: Any) -> RubricResult:
+        """Return the scores with their total.
+
+        Args:
+            answer: The output of an evaluation of `prompt`.
+
+        Raises:
+            ConfigurationError: If it is something else.
+        """
+        scores: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for criterion in self.criteria:
+            scored = getattr(answer, criterion.name, None)
+            score, reason = getattr(scored, "score", None), getattr(scored, "reason", None)
+            if not isinstance(score, int) or not isinstance(reason, str) or not 0 <= score <= self.most:
+                raise ConfigurationError(f"{answer!r} is no answer to this rubric; give the output of rubric.prompt()")
+            scores[criterion.name], reasons[criterion.name] = score, reason
+        full = sum(criterion.weight for criterion in self.criteria) * self.most
+        total = sum(criterion.weight * scores[criterion.name] for criterion in self.criteria) / full
+        return RubricResult(MappingProxyType(scores), MappingProxyType(reasons), total)
+
+    def _template(self) -> PromptTemplate[Any]:
+        listed = "\n".join(f"- {each.name}: {each.description.strip()}" for each in self.criteria)
+        job = (
+            f"Score the work by each criterion with a whole number from 0 (not at all) to {self.most} (fully), each on"
+            f" its own, the reason first. {DATA}\n\n{listed}"
+        )
+        return PromptTemplate[Any](
+            ns=NAMESPACE,
+            key="rubric",
+            sections=(
+                MarkdownSection(title="Task", key="task", template="<<<\n${task_description}\n>>>"),
+                MarkdownSection(title="Work", key="work", template="<<<\n${work}\n>>>"),
+                MarkdownSection(title="Your job", key="job", template=job.replace("$", "$$")),
+            ),
+            output_type=self._answer_type(),
+        )
+
+    def _answer_type(self) -> Any:
+        """Return the type of the answer: for each criterion, by its name, a reason and one of the scores."""
+        steps: Any = Literal[tuple(range(self.most + 1))]
+        scored = msgspec.defstruct("Scored", [("reason", str), ("score", steps)], frozen=True)
+        return msgspec.defstruct("Scores", [(criterion.name, scored) for criterion in self.criteria], frozen=True)

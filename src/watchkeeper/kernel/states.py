@@ -8,20 +8,90 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from watchkeeper.kernel.signals import (
-    Checked,
-    Compacted,
-    Observed,
-    Parsed,
-    Replied,
-    Signal,
-    Started,
-    Stopped,
-    ToolsDone,
-    Unparsable,
-)
+import msgspec
+
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.messages import Message, ToolCall, ToolMessage
+from watchkeeper.core.model import CompletionState, CompletionStatus, ModelReply
+
+# --- signals --------------------------------------------------------------------------------------------------------
+# What the driver tells the turn machine. Values only.
+#
+# Every turn makes several, so they are msgspec structs: frozen, and much cheaper to build than a dataclass.
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The prompt is in the transcript; the loop may begin."""
+
+
+class Replied(msgspec.Struct, frozen=True):
+    """The model answered."""
+
+    reply: ModelReply
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """The conversation is summarised, and goes on in a new segment.
+
+    Attributes:
+        messages: What the new segment begins with.
+    """
+
+    messages: tuple[Message, ...]
+
+
+class ToolsDone(msgspec.Struct, frozen=True):
+    """Every call has its result.
+
+    Attributes:
+        results: One message per call, in the order of the calls.
+        stop: Set if the gate stopped the work while the tools ran.
+    """
+
+    results: tuple[ToolMessage, ...]
+    stop: Stop | None = None
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """The observers have looked.
+
+    Attributes:
+        text: What the agent is told, or empty.
+        stop: Set if advice that was not heeded ends the work.
+    """
+
+    text: str = ""
+    stop: Stop | None = None
+
+
+class Parsed(msgspec.Struct, frozen=True):
+    """The final text fits the output type."""
+
+    output: Any
+
+
+class Unparsable(msgspec.Struct, frozen=True):
+    """The final text does not fit; ``problem`` is worded for the model."""
+
+    problem: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The completion checker gave its verdict."""
+
+    status: CompletionStatus
+    explanation: str
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The gate, a provider or the caller ended the work; the command was not, or not fully, executed."""
+
+    stop: Stop
+
+
+Signal = Started | Replied | Compacted | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped
 
 
 class State(StrEnum):
@@ -93,3 +163,74 @@ def mermaid() -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {names[_S.READY]}"]
     edges = {f"    {names[row.state]} --> {names[to]}: {row.signal.__name__}" for row in TABLE for to in row.leads_to}
     return "\n".join([*lines, *sorted(edges), f"    {names[_S.ENDED]} --> [*]"])
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+# What the turn machine asks the driver to do. Values only; the driver executes them through the gate.
+#
+# Every turn makes several, so they are msgspec structs: frozen, and much cheaper to build than a dataclass.
+
+
+class AskModel(msgspec.Struct, frozen=True):
+    """Ask for one reply to the transcript as it stands.
+
+    Attributes:
+        landing: Whether this is the last turn, paid from what was kept back; tools are then off.
+    """
+
+    landing: bool = False
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Make the conversation shorter: a summary of it is to begin a new segment.
+
+    Attributes:
+        stop: What ends the work if that is not possible.
+    """
+
+    stop: Stop
+
+
+class RunTools(msgspec.Struct, frozen=True):
+    """Run the calls of one reply; every call gets exactly one result."""
+
+    calls: tuple[ToolCall, ...]
+
+
+class Observe(msgspec.Struct, frozen=True):
+    """Let the observers look at the calls whose results were just appended."""
+
+
+class ReadAnswer(msgspec.Struct, frozen=True):
+    """Turn the final text into the output type."""
+
+    text: str
+
+
+class CheckDone(msgspec.Struct, frozen=True):
+    """Ask the completion checker whether the work is done."""
+
+    output: Any
+
+
+class End(msgspec.Struct, frozen=True):
+    """The run is over.
+
+    Attributes:
+        output: The typed answer of work that was completed, else None.
+        stop: What ended the run early, else None.
+        partial: What a stopped run had: a typed value if it fits, else text, else None.
+        text: The last text the model gave.
+        verdict: The completion checker's last word; ``unchecked`` if it gave none.
+        explanation: What it said.
+    """
+
+    output: Any = None
+    stop: Stop | None = None
+    partial: Any = None
+    text: str = ""
+    verdict: CompletionState = "unchecked"
+    explanation: str = ""
+
+
+Command = AskModel | Compact | RunTools | Observe | ReadAnswer | CheckDone | End

@@ -11,26 +11,32 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.core.completion import STATES, CompletionState
-from watchkeeper.core.messages import AssistantMessage, UserMessage
-from watchkeeper.core.model import FinishReason, ModelReply
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.messages import AssistantMessage, Transcript, UserMessage
+from watchkeeper.core.model import STATES, CompletionState, FinishReason, ModelReply
 from watchkeeper.core.quantities import counted
-from watchkeeper.core.stop import Stop
-from watchkeeper.core.transcript import Transcript
-from watchkeeper.kernel.commands import AskModel, CheckDone, Command, Compact, End, Observe, ReadAnswer, RunTools
-from watchkeeper.kernel.signals import (
+from watchkeeper.kernel.states import (
+    ALLOWED,
+    AskModel,
+    CheckDone,
     Checked,
+    Command,
+    Compact,
     Compacted,
+    End,
+    Observe,
     Observed,
     Parsed,
+    ReadAnswer,
     Replied,
+    RunTools,
     Signal,
     Started,
+    State,
     Stopped,
     ToolsDone,
     Unparsable,
 )
-from watchkeeper.kernel.states import ALLOWED, State
 
 LANDABLE: Final = frozenset(
     {

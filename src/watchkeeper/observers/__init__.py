@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from watchkeeper.observers.acknowledge import answer_advice, answer_section
     from watchkeeper.observers.drift import DriftDetector
     from watchkeeper.observers.error_cascade import ErrorCascadeDetector
-    from watchkeeper.observers.pace import PaceEstimator
-    from watchkeeper.observers.resources import ResourceObserver
+    from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
     from watchkeeper.observers.stall import StallDetector
     from watchkeeper.prompt.advice import Assessment, Feedback, Observation
     from watchkeeper.prompt.observer import (
         Escalation,
+        FeedbackContext,
         FeedbackProvider,
         FeedbackProviderConfig,
         FeedbackTrigger,
         ObserverConfig,
+        ObserverContext,
         ObserverTrigger,
         TrajectoryObserver,
         on_loop,
     )
-    from watchkeeper.prompt.observer_context import FeedbackContext, ObserverContext
 
 _HOMES: Final = {
     "Assessment": "watchkeeper.prompt.advice",
@@ -35,15 +35,15 @@ _HOMES: Final = {
     "ErrorCascadeDetector": "watchkeeper.observers.error_cascade",
     "Escalation": "watchkeeper.prompt.observer",
     "Feedback": "watchkeeper.prompt.advice",
-    "FeedbackContext": "watchkeeper.prompt.observer_context",
+    "FeedbackContext": "watchkeeper.prompt.observer",
     "FeedbackProvider": "watchkeeper.prompt.observer",
     "FeedbackProviderConfig": "watchkeeper.prompt.observer",
     "FeedbackTrigger": "watchkeeper.prompt.observer",
     "Observation": "watchkeeper.prompt.advice",
     "ObserverConfig": "watchkeeper.prompt.observer",
-    "ObserverContext": "watchkeeper.prompt.observer_context",
+    "ObserverContext": "watchkeeper.prompt.observer",
     "ObserverTrigger": "watchkeeper.prompt.observer",
-    "PaceEstimator": "watchkeeper.observers.pace",
+    "PaceEstimator": "watchkeeper.observers.resources",
     "ResourceObserver": "watchkeeper.observers.resources",
     "StallDetector": "watchkeeper.observers.stall",
     "TrajectoryObserver": "watchkeeper.prompt.observer",

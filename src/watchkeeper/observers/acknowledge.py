@@ -14,8 +14,7 @@ import msgspec
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.runtime.events import AdviceAcknowledged
-from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 

@@ -19,11 +19,10 @@ from typing import Final, cast
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
-from watchkeeper.prompt.observer import on_loop
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, CallDigest
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 
 URL: Final = re.compile(r"\b\w+://\S+")
 MENTIONED: Final = re.compile(r"(?<![\w/.~:@+-])(?:[A-Za-z]:|~|\.{1,2})?/?(?:[\w.@+-]+/)+(?:[\w.@+*-]*\w)?")

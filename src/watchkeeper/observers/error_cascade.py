@@ -15,11 +15,10 @@ from typing import Final
 
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
-from watchkeeper.prompt.observer import on_loop
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import CallDigest
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked, error_message
+from watchkeeper.tools.context import ToolInvoked, error_message
 
 WORDS: Final = re.compile(r"[^\W\d_]{2,}")
 GROUPED_KINDS: Final = 12

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.prompt.advice import check_source_name
-from watchkeeper.tools.invoked import ToolInvoked, error_message
+from watchkeeper.tools.context import ToolInvoked, error_message
 
 VALUE_CHARS: Final = 48
 ARGUMENT_CHARS: Final = 120

@@ -18,12 +18,11 @@ from typing import Final, NamedTuple
 
 from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
-from watchkeeper.prompt.observer import on_loop
-from watchkeeper.prompt.observer_context import ObserverContext
+from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest
 from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
-from watchkeeper.tools.invoked import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked
 
 PASSING: Final = re.compile(
     r"[0-9](?<![0-9][0-9])(?:"

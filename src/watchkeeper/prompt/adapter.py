@@ -12,13 +12,13 @@ from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 
 from watchkeeper.core.budget import Budget, BudgetTracker
-from watchkeeper.core.completion import CompletionState
-from watchkeeper.core.deadline import Deadline
-from watchkeeper.core.run_context import RunContext
+from watchkeeper.core.clock import Deadline
+from watchkeeper.core.ids import RunContext
+from watchkeeper.core.model import CompletionState
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.session.dispatcher import Dispatcher
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.session.log import Dispatcher
 from watchkeeper.session.session import Session
 
 AnswerT = TypeVar("AnswerT")

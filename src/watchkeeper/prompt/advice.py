@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, cast
 
-from watchkeeper.core.bounded_text import bounded
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.session.registry import event
+from watchkeeper.core.text import bounded
+from watchkeeper.session.log import event
 
 T = TypeVar("T")
 

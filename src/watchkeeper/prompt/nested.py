@@ -13,12 +13,11 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, cast, get_args
 
 from watchkeeper.core.budget import Budget
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.deadline import Deadline, earliest
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.ids import RunContext
 from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.core.quantities import DurationLike, duration
-from watchkeeper.core.run_context import RunContext
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources

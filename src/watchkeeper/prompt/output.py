@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from watchkeeper.core.closed_schema import close, unknown_field
-from watchkeeper.core.codec import CodecError, decode, json_schema
+from watchkeeper.core.codec import CodecError, close, decode, json_schema, unknown_field
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, PromptDefinitionError
 from watchkeeper.core.model import OutputSchema
 

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.tools.invoked import ToolInvoked, error_message, is_success
+from watchkeeper.tools.context import ToolInvoked, error_message, is_success
 
 KEPT_CALLS: Final = 200
 FIRST_CALLS: Final = 20

@@ -7,21 +7,24 @@ to listeners while a reply arrives, and the reply that follows contains it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
 
-from watchkeeper.core.completion import CompletionState
-from watchkeeper.core.messages import AssistantMessage
-from watchkeeper.core.model import FinishReason
-from watchkeeper.core.run_context import RunContext
-from watchkeeper.core.stop import Stop
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import ReducerError, Stop
+from watchkeeper.core.ids import RunContext
+from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
+from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
-from watchkeeper.session.registry import event
+from watchkeeper.session.log import event
+from watchkeeper.session.session import Session
+from watchkeeper.tools.context import ToolInvoked
 
 
 @event("run_started")
@@ -354,3 +357,145 @@ class EscalationTaken:
     detail: str
     call_index: int
     created_at: datetime
+
+
+# --- child events ---------------------------------------------------------------------------------------------------
+# What a parent's log says of the runs below it: that each began, how it ended, and the ids that lead to its log.
+
+ChildKind = Literal["subagent", "evaluation", "verdict", "summary"]
+"""What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary."""
+
+
+@event("child_started")
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """A run below this one began; its own log has the rest.
+
+    Attributes:
+        run_context: The child's identifiers: this run's trace, a span of its own whose parent is this run's.
+        parent_run_id: This run.
+        kind: What the child is for.
+        prompt_name: ``ns/key`` of its prompt.
+        model: ``provider:name`` of its model.
+        depth: How many runs stand above it.
+        limits: The limits it got, in words.
+        call_id: The tool call that asked for it, or None.
+        started_at: When.
+    """
+
+    run_context: RunContext
+    parent_run_id: UUID
+    kind: ChildKind
+    prompt_name: str
+    model: str
+    depth: int
+    limits: str
+    call_id: str | None
+    started_at: datetime
+
+
+@event("child_ended")
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A run below this one is over.
+
+    Attributes:
+        run_id: Which one; the key of its log.
+        parent_run_id: This run.
+        kind: What it was for.
+        prompt_name: ``ns/key`` of its prompt.
+        stop: Why it ended early, or None.
+        completion: Its checker's verdict, or ``unchecked``.
+        usage: Everything it used, the runs below it included; counted in this run's usage too, once.
+        duration_ms: From its start to its end.
+        said: How it ended, in a sentence.
+        ended_at: When.
+    """
+
+    run_id: UUID
+    parent_run_id: UUID
+    kind: ChildKind
+    prompt_name: str
+    stop: Stop | None
+    completion: str
+    usage: Usage
+    duration_ms: float
+    said: str
+    ended_at: datetime
+
+
+# --- compaction events ----------------------------------------------------------------------------------------------
+# What the log says when a conversation was compacted, and the one rule by which a new segment follows from it.
+#
+# The loop and `transcript_of` build the segment with the same function, so what is replayed is what was sent. Messages
+# that stand again are named by their place, not written again.
+
+
+@event("context_compacted")
+@dataclass(frozen=True, slots=True)
+class ContextCompacted:
+    """The context was full; a summary begins a new segment of the conversation, the old one stays on the log.
+
+    Attributes:
+        segment: Number of the new segment; the first that is begun this way is 2.
+        summary: What the model is told in place of what was left out.
+        opening: Places in the old segment of the messages that open the new one: instructions and task.
+        kept: How many of the old segment's newest messages stand in the new one, after the summary.
+        left_out: How many messages the summary stands for.
+        tokens_before: Tokens of the old segment, tools included; as the provider counted them, else a fair guess.
+        tokens_after: A fair guess of those of the new one.
+        run_id: The child run that made the summary.
+        turn: The model turn that reads the new segment first.
+        created_at: When.
+    """
+
+    segment: int
+    summary: str
+    opening: tuple[int, ...]
+    kept: int
+    left_out: int
+    tokens_before: int
+    tokens_after: int
+    run_id: UUID
+    turn: int
+    created_at: datetime
+
+
+def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kept: int) -> tuple[Message, ...]:
+    """Return what a new segment begins with: the old one's opening, the summary, and its newest messages."""
+    return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
+
+
+# --- recorder -------------------------------------------------------------------------------------------------------
+# Where the driver writes: the session's log, with failures of the user's reducers kept from ending the run.
+#
+# A reducer that raises on an event of the runtime is a bug of the user's that must be seen and must not cost a night's
+# work: the event is recorded by the session all the same, and the failure is an event of its own.
+
+
+class Recorder:
+    """Dispatches the runtime's own events."""
+
+    __slots__ = ("_clock", "session")
+
+    def __init__(self, session: Session, clock: Clock) -> None:
+        """Write to ``session``."""
+        self.session = session
+        self._clock = clock
+
+    def record(self, event: Any) -> None:
+        """Dispatch an event; a failing reducer is recorded beside it."""
+        try:
+            self.session.dispatch(event)
+        except ReducerError as error:
+            failed = ReducerFailed(type(event).__name__, str(error), self._clock.now())
+            if not isinstance(event, ReducerFailed):
+                self.record(failed)
+
+
+OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
+"""What the log has of one call, in this order."""
+
+
+KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
+"""The slices that the engine's memory is a fold of: what one run did, and was told."""

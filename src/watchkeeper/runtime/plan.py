@@ -15,10 +15,9 @@ import msgspec
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.ids import IdSource
+from watchkeeper.core.ids import IdSource, RunContext
 from watchkeeper.core.model import Model, ModelSettings
-from watchkeeper.core.price import ModelPrice
-from watchkeeper.core.run_context import RunContext
+from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
 from watchkeeper.prompt.nested import NestedExecutionConfig
 from watchkeeper.prompt.observer import SourceConfig

@@ -16,15 +16,14 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from watchkeeper.containment.call import CallRequest, Meter, Ticket
-from watchkeeper.containment.estimate import Charge
+from watchkeeper.accounting.call_request import CallRequest, Charge
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.flight import set_timer
+from watchkeeper.containment.in_flight import Meter, Ticket, set_timer
 from watchkeeper.core.budget import BudgetTracker
 from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits, tighten
-from watchkeeper.core.stop import Stop
 from watchkeeper.core.usage import Usage
 
 

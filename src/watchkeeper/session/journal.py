@@ -19,12 +19,9 @@ import msgspec
 
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, SessionError
-from watchkeeper.session.dispatcher import Dispatcher, InProcessDispatcher, report
-from watchkeeper.session.events import RolledBack, StateInherited
-from watchkeeper.session.log import Envelope
+from watchkeeper.session.log import Dispatcher, Envelope, InProcessDispatcher, RolledBack, StateInherited, report
 from watchkeeper.session.reducers import EMPTY, Reducers, Slices, check_serialisable, refuse_in_reducer
-from watchkeeper.session.slices import Reducer, SliceView
-from watchkeeper.session.snapshot import Origin, Snapshot
+from watchkeeper.session.slices import Origin, Reducer, SliceView, Snapshot
 
 
 class State(msgspec.Struct, frozen=True):

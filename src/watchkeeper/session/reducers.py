@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ReducerError, SessionError
-from watchkeeper.core.tagging import check
-from watchkeeper.session.dispatcher import name_of
-from watchkeeper.session.events import BUILT_IN, RolledBack, SliceEdited, StateInherited
+from watchkeeper.session.log import BUILT_IN, RolledBack, SliceEdited, StateInherited, name_of
 from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceView
+from watchkeeper.session.tagging import check
 
 Slices = Mapping[type, SliceView[Any]]
 """Every slice that holds anything, by its type; never changed, only replaced."""

@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from watchkeeper.containment.account import NOTHING, Account
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.ledger import MemoryLedger
-from watchkeeper.core.account_limit import Period, period_days
+from watchkeeper.accounting.account import NOTHING, Account
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
+from watchkeeper.core.limits import Period, period_days
 from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile, failures_named
 
 T = TypeVar("T")

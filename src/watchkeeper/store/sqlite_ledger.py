@@ -8,6 +8,7 @@ file cannot be used, nothing is admitted; what was spent is kept in memory and w
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -15,26 +16,132 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
-from watchkeeper.containment.account import Account
-from watchkeeper.containment.admission import Waits
-from watchkeeper.containment.demand import Demand
-from watchkeeper.containment.estimate import Charge
-from watchkeeper.containment.ledger import Grant, MemoryLedger, Waiter
-from watchkeeper.containment.waiters import do_nothing
+from watchkeeper.accounting.account import Account
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import Charge
+from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing
+from watchkeeper.accounting.refusals import Waits
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import ConfigurationError, StoreError
+from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.logs import logger
 from watchkeeper.core.quantities import duration
-from watchkeeper.core.stop import Stop
 from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
-from watchkeeper.store.ledger_forks import survive_forks
-from watchkeeper.store.ledger_keeper import Keeper
 
 T = TypeVar("T")
+
+
+# --- ledger forks ---------------------------------------------------------------------------------------------------
+# Ledgers and `os.fork`: a copy of a process must not use its parent's connection, nor find a lock taken for good.
+#
+# Before a process is copied all its ledgers are held still; in the copy each goes on as a holder of its own.
+
+
+class Forked(Protocol):
+    """Something that wants to know of forks."""
+
+    def before_fork(self) -> None:
+        """Hold still."""
+        ...
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on, here or in the copy."""
+        ...
+
+
+LEDGERS: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
+HELD_STILL: Final[list[Forked]] = []
+WATCHED: Final[list[bool]] = []
+
+
+def survive_forks(ledger: Forked) -> None:
+    """Tell a ledger of every fork of this process."""
+    LEDGERS.add(ledger)
+    if not WATCHED and hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+        WATCHED.append(True)
+        os.register_at_fork(
+            before=before_fork,
+            after_in_parent=partial(after_fork, child=False),
+            after_in_child=partial(after_fork, child=True),
+        )
+
+
+def before_fork() -> None:
+    """Hold all ledgers still."""
+    HELD_STILL[:] = LEDGERS
+    for ledger in HELD_STILL:
+        ledger.before_fork()
+
+
+def after_fork(*, child: bool) -> None:
+    """Let them go on."""
+    for ledger in HELD_STILL:
+        ledger.after_fork(child=child)
+    HELD_STILL.clear()
+
+
+# --- ledger keeper --------------------------------------------------------------------------------------------------
+# The thread of a ledger: it looks after what is held and who waits, while there is anything to look after.
+#
+# One daemon thread per ledger at most. It renews leases, asks for those who wait what others have given back, and
+# writes
+# what could not be written. It ends by itself at the first look that finds nothing to do, and at once when it is
+# stopped;
+# it never keeps its ledger alive. It decides nothing.
+
+
+class Keeper:
+    """Calls ``look`` again and again, each time as many seconds after it was begun as it said, until it says None."""
+
+    __slots__ = ("_clock", "_look", "_stopped", "_thread", "_woken")
+
+    def __init__(self, look: Callable[[], float | None], clock: Clock, first: float) -> None:
+        """Start the thread.
+
+        Args:
+            look: What to do; returns after how many seconds to do it again, or None to end.
+            clock: Where time comes from.
+            first: Seconds until it is done first.
+        """
+        self._look = look
+        self._clock = clock
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._run, args=(clock.monotonic() + first,), name="watchkeeper-ledger", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at once."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Let the thread end; returns at once."""
+        self._stopped = True
+        self._woken.set()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, unless this is it."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self, until: float) -> None:
+        # Instants, because a thread may be slow to start, or held up: a lease does not wait for it.
+        while True:
+            self._clock.wait(self._woken, max(until - self._clock.monotonic(), 0.0))
+            self._woken.clear()
+            if self._stopped:
+                return
+            began = self._clock.monotonic()
+            seconds = self._look()
+            if seconds is None:
+                return
+            until = began + seconds
+
 
 SHORTEST_POLL: Final = 0.02
 LONGEST_POLL: Final = 0.25

@@ -11,18 +11,18 @@ from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
     from watchkeeper.core.errors import DispatchSubagentError, ToolValidationError
-    from watchkeeper.prompt.registry import PromptRegistry
+    from watchkeeper.subagents.dispatch import SubagentSettings
     from watchkeeper.subagents.payloads import (
         Artifact,
         DispatchSubagent,
         DispatchSubagentResult,
         DispatchSubagents,
         DispatchSubagentsResult,
+        PromptRegistry,
         SubagentMode,
         SubagentOutcome,
     )
     from watchkeeper.subagents.section import PromptSubagentToolsSection
-    from watchkeeper.subagents.settings import SubagentSettings
 
 _HOMES: Final = {
     "Artifact": "watchkeeper.subagents.payloads",
@@ -31,11 +31,11 @@ _HOMES: Final = {
     "DispatchSubagentResult": "watchkeeper.subagents.payloads",
     "DispatchSubagents": "watchkeeper.subagents.payloads",
     "DispatchSubagentsResult": "watchkeeper.subagents.payloads",
-    "PromptRegistry": "watchkeeper.prompt.registry",
+    "PromptRegistry": "watchkeeper.subagents.payloads",
     "PromptSubagentToolsSection": "watchkeeper.subagents.section",
     "SubagentMode": "watchkeeper.subagents.payloads",
     "SubagentOutcome": "watchkeeper.subagents.payloads",
-    "SubagentSettings": "watchkeeper.subagents.settings",
+    "SubagentSettings": "watchkeeper.subagents.dispatch",
     "ToolValidationError": "watchkeeper.core.errors",
 }
 

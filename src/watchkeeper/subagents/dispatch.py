@@ -8,36 +8,274 @@ summary, its output and its artifacts. However it ends, nothing else of it reach
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from watchkeeper.core.errors import DispatchSubagentError, ToolValidationError
-from watchkeeper.core.limits import Limits
+import msgspec
+
+from watchkeeper.children.child import Children, ChildTask, children_of
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.codec import CodecError, display, encode
+from watchkeeper.core.errors import ConfigurationError, DispatchSubagentError, ToolValidationError
+from watchkeeper.core.limits import COUNTED, Limits
 from watchkeeper.core.model import Model
-from watchkeeper.prompt.prompt import Prompt
-from watchkeeper.prompt.registry import PromptRegistry
-from watchkeeper.runtime.child import Children, ChildTask, children_of
+from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.loop.compaction import shortened
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
+from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
-from watchkeeper.session.snapshot import Snapshot
-from watchkeeper.subagents.handover import told
-from watchkeeper.subagents.outcome import broken, collected, failure
+from watchkeeper.session.slices import Snapshot
 from watchkeeper.subagents.payloads import (
+    Artifact,
     DispatchSubagent,
     DispatchSubagentResult,
     DispatchSubagents,
     DispatchSubagentsResult,
+    PromptRegistry,
     SubagentOutcome,
+    check_version,
+    checked,
+    checked_count,
+    prompt_of,
 )
-from watchkeeper.subagents.rules import check_version, checked, checked_count, prompt_of
-from watchkeeper.subagents.settings import SubagentSettings, allotted
-from watchkeeper.subagents.workspace import ChildFiles, Workspace
-from watchkeeper.tools.context import ToolContext
+from watchkeeper.subagents.workspace import ChildFiles, HandedOver, Workspace, told
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
+
+# --- outcome --------------------------------------------------------------------------------------------------------
+# From the end of a child run to what its parent is told: short, whole, and nothing of the conversation between.
+#
+# What enters the parent's transcript is bounded here, in bytes, whatever the child said: the summary with its notes, or
+# the sentence that says why there is none. The child's log keeps the rest.
+
+SUMMARY_BYTES: Final = 1_536
+"""What one child adds to its parent's transcript at most, as UTF-8."""
+
+NOTES_BYTES: Final = 512
+"""The part of it that notes about files and verdict may take."""
+
+ADVICE: Final = "Change the task, or do the work yourself; do not send the same task again."
+USE_IT: Final = "If that is enough, use it. Else change the task, or do the work yourself."
+
+
+def collected(
+    task: DispatchSubagent, result: RunResult[Any], snapshot: Snapshot, files: ChildFiles
+) -> DispatchSubagentResult:
+    """Return what a child that completed its work hands back; its artifacts are the parent's then.
+
+    Raises:
+        DispatchSubagentError: If its structured output has no JSON form; then nothing of its files is handed over.
+    """
+    output = None if isinstance(result.output, str) else as_json(task, result.output)
+    recorded = recorded_artifacts(result, snapshot)
+    handed = files.hand_over(dict.fromkeys((*task.expected_artifacts, *recorded)))
+    notes = shortened(
+        "\n".join(_notes(task, result, recorded, handed, has_files=files.overlay is not None)), NOTES_BYTES
+    )
+    said = shortened(_said(result, output), SUMMARY_BYTES - len(notes.encode()) - 1 if notes else SUMMARY_BYTES)
+    there = {*handed.kept, *handed.unchanged, *recorded} - handed.failed.keys()
+    return DispatchSubagentResult(
+        prompt_ns=task.prompt_ns,
+        prompt_key=task.prompt_key,
+        message_summary=f"{said}\n{notes}" if notes else said,
+        artifacts=tuple(path for path in dict.fromkeys((*task.expected_artifacts, *recorded)) if path in there),
+        tools_used=tools_used(result),
+        output=output,
+        plan_step_id=task.plan_step_id,
+        run_id=result.run_id,
+        completion=result.completion,
+        failed_artifacts=tuple(handed.failed),
+    )
+
+
+def failure(name: str, result: RunResult[Any]) -> DispatchSubagentError:
+    """Return the error of a child that was stopped: why, by which limit, what it had, and what may be done about it."""
+    stop = result.stop
+    why = "it has no output" if stop is None else stop.message.rstrip(".")
+    limit = f" (limit: {stop.limit})" if stop is not None and stop.limit and stop.limit not in why else ""
+    text = f"The subagent {name} was stopped before its work was done: {why}{limit}."
+    said = display(result.text if result.partial is None else result.partial).strip()
+    if not said:
+        return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(ADVICE) - 1)} {ADVICE}")
+    text = f"{shortened(text, SUMMARY_BYTES // 2)} It handed over:"
+    room = SUMMARY_BYTES - len(text.encode()) - len(USE_IT) - 2
+    return DispatchSubagentError(f"{text}\n{shortened(said, room)}\n{USE_IT}")
+
+
+def broken(name: str, error: BaseException) -> DispatchSubagentError:
+    """Return the error of a child that could not be started, or that was broken off."""
+    said = str(error).rstrip(".") or type(error).__name__
+    return DispatchSubagentError(shortened(f"The subagent {name} did not run to its end: {said}.", SUMMARY_BYTES))
+
+
+def tools_used(result: RunResult[Any]) -> tuple[str, ...]:
+    """Return the names of the tools that a child really called, in the order of first use."""
+    calls = (envelope.event for envelope in result.session.log if isinstance(envelope.event, ToolInvoked))
+    return tuple(dict.fromkeys(call.name for call in calls if call.node_id is not None))
+
+
+def recorded_artifacts(result: RunResult[Any], snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the paths that tools or reducers recorded as artifacts in a child's session, each once."""
+    items = result.session[Artifact].all()
+    if not items:
+        return ()
+    found = Counter(items)
+    found.subtract(snapshot[Artifact])
+    return tuple(artifact.path for artifact, count in found.items() if count > 0)
+
+
+def as_json(task: DispatchSubagent, output: Any) -> Any:
+    """Return an output as JSON values.
+
+    Raises:
+        DispatchSubagentError: If it has no JSON form.
+    """
+    try:
+        return msgspec.json.decode(encode(output))
+    except (CodecError, msgspec.DecodeError) as error:
+        raise DispatchSubagentError(
+            f"The subagent {task.prompt_ns}/{task.prompt_key} completed its work, but its output cannot be handed over:"
+            f" {error}. Ask for the same in text, or dispatch another subagent."
+        ) from error
+
+
+def _said(result: RunResult[Any], output: Any) -> str:
+    """Return a child's last words: text, the summary that its output has, or the output as JSON."""
+    if output is None:
+        return str(result.output or result.text).strip() or "Done; it said nothing."
+    summary = cast("dict[str, Any]", output).get("summary") if isinstance(output, dict) else None
+    return summary.strip() if isinstance(summary, str) and summary.strip() else display(output)
+
+
+def _notes(
+    task: DispatchSubagent, result: RunResult[Any], recorded: Iterable[str], handed: HandedOver, *, has_files: bool
+) -> Iterable[str]:
+    if handed.failed:
+        yield "Not kept: " + "; ".join(f"{path} ({why})" for path, why in handed.failed.items())
+    absent = [path for path in handed.absent if path in task.expected_artifacts and path not in recorded]
+    if absent and has_files:
+        yield f"Expected, but not left as files: {', '.join(absent)}"
+    if result.completion == "unverified":
+        yield f"Not verified: {' '.join(result.completion_note.split()) or 'no reason given'}"
+    if handed.kept:
+        yield f"Files kept: {', '.join(handed.kept)}"
+    if handed.unchanged:
+        yield f"Files left as they were: {', '.join(handed.unchanged)}"
+    others = [path for path in handed.absent if path in recorded]
+    if others:
+        yield f"Recorded: {', '.join(others)}"
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+# What the children of one prompt get: a model, limits, a function that prepares their state.
+#
+# Limits that are given are the child's ceilings; it gets at most what its parent has left. If none are given, a call's
+# children get a share of what the parent has left of every ceiling and of its time, divided equally among them, so that
+# the parent can always go on after them.
+
+NO_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
+    name for name in ("max_cost_usd", "max_retries", "account", "account_limit", *COUNTED) if name != "max_turns"
+)
+LEAST_SECONDS: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentSettings:
+    """What the children of one prompt get; what is None is as for all children of the section.
+
+    Attributes:
+        model: Who answers: a model, or the name of one.
+        limits: Their ceilings, each.
+        hydrate: Called with a child's session, in which the parent's state is, before the child runs, on a worker
+            thread; it derives more state from what is there (seed: subagent-dispatch).
+        description: What the subagent is good for; shown to the parent's model.
+    """
+
+    model: Model | str | None = None
+    limits: Limits | None = None
+    hydrate: Callable[[Session], object] | None = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            ConfigurationError: Naming the field and the value.
+        """
+        for name, kind, example in (
+            ("model", Model | str | None, "'openai:gpt-5-mini'"),
+            ("limits", Limits | None, "Limits(max_cost_usd=1)"),
+            ("description", str, "'Finds sources.'"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"{name}={value!r} of a subagent makes no sense; give for example {example}")
+        if self.hydrate is not None and not callable(self.hydrate):
+            raise ConfigurationError(f"hydrate={self.hydrate!r} must be a function that takes the child's session")
+
+    def over(self, other: SubagentSettings) -> SubagentSettings:
+        """Return these settings, with those of ``other`` in the place of what is None."""
+        return SubagentSettings(
+            other.model if self.model is None else self.model,
+            other.limits if self.limits is None else self.limits,
+            other.hydrate if self.hydrate is None else self.hydrate,
+            self.description or other.description,
+        )
+
+
+def check_share(share: object) -> float:
+    """Return the share of what is left that children get.
+
+    Raises:
+        ConfigurationError: If it is no share, or leaves the parent nothing.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise ConfigurationError(f"share={share!r} must lie between 0 and 1, so that the parent keeps something")
+    return float(share)
+
+
+def check_least_one(value: object, name: str) -> int:
+    """Return a count.
+
+    Raises:
+        ConfigurationError: If it is none, or below one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name}={value!r} must be a whole number, at least 1")
+    return value
+
+
+def allotted(gate: ExecutionContext, seconds: float | None, share: float, children: int, rounds: int) -> Limits:
+    """Return the limits of each of the children of one call.
+
+    Args:
+        gate: The parent's.
+        seconds: Time that the call has left, or None if nothing bounds it.
+        share: How much of what is left the children get together.
+        children: How many there are.
+        rounds: How many of them follow each other in time, at most.
+    """
+    part = Fraction(share) / children
+    changes = dict(NO_CEILINGS)
+    for name, left in gate.left().items():
+        # Nothing left is the parent's stop to tell; a rounded-down share must not be a stop that nobody meant.
+        amount = max(int(left * part), 1) if left else None
+        if name == "max_cost_nanos":
+            changes["max_cost_usd"] = None if amount is None else Decimal(amount) / NANOS_PER_USD
+        else:
+            changes[name] = amount
+    deadline = None if seconds is None else timedelta(seconds=max(seconds * share / rounds, LEAST_SECONDS))
+    return replace(gate.limits, deadline=deadline, **changes)
+
 
 ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
 """What is worded for the model."""

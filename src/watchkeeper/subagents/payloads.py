@@ -6,12 +6,17 @@ log. Nothing is checked here; the rules stand in `rules`, so that a task among s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 from uuid import UUID
 
-from watchkeeper.core.completion import CompletionState
-from watchkeeper.session.registry import event
+from watchkeeper.core.errors import PromptDefinitionError, ToolValidationError
+from watchkeeper.core.model import CompletionState
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.session.log import event
+from watchkeeper.session.slices import Snapshot
 
 SubagentMode = Literal["plan_step", "ad_hoc"]
 
@@ -120,3 +125,206 @@ class Artifact:
     """
 
     path: str
+
+
+# --- registry -------------------------------------------------------------------------------------------------------
+# Prompts by namespace and key, so that a run can start another by name (seed: subagent-dispatch).
+#
+# A prompt that is registered is enabled until somebody disables it: it can still be looked up, but no run may start it.
+# Both can change while runs go on.
+
+
+class PromptRegistry:
+    """A table of prompts; one per namespace and key."""
+
+    __slots__ = ("_disabled", "_prompts")
+
+    def __init__(self, *prompts: Prompt[Any] | PromptTemplate[Any]) -> None:
+        """Register the given prompts."""
+        self._prompts: dict[tuple[str, str], Prompt[Any]] = {}
+        self._disabled: set[tuple[str, str]] = set()
+        for prompt in prompts:
+            self.register(prompt)
+
+    def register(self, prompt: Prompt[Any] | PromptTemplate[Any], *, enabled: bool = True) -> Prompt[Any]:
+        """Add a prompt, or a template with nothing bound, and return the prompt.
+
+        Args:
+            prompt: What to add; another prompt of the same template takes the place of the earlier one.
+            enabled: Whether a run may start it.
+
+        Raises:
+            PromptDefinitionError: If another template has the same namespace and key, or it is no prompt.
+        """
+        if not isinstance(prompt, Prompt | PromptTemplate):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise PromptDefinitionError(
+                f"a registry holds prompts and templates, and this is of the type {type(prompt).__name__}; "
+                "pass them one by one: PromptRegistry(a, b); of an agent pass its template: agent.template"
+            )
+        added = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
+        known = self._prompts.setdefault((added.ns, added.key), added)
+        if known.template is not added.template:
+            raise PromptDefinitionError(f"prompt {f'{added.ns}/{added.key}'!r} is registered already; use another key")
+        self._prompts[added.ns, added.key] = added
+        (self._disabled.discard if enabled else self._disabled.add)((added.ns, added.key))
+        return added
+
+    def enable(self, ns: str, key: str) -> None:
+        """Let runs start a prompt again.
+
+        Raises:
+            PromptDefinitionError: If there is none of this name.
+        """
+        self.get(ns, key)
+        self._disabled.discard((ns, key))
+
+    def disable(self, ns: str, key: str) -> None:
+        """Let no run start a prompt from now on; those that run go on.
+
+        Raises:
+            PromptDefinitionError: If there is none of this name.
+        """
+        self.get(ns, key)
+        self._disabled.add((ns, key))
+
+    def is_enabled(self, ns: str, key: str) -> bool:
+        """Return whether there is such a prompt and a run may start it."""
+        return (ns, key) in self._prompts and (ns, key) not in self._disabled
+
+    @property
+    def enabled(self) -> tuple[Prompt[Any], ...]:
+        """The prompts that a run may start, oldest first."""
+        return tuple(prompt for prompt in self if (prompt.ns, prompt.key) not in self._disabled)
+
+    def get(self, ns: str, key: str) -> Prompt[Any]:
+        """Return a prompt.
+
+        Raises:
+            PromptDefinitionError: If there is none; the message lists those that exist.
+        """
+        prompt = self._prompts.get((ns, key))
+        if prompt is not None:
+            return prompt
+        import difflib
+
+        names = [f"{known_ns}/{known_key}" for known_ns, known_key in self._prompts]
+        near = difflib.get_close_matches(f"{ns}/{key}", names, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise PromptDefinitionError(f"no prompt {f'{ns}/{key}'!r}; {meant}registered: {', '.join(names) or 'none'}")
+
+    def __iter__(self) -> Iterator[Prompt[Any]]:
+        """Iterate over the prompts, oldest first."""
+        return iter(tuple(self._prompts.values()))
+
+    def __len__(self) -> int:
+        """Return the number of prompts."""
+        return len(self._prompts)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether ``(ns, key)`` is registered."""
+        return name in self._prompts
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+# What a task for a subagent must fulfil (seed: subagent-dispatch, "Key rules"); pure checks, nothing is started.
+#
+# Every refusal is a `ToolValidationError` that says what was wrong, with which value, and what to write instead: a
+# model
+# reads it and tries again.
+
+MAX_INSTRUCTIONS: Final = 2_000
+MAX_ARTIFACT: Final = 160
+MAX_TASKS: Final = 20
+SHOWN: Final = 60
+"""Characters of a bad value that a refusal repeats."""
+
+STRANGE: Final = 10
+"""Characters that are not ASCII of which a refusal tells, so that all can be replaced at once."""
+
+
+def checked(task: DispatchSubagent) -> DispatchSubagent:
+    """Return the task with its texts trimmed and each artifact once.
+
+    Raises:
+        ToolValidationError: If a text is empty, too long or not ASCII, or a plan's step has no id.
+    """
+    instructions = _text(task.instructions, "instructions", MAX_INSTRUCTIONS)
+    artifacts = (_text(path, "each of expected_artifacts", MAX_ARTIFACT) for path in task.expected_artifacts)
+    step = (task.plan_step_id or "").strip() or None
+    if step is not None:
+        _text(step, "plan_step_id", MAX_ARTIFACT)
+    elif task.mode == "plan_step":
+        raise ToolValidationError(
+            'plan_step_id is missing: in mode "plan_step" name the step of the plan, or use mode "ad_hoc"'
+        )
+    return replace(
+        task, instructions=instructions, expected_artifacts=tuple(dict.fromkeys(artifacts)), plan_step_id=step
+    )
+
+
+def checked_count(tasks: DispatchSubagents) -> int:
+    """Return how many tasks there are.
+
+    Raises:
+        ToolValidationError: If there are none, or too many.
+    """
+    count = len(tasks.tasks)
+    if not 1 <= count <= MAX_TASKS:
+        raise ToolValidationError(f"tasks holds {count} tasks; give 1 to {MAX_TASKS}, and the rest in another call")
+    return count
+
+
+def prompt_of(task: DispatchSubagent, registry: PromptRegistry) -> Prompt[Any]:
+    """Return the prompt that a task names.
+
+    Raises:
+        ToolValidationError: If there is none of that name, or it is disabled; it lists those that are enabled.
+    """
+    if registry.is_enabled(task.prompt_ns, task.prompt_key):
+        return registry.get(task.prompt_ns, task.prompt_key)
+    name = f"{task.prompt_ns}/{task.prompt_key}"
+    known = [f"{prompt.ns}/{prompt.key}" for prompt in registry.enabled]
+    disabled = (task.prompt_ns, task.prompt_key) in registry
+    near = [] if disabled else difflib.get_close_matches(name, known, n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    what = "is disabled" if disabled else "does not exist"
+    raise ToolValidationError(
+        f"the subagent {_shown(name)} {what}.{meant} Enabled subagents: {', '.join(known) or 'none'}"
+    )
+
+
+def check_version(task: DispatchSubagent, snapshot: Snapshot) -> None:
+    """Refuse a task that relies on another version of snapshots than this session writes.
+
+    Raises:
+        ToolValidationError: Naming both.
+    """
+    wanted = (task.snapshot_version or "").strip()
+    if wanted and wanted != str(snapshot.version):
+        raise ToolValidationError(
+            f"snapshot_version is {_shown(wanted)}, but this session's snapshots have version {snapshot.version};"
+            f' give "{snapshot.version}", or leave it out'
+        )
+
+
+def _text(given: str, what: str, most: int) -> str:
+    """Return a text without the space around it."""
+    text = given.strip()
+    if not text:
+        raise ToolValidationError(f"{what} must not be empty; give 1 to {most:,} ASCII characters")
+    if len(text) > most:
+        raise ToolValidationError(
+            f"{what} may have {most:,} characters, and this has {len(text):,}: {_shown(text)}; shorten it"
+        )
+    if not text.isascii():
+        strange = list(dict.fromkeys(char for char in text if not char.isascii()))
+        more = f" and {len(strange) - STRANGE} more" if len(strange) > STRANGE else ""
+        raise ToolValidationError(
+            f"{what} must be plain ASCII, and holds {' '.join(map(repr, strange[:STRANGE]))}{more}; write it with ASCII"
+            " characters only"
+        )
+    return text
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")

@@ -12,11 +12,17 @@ from typing import Any, Final, TypedDict, Unpack, cast
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
-from watchkeeper.prompt.registry import PromptRegistry
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.session.session import Session
-from watchkeeper.subagents.dispatch import Dispatch, DispatchRules, label_of
-from watchkeeper.subagents.settings import SubagentSettings, check_least_one, check_share
+from watchkeeper.subagents.dispatch import (
+    Dispatch,
+    DispatchRules,
+    SubagentSettings,
+    check_least_one,
+    check_share,
+    label_of,
+)
+from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.tools.tool import tool
 
 ONE: Final = (

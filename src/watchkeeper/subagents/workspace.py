@@ -7,14 +7,23 @@ child of the same call included, fails that artifact and nothing else. Whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
+from watchkeeper.core.codec import display
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.overlay_filesystem import OverlayFilesystem
-from watchkeeper.tools.paths import normal_path
+from watchkeeper.core.messages import Message, UserMessage
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.session.slices import Snapshot
+from watchkeeper.subagents.payloads import DispatchSubagent
+from watchkeeper.tools.filesystem import Filesystem, normal_path
+from watchkeeper.tools.filesystems import OverlayFilesystem
+
+OutputT = TypeVar("OutputT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +127,123 @@ def _place(path: str) -> str | None:
         return normal_path(path)
     except FilesystemError:
         return None
+
+
+# --- handover -------------------------------------------------------------------------------------------------------
+# What a child is told when it begins: its instructions, the plan's metadata, and what its state is, in short.
+#
+# All of it reaches the child's prompt by name: as placeholders, as values for predicates, and as fields of a dataclass
+# that the template declares. What the template does not surely mention follows the prompt as one message, so that the
+# instructions always arrive, whatever the template says (seed: subagent-dispatch, "Execution Flow", step 4).
+
+
+OWN_FOLDERS: Final = (
+    "core",
+    "session",
+    "shield",
+    "accounting",
+    "tools",
+    "containment",
+    "prompt",
+    "kernel",
+    "runtime",
+    "children",
+    "oversight",
+    "loop",
+)
+OWN_EVENTS: Final = tuple(f"watchkeeper.{folder}." for folder in OWN_FOLDERS)
+"""Where the types of slices come from that only say how a run went."""
+
+MOST_SLICES: Final = 12
+ITEM_CHARS: Final = 120
+NOTHING: Final = "none"
+
+
+def told(prompt: Prompt[OutputT], task: DispatchSubagent, snapshot: Snapshot) -> tuple[Prompt[OutputT], list[Message]]:
+    """Return a prompt with a task's values, and the message that says what the prompt itself does not.
+
+    Raises:
+        PromptDefinitionError: If the prompt cannot take the values that it asks for.
+    """
+    values = values_of(task, snapshot)
+    template = prompt.template
+    fields = {name: getattr(task, name, values[name]) for name in values}
+    for type_ in template.params or ():
+        if type_ not in prompt.params:
+            given = _arguments(type_, fields)
+            prompt = prompt if given is None else prompt.bind(type_(**given))
+    if template.params is None:
+        fitting = values
+    else:
+        known = {item.name for type_ in template.params for item in dataclasses.fields(type_)}
+        fitting = {name: value for name, value in values.items() if name in known}
+    prompt = prompt.with_variables(**{**fitting, **prompt.variables})
+    mentioned = {name for section in template.sections for name in _sure_placeholders(section)} & fitting.keys()
+    rest = {name: value for name, value in values.items() if name not in mentioned}
+    return prompt, _messages(rest)
+
+
+def values_of(task: DispatchSubagent, snapshot: Snapshot) -> dict[str, str]:
+    """Return what a child's prompt may name, as text."""
+    return {
+        "instructions": task.instructions,
+        "mode": task.mode,
+        "plan_step_id": task.plan_step_id or NOTHING,
+        "expected_artifacts": ", ".join(task.expected_artifacts) or NOTHING,
+        "snapshot_summary": "\n".join(summary_lines(snapshot)) or "- empty",
+        "snapshot_version": str(snapshot.version),
+    }
+
+
+def summary_lines(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what a snapshot holds: for each slice its name, its size, and its newest item, shortened.
+
+    Slices that only say how the run went (tool calls, turns, incidents) are left out.
+    """
+    slices = [(type_, view) for type_, view in snapshot.slices.items() if not type_.__module__.startswith(OWN_EVENTS)]
+    for type_, view in slices[:MOST_SLICES]:
+        newest = " ".join(display(view[-1]).split())
+        short = newest if len(newest) <= ITEM_CHARS else f"{newest[:ITEM_CHARS]}…"
+        yield f"- {type_.__qualname__}: {len(view):,} item{'s' if len(view) != 1 else ''}, the newest: {short}"
+    if len(slices) > MOST_SLICES:
+        yield f"- and {len(slices) - MOST_SLICES} more"
+    for child in snapshot.children:
+        for line in summary_lines(child):
+            yield f"- in the session below, {child.session_id}: {line.removeprefix('- ')}"
+
+
+def _arguments(type_: type[Any], fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a declared dataclass takes of a task's values; None if it asks for others, or for none of them."""
+    items = [item for item in dataclasses.fields(type_) if item.init]
+    given = {item.name: fields[item.name] for item in items if item.name in fields}
+    absent = dataclasses.MISSING
+    needs = {item.name for item in items if item.default is absent and item.default_factory is absent}
+    return given if given and needs <= given.keys() else None
+
+
+def _sure_placeholders(section: MarkdownSection) -> Iterable[str]:
+    """Yield the placeholders of a section and those in it, but of none that a predicate may leave out."""
+    if section.enabled is None:
+        yield from section.placeholders
+        for child in section.children:
+            yield from _sure_placeholders(child)
+
+
+def _messages(values: Mapping[str, str]) -> list[Message]:
+    """Say in one message what is left to say."""
+    if not values:
+        return []
+    lines: list[str] = []
+    if "instructions" in values:
+        lines += ["# Your task", "", values["instructions"], ""]
+    mode = {"plan_step": "This is a step of a plan", "ad_hoc": "This is a task by itself"}
+    if "mode" in values:
+        lines.append(f"{mode[values['mode']]}.")
+    if values.get("plan_step_id", NOTHING) != NOTHING:
+        lines.append(f"Step of the plan: {values['plan_step_id']}")
+    if values.get("expected_artifacts", NOTHING) != NOTHING:
+        lines.append(f"Leave these files; no others are kept: {values['expected_artifacts']}")
+    if "snapshot_summary" in values:
+        version = f" (snapshot version {values['snapshot_version']})" if "snapshot_version" in values else ""
+        lines += [f"State that you begin with{version}:", values["snapshot_summary"]]
+    return [UserMessage.of("\n".join(lines).strip())] if any(lines) else []

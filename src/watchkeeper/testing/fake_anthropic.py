@@ -14,9 +14,17 @@ import msgspec
 
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.provider_checks import blocks_of, check_messages
-from watchkeeper.testing.script import Reply, Script, Scripted
-from watchkeeper.testing.wire import WireReply, WireRequest, WireServer, json_reply
-from watchkeeper.testing.wording import Wording, pieces
+from watchkeeper.testing.wire import (
+    Reply,
+    Script,
+    Scripted,
+    WireReply,
+    WireRequest,
+    WireServer,
+    Wording,
+    json_reply,
+    pieces,
+)
 
 MODEL: Final = "claude-sonnet-5"
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
+
+from watchkeeper.core.messages import ToolCall
+from watchkeeper.core.usage import TokenUsage
 
 HEAD_END: Final = b"\r\n\r\n"
 JSON: Final = "application/json"
@@ -315,3 +318,172 @@ def _parse_head(head: bytes, start: int) -> tuple[str, str, dict[str, str], int,
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     return method, path, headers, start, int(headers.get("content-length", "0"))
+
+
+# --- script ---------------------------------------------------------------------------------------------------------
+# What a fake provider is told to answer, in words that are the same for every provider.
+#
+# A script is a sequence of answers and faults, used up one per request, or a function from the request's number and
+# body
+# to one of them. The fake servers word it the way their provider does; running out of script is an error they report.
+
+SOME_TOKENS: Final = TokenUsage(input_tokens=10, output_tokens=5)
+
+FaultKind = Literal[
+    "rate_limit",
+    "quota",
+    "overloaded",
+    "auth",
+    "context_full",
+    "bad_request",
+    "blocked",
+    "server",
+    "broken",
+    "unfinished",
+    "hang",
+    "garbage",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's answer.
+
+    Attributes:
+        text: Visible text.
+        calls: Tool calls.
+        reasoning: Visible reasoning.
+        refusal: Text of a refusal; the answer then is one.
+        cut: True if the output cap ended the answer.
+        filtered: True if a content filter ended the answer.
+        usage: Tokens to report, in our terms.
+        delay: Seconds until the first byte.
+    """
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    refusal: str = ""
+    cut: bool = False
+    filtered: bool = False
+    usage: TokenUsage = SOME_TOKENS
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure.
+
+    Attributes:
+        kind: Which one. ``broken`` cuts the connection in the middle of an answer, ``unfinished`` ends a stream in good
+            order but too early, ``garbage`` is not JSON, ``hang`` is silence; the others are errors that the provider
+            reports.
+        headers: Sent with it, for example ``retry-after``.
+        midway: For a streamed answer: report it inside the stream, after the first text.
+        message: Replaces the provider's usual words.
+    """
+
+    kind: FaultKind
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    midway: bool = False
+    message: str = ""
+
+
+Step = Reply | Fault
+Script = Sequence[Step] | Callable[[int, Any], Step]
+
+
+def say(text: str, **details: Any) -> Reply:
+    """Return an answer in text."""
+    return Reply(text=text, **details)
+
+
+def call(name: str, arguments: Mapping[str, Any] | str, call_id: str = "call_1", **details: Any) -> Reply:
+    """Return an answer that asks for one tool call; arguments given as text go out as they are."""
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    return Reply(calls=(ToolCall(call_id, name, text),), **details)
+
+
+class Scripted:
+    """Hands out the steps of a script."""
+
+    def __init__(self, script: Script) -> None:
+        """Begin at the first step."""
+        self._script = script
+        self.used = 0
+
+    def next(self, body: Any) -> Step | None:
+        """Return the next step, or None if there is none left."""
+        number = self.used
+        self.used += 1
+        if callable(self._script):
+            return self._script(number, body)
+        return self._script[number] if number < len(self._script) else None
+
+    def assert_complete(self) -> None:
+        """Check that every step of the script was used, and nothing beyond it was asked.
+
+        Raises:
+            AssertionError: If not.
+        """
+        if not callable(self._script) and self.used != len(self._script):
+            raise AssertionError(f"the script has {len(self._script)} steps and {self.used} requests came")
+
+
+# --- wording --------------------------------------------------------------------------------------------------------
+# Turns one step of a script into bytes on the wire, given how a provider words answers and errors.
+
+BEGUN: Final = Reply(text="The answer begins")
+GARBAGE: Final = b"<html>Bad gateway</html>"
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a provider words things.
+
+    Attributes:
+        whole: A whole answer, as an object.
+        events: An answer as server-sent events.
+        failing: The events that report a fault in the middle of a stream.
+        error: An error as an answer of its own.
+        headers: Sent with every answer.
+    """
+
+    whole: Callable[[Reply], Mapping[str, Any]]
+    events: Callable[[Reply], Iterable[bytes]]
+    failing: Callable[[Fault], Iterable[bytes]]
+    error: Callable[[Fault], WireReply]
+    headers: Mapping[str, str]
+
+    def answer(self, step: Step, *, streaming: bool) -> WireReply:
+        """Return what to send for one step of a script."""
+        if isinstance(step, Reply):
+            return self._reply(step, streaming)
+        if step.kind == "hang":
+            return WireReply(hangs=True)
+        if step.kind == "garbage":
+            parts = [b"event: message_start\ndata: " + GARBAGE + b"\n\n"]
+            return self._stream(parts) if streaming else WireReply(body=GARBAGE, headers=self.headers)
+        # In half of a stream's events text has begun, and nothing that would end the answer has come.
+        events = list(self.events(BEGUN))
+        half = events[: len(events) // 2]
+        if step.kind in ("broken", "unfinished"):
+            if streaming:
+                return self._stream(half, breaks=step.kind == "broken")
+            return WireReply(body=msgspec.json.encode(self.whole(BEGUN))[:40], headers=self.headers, breaks=True)
+        if step.midway:
+            return self._stream([*half, *self.failing(step)])
+        return self.error(step)
+
+    def _reply(self, reply: Reply, streaming: bool) -> WireReply:
+        if streaming:
+            return self._stream(list(self.events(reply)), delay=reply.delay)
+        return WireReply(headers=self.headers, body=msgspec.json.encode(self.whole(reply)), delay=reply.delay)
+
+    def _stream(self, parts: list[bytes], *, delay: float = 0.0, breaks: bool = False) -> WireReply:
+        return WireReply(headers=self.headers, parts=parts, content_type=EVENT_STREAM, delay=delay, breaks=breaks)
+
+
+def pieces(text: str, length: int = 8) -> list[str]:
+    """Cut a text into pieces, as streams do."""
+    return [text[start : start + length] for start in range(0, len(text), length)]

@@ -14,8 +14,7 @@ from typing import Any, Final, cast, is_typeddict
 
 import msgspec
 
-from watchkeeper.core.closed_schema import close, resolved, unknown_field
-from watchkeeper.core.codec import CodecError, convert, display, json_schema
+from watchkeeper.core.codec import CodecError, close, convert, display, json_schema, resolved, unknown_field
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 
 _PLACE: Final = re.compile(r"`\$\.?([^`]*)`")

@@ -8,17 +8,143 @@ primitives; everything else, locks and journal included, is here once; so is the
 
 from __future__ import annotations
 
+import re
 import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, Literal, NoReturn
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.paths import ROOT, fits, join, normal_path, parents
-from watchkeeper.tools.undo_journal import Before, EntryKind, FilesystemSnapshot, UndoJournal
+
+# --- undo journal ---------------------------------------------------------------------------------------------------
+# What stood where before it was changed: the memory that makes a filesystem's snapshots O(1).
+#
+# A snapshot is a position in the journal. Going back to it means to put back, the newest first, what was noted since;
+# that is noted too, so going forth again works the same way. Nothing is noted while nobody holds a snapshot.
+
+EntryKind = Literal["file", "directory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What stood at a path before it was changed; a folder has no bytes, nothing has no kind."""
+
+    path: str
+    kind: EntryKind | None
+    data: bytes = b""
+
+
+class FilesystemSnapshot:
+    """A state of one filesystem, to be restored there; it costs nothing until something changes."""
+
+    __slots__ = ("__weakref__", "journal", "position")
+
+    def __init__(self, journal: UndoJournal, position: int) -> None:
+        """Remember how far the journal had come."""
+        self.journal = journal
+        self.position = position
+
+
+class UndoJournal:
+    """What was changed since the oldest snapshot that may still be wanted."""
+
+    __slots__ = ("_entries", "_snapshots")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._entries: list[Before] = []
+        self._snapshots: weakref.WeakSet[FilesystemSnapshot] = weakref.WeakSet()
+
+    def snapshot(self) -> FilesystemSnapshot:
+        """Return the present position."""
+        snapshot = FilesystemSnapshot(self, len(self._entries))
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def note(self, look: Callable[[], Before]) -> None:
+        """Note what ``look`` sees, if anybody may want it back."""
+        if self._snapshots:
+            self._entries.append(look())
+        else:
+            self._entries.clear()
+
+    def since(self, snapshot: FilesystemSnapshot) -> list[Before]:
+        """Return what was noted since a snapshot, the newest first.
+
+        Raises:
+            FilesystemError: If the snapshot was taken of another filesystem.
+        """
+        if snapshot.journal is not self:
+            raise FilesystemError("this snapshot was taken of another filesystem; restore it there")
+        return self._entries[snapshot.position :][::-1]
+
+
+# --- paths ----------------------------------------------------------------------------------------------------------
+# Paths as tools write them: text, relative to a root, with forward slashes.
+#
+# Every path is brought into one normal form first, and what could leave the root is refused there, before anybody looks
+# at a disk. Patterns are matched name by name, so no star runs over a folder's end.
+
+ROOT: Final = ""
+ANY_FOLDERS: Final = "**"
+
+
+def normal_path(path: str) -> str:
+    """Return a path in its one normal form: no empty or ``.`` parts; the root is empty.
+
+    Raises:
+        FilesystemError: If it is absolute, leads upwards, or holds a character that no path may hold.
+    """
+    if "\0" in path:
+        raise FilesystemError(f"{path!r} holds a null byte")
+    if "\\" in path:
+        raise FilesystemError(f"{path!r} holds a backslash; separate folders with '/'")
+    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        raise FilesystemError(f"{path!r} is absolute; give a path from the root, such as 'folder/file.txt'")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise FilesystemError(f"{path!r} leads upwards ('..'); give a path from the root")
+    return "/".join(parts)
+
+
+def parents(path: str) -> list[str]:
+    """Return the folders on the way to a normal path, the outermost first, without the root."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def join(folder: str, name: str) -> str:
+    """Return the path of a name in a folder."""
+    return f"{folder}/{name}" if folder else name
+
+
+def fits(path: str, pattern: str) -> bool:
+    """Return whether a normal path fits a normal pattern; ``**`` at the end means any file below."""
+    parts = pattern.split("/")
+    return _fits(path.split("/"), [*parts, "*"] if parts[-1] == ANY_FOLDERS else parts)
+
+
+def _fits(path: list[str], pattern: list[str]) -> bool:
+    # The places in the pattern that the path so far may have come to.
+    places = _past_any_folders({0}, pattern)
+    for name in path:
+        stay = {place for place in places if place < len(pattern) and pattern[place] == ANY_FOLDERS}
+        step = {place + 1 for place in places - stay if place < len(pattern) and fnmatchcase(name, pattern[place])}
+        places = _past_any_folders(stay | step, pattern)
+    return len(pattern) in places
+
+
+def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
+    reached = set(places)
+    for place, part in enumerate(pattern):
+        if place in reached and part == ANY_FOLDERS:
+            reached.add(place + 1)
+    return reached
 
 
 @dataclass(frozen=True, slots=True)

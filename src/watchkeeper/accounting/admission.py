@@ -1,0 +1,418 @@
+"""Whether a call may run: `decide`, the one place where that is settled.
+
+It is pure: it reads a demand, the figures of the accounts that would pay, and the time, and changes nothing. The
+ledger calls it inside the critical section in which it also reserves, so no two calls can ever pass on the same
+money. The order is fixed: aborted (or stopped before), time, cost, tokens, steps, tool calls, retries. What was
+carved from above is decided below; the ceilings above are looked at last, for the case that more was spent than held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from math import inf
+from typing import Any, Final, NamedTuple, cast
+
+from watchkeeper.accounting.account import (
+    CEILINGS,
+    COST,
+    INPUT_TOKENS,
+    MODEL_CALLS,
+    NOTHING,
+    OUTPUT_TOKENS,
+    RETRIES,
+    STEPS,
+    TOOL_CALLS,
+    TOTAL_TOKENS,
+    Account,
+    Claim,
+)
+from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.accounting.refusals import Admitted, Exhausted, Expired, Ruling, Stopped, Waits
+from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.usage import NANOS_PER_USD
+
+# --- demand ---------------------------------------------------------------------------------------------------------
+# What one call asks of the accounts, in the terms that admission decides in.
+#
+# Built once per call from its request; afterwards it is the record of what was reserved for the call, so that exactly
+# that is given back.
+
+SPENDABLE: Final = (COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
+
+
+class Demand:
+    """A call's wants.
+
+    Attributes:
+        account: Who pays.
+        concerns: By count, whether that limit concerns the call at all.
+        wants: By count, what the call takes whatever its output.
+        per_output: By count, what each output token adds.
+        most: Output tokens wished for.
+        least: Output tokens below which the call is not worth sending.
+        counts: What is settled with one each by being admitted.
+        hold: What the landing turn will need after this call, by count; None leaves the hold as it is.
+        landing: Whether this is the landing turn itself, which uses up the hold.
+        may_fail: Whether a failure of the call spends one retry; one is then set aside for it, at every account but
+            those ``covered``.
+        inside: The call around it that may fail, if there is one.
+        covers: Whether a retry is set aside for it now; set by the ledger, like all below.
+        lender: The call around it whose retry covers it.
+        borrower: The call inside it that its retry covers.
+        covered: Accounts at which the lender's retry takes the place of one of its own.
+        granted: Output tokens granted; set by the ledger.
+        reserved: ``(count, amount)`` of what is set aside; empty before admission and after settlement.
+        held: What the context held for its landing turn before the call was admitted; set by the ledger.
+        day: The day (UTC) on which it was admitted; set by a ledger that keeps days.
+    """
+
+    __slots__ = (
+        "account",
+        "borrower",
+        "concerns",
+        "counts",
+        "covered",
+        "covers",
+        "day",
+        "granted",
+        "held",
+        "hold",
+        "inside",
+        "landing",
+        "least",
+        "lender",
+        "may_fail",
+        "most",
+        "per_output",
+        "reserved",
+        "wants",
+    )
+
+    def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None) -> None:
+        """Translate a request of ``account``'s context."""
+        estimate = request.estimate
+        most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
+        self.account = account
+        self.may_fail = request.spends_retry_on_error
+        self.concerns, self.counts, retries = SHAPES[request.kind, request.retry, self.may_fail]
+        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0, 1, 1, retries)
+        self.per_output = (estimate.output_nanos_per_token, 1, 0, 1, 0, 0, 0) if most else NOTHING
+        self.most = most
+        least = estimate.min_output_tokens or account.limits.min_output_tokens
+        self.least = least if least < most else most
+        self.landing = request.phase == "landing"
+        self.hold = None if request.landing is None else landing_hold(account, request.landing)
+        self.inside = inside
+        if self.may_fail:  # only then anybody looks at them, and every call is made with care for its nanoseconds
+            self.covers = False
+            self.lender: Demand | None = None
+            self.borrower: Demand | None = None
+            self.covered: tuple[Account, ...] = ()
+        self.granted = 0
+        self.reserved: tuple[tuple[int, int], ...] = ()
+        self.held = NOTHING
+        self.day = ""
+
+
+Shape = tuple[tuple[bool, ...], tuple[int, ...], int]
+
+
+def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
+    """Return what depends only on the kind of a call: the limits that concern it, its counts, its retries."""
+    concerns = (True, True, True, True, True, kind == "tool", retry or may_fail)
+    of_kind = {"llm": (MODEL_CALLS,), "tool": (TOOL_CALLS,)}.get(kind, ())
+    of_retry = (RETRIES,) if retry and not may_fail else ()
+    return concerns, (STEPS, *of_kind, *of_retry), int(retry or may_fail)
+
+
+FLAGS: Final = (False, True)
+SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
+    (kind, retry, may_fail): shape(kind, retry, may_fail)
+    for kind in ("llm", "tool", "child")
+    for retry in FLAGS
+    for may_fail in FLAGS
+}
+
+
+def landing_hold(account: Account, estimate: Estimate) -> tuple[int, ...]:
+    """Return what to keep back for a landing turn with this worst case; the step that is kept for it stays."""
+    tokens_in, tokens_out = estimate.input_tokens, estimate.max_output_tokens
+    cost = estimate.nanos(tokens_out)
+    return (cost, tokens_in + tokens_out, tokens_in, tokens_out, account.hold[STEPS], 0, 0)
+
+
+# --- covering -------------------------------------------------------------------------------------------------------
+# The retry that a call sets aside in case it fails also serves the calls inside it: one of them at a time.
+#
+# A failure inside a call usually is the failure of the call, so calls inside each other need one retry, not one each.
+# But
+# calls that run side by side inside a call can all fail, so only one of them is covered; the others set aside their
+# own.
+# A call that ends before the one that it covers leaves it the retry. All of it happens in the ledger's critical
+# section.
+
+
+def lender_of(demand: Demand) -> Demand | None:
+    """Return the call around this one whose retry covers it now, if there is one and it covers no other."""
+    around = demand.inside
+    while around is not None and not around.covers:
+        around = around.inside
+    return None if around is None or around.borrower is not None else around
+
+
+def set_retry_aside(demand: Demand) -> None:
+    """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
+    lender = lender_of(demand)
+    path = demand.account.paths[RETRIES]
+    covered = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
+    if lender is not None and covered:  # not by a retry outside of what its context has carved
+        lender.borrower, demand.lender, demand.covered = demand, lender, covered
+    demand.covers = True
+    for level in path:
+        level.reserved[RETRIES] += level not in demand.covered
+
+
+def give_retry_back(demand: Demand) -> None:
+    """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
+    lender, borrower = demand.lender, demand.borrower
+    demand.covers, demand.lender, demand.borrower = False, None, None
+    for level in demand.account.paths[RETRIES]:
+        if level in demand.covered:
+            continue
+        if borrower is not None and level in borrower.covered:
+            borrower.covered = tuple(other for other in borrower.covered if other is not level)
+        else:
+            level.reserved[RETRIES] -= 1
+    demand.covered = ()
+    if borrower is not None:
+        borrower.lender = lender if borrower.covered else None
+    if lender is not None:
+        lender.borrower = borrower if borrower is not None and borrower.covered else None
+
+
+def decide(demand: Demand, now: float) -> Ruling:
+    """Decide whether a call is admitted.
+
+    Args:
+        demand: What the call wants, and whose account pays.
+        now: Monotonic seconds.
+
+    Returns:
+        Admitted with the output tokens it may have (fewer than wished for where that is what is affordable), Waits if
+        only reservations of others stand in the way, or the reason for refusing it.
+    """
+    account, landing = demand.account, demand.landing
+
+    # 1. aborted, or stopped by what was found before; a landing turn passes a stop of work, a verdict that of others
+    for level in account.chain:
+        stop = level.barred if landing else level.barred or level.work_stop
+        if stop is not None and (level.barred is not None or level not in account.past):
+            return Stopped(stop)
+
+    # 2. time
+    if now >= (account.deadline_at - account.kept_seconds if landing else account.work_until):
+        return Expired()
+
+    # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
+    concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
+    hold = account.hold
+    held = NOTHING if landing else hold if demand.hold is None else demand.hold
+    lender = lender_of(demand) if demand.inside is not None else None
+    waits: Waits | None = None
+    for count, ceiling, level in account.ceilings:
+        if not concerns[count]:
+            continue
+        want, price = wants[count], prices[count]
+        if count == RETRIES and demand.may_fail:
+            ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
+            want = 0 if lender is not None and level in lender.account.paths[RETRIES] else 1
+        growth = held[count] - hold[count]
+        left = ceiling - level.settled[count]
+        free = left - level.reserved[count] - growth
+        if left > 0 and (want + price * output <= free or (want == 0 and price == 0 and growth <= 0)):
+            continue
+        least = want + price * demand.least
+        if left <= 0 or least > left - firm_hold(demand, held, level, count):
+            return Exhausted(count, ceiling, level, least, left - firm_hold(demand, held, level, count))
+        if least <= free:
+            output = (free - want) // price
+        else:
+            waits = waits or Waits(count, ceiling, level)
+    if account.beyond:
+        output, overspent = clamp_beyond(demand, held, output)
+        if overspent is not None:
+            return overspent
+    return waits or Admitted(output)
+
+
+def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[int, Exhausted | None]:
+    """Look at the ceilings above what was carved, and return the output that they leave.
+
+    What was carved is set aside under them, so they can only stand in the way once something below them has spent more
+    than was reserved for it; what calls beside it hold there does not matter.
+    """
+    concerns, wants, prices = demand.concerns, demand.wants, demand.per_output
+    for count, ceiling, level in demand.account.beyond:
+        want, price = wants[count], prices[count]
+        if not concerns[count]:
+            continue
+        if count == RETRIES and demand.may_fail:
+            ceiling = ceiling or 1
+        left = ceiling - level.settled[count]
+        if left > 0 and want == 0 and price == 0:
+            continue
+        free = left - firm_hold(demand, held, level, count)
+        if left <= 0 or want + price * demand.least > free:
+            return output, Exhausted(count, ceiling, level, want + price * demand.least, free)
+        if want + price * output > free:
+            output = (free - want) // price
+    return output, None
+
+
+def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int) -> int:
+    """Return what is kept at ``level`` for the landing and the verdict of the caller and of those above it.
+
+    It counts as spent: waiting for it would be waiting for oneself.
+    """
+    kept, speaks = 0, False
+    for account in demand.account.chain:
+        kept += held[count] if account is demand.account else account.hold[count]
+        kept += 0 if speaks else account.kept[count]
+        speaks = account.speaks
+        if account is level:
+            break
+    return kept
+
+
+# --- carving --------------------------------------------------------------------------------------------------------
+# Carving: what a context gets for itself from what those above it have left, and how it comes back.
+#
+# What is carved is set aside above as a claim, so that nobody else can take it. While the context is open, its claim is
+# what it was given less what is settled in it: spending moves up as spent, once, and frees nothing. Once the context is
+# closed, or stopped for good, its claim is no more than what calls under way in it still hold. Pure arithmetic on
+# accounts; the ledger calls it inside its critical section.
+
+SAFETY_NETS: Final = Limits()
+"""A ceiling left at its default is a safety net, no wish to have that much set aside."""
+
+
+LEAST_FOR_A_VERDICT: Final = {COST: 0, TOTAL_TOKENS: 4096, INPUT_TOKENS: 3072, OUTPUT_TOKENS: 1024}
+"""What is kept even where the share is less, unless that would be more than a quarter of what there is."""
+
+
+class Left(NamedTuple):
+    """What is left of one count, and the ceiling that says so."""
+
+    amount: int
+    ceiling: Waits
+
+
+def left_of(account: Account) -> dict[int, Left]:
+    """Return, for every count that an account or one above it limits, what the tightest of those ceilings leaves."""
+    found: dict[int, Left] = {}
+    inside, beyond = account.ceilings, account.beyond
+    for rows, shared in ((inside, True), (beyond, False)):
+        for count, ceiling, level in rows:
+            free = ceiling - level.settled[count] - (level.reserved[count] if shared else 0)
+            if count not in found or free < found[count].amount:
+                found[count] = Left(max(free, 0), Waits(count, ceiling, level))
+    return found
+
+
+def wishes_of(account: Account) -> dict[int, int]:
+    """Return what a child's own ceilings ask for."""
+    return {
+        count: top
+        for count, top in enumerate(account.tops)
+        if top is not None and top != SAFETY_NETS.ceiling(CEILINGS[count])
+    }
+
+
+def kept_of(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
+    """Return what an account keeps for a verdict, of all counts that its limits or those around it bound.
+
+    A verdict takes a model call inside a child run, so of steps at least two are kept, if that leaves the work some. An
+    account that runs share is no part of the run: of what it alone bounds, nothing is kept.
+    """
+    verdict = keeper.limits.verdict
+    if verdict is None:
+        return {}
+    bounded = {count for count, _, level in (*keeper.ceilings, *keeper.beyond) if level.period is None}
+    wishes: dict[int, int] = {}
+    for count in bounded & {*LEAST_FOR_A_VERDICT, STEPS}:
+        rest = left[count].amount
+        share = int(rest * verdict.share)
+        least = (2 if rest > 2 else 0) if count == STEPS else min(LEAST_FOR_A_VERDICT[count], rest // 4)
+        wishes[count] = max(share, least)
+    return {count: wish for count, wish in wishes.items() if wish}
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise a LimitsError unless there are weights and all are finite numbers above zero."""
+    if not weights:
+        raise LimitsError("there is nobody to split between; give weights by name, for example {'a': 3, 'b': 1}")
+    for name, weight in weights.items():
+        given = cast("object", weight)
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
+            raise LimitsError(f"the weight of {name!r} is {given!r}; it must be a finite number above zero")
+
+
+def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[int, int]]:
+    """Divide what is left by weight; rounded down, so that the shares together never exceed it."""
+    exact = [Fraction(weight) for weight in weights]
+    total = sum(exact)
+    return [{count: int(rest.amount * weight / total) for count, rest in left.items()} for weight in exact]
+
+
+def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Waits | None:
+    """Give an account what it wishes, at most what is left, as ceilings of its own that are set aside above it.
+
+    Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
+    account shares what those above it have.
+
+    Returns:
+        The ceiling above that leaves nothing of what every call needs: cost, tokens or steps. Then nothing is carved.
+    """
+    given = {count: min(wish, left[count].amount) for count, wish in wishes.items() if count in left}
+    for count, amount in given.items():
+        if amount == 0 and count <= STEPS:
+            return left[count].ceiling
+    carved = [count for count, amount in given.items() if amount]
+    for count in carved:
+        account.tops[count] = given[count]
+    account.limits = limited(account.limits, {count: given[count] for count in carved})
+    account.carve(carved)
+    return None
+
+
+def limited(limits: Limits, tops: Mapping[int, int]) -> Limits:
+    """Return limits with these ceilings, by count."""
+    changes: dict[str, Any] = {}
+    for count, top in tops.items():
+        if limits.ceiling(CEILINGS[count]) != top:
+            field, value = ("max_cost_usd", Decimal(top) / NANOS_PER_USD) if count == COST else (CEILINGS[count], top)
+            changes[field] = value
+    return replace(limits, **changes) if changes else limits
+
+
+def update(claim: Claim) -> None:
+    """Set aside above what is claimed now: what was carved less what is settled, or what an ended account still needs.
+
+    To be called, innermost claim first, whenever figures of the account have changed.
+    """
+    account, count = claim.account, claim.count
+    amount = max((account.tops[count] or 0) - account.settled[count], 0)
+    if account.barred is not None:
+        amount = min(amount, account.reserved[count])
+    change = amount - claim.amount
+    if change:
+        claim.amount = amount
+        for level in claim.outer:
+            level.reserved[count] += change
+        if account.speaks:
+            keeper = account.chain[1]
+            keeper.kept = (*keeper.kept[:count], keeper.kept[count] + change, *keeper.kept[count + 1 :])

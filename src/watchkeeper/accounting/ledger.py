@@ -1,0 +1,518 @@
+"""Who has spent and reserved what: the port `Ledger`, and `MemoryLedger` for one process.
+
+A ledger holds the accounts of one tree of contexts. Admission decides and reserves in one critical section over the
+account and all above it; settlement gives the reservation back and books what the call really cost, whatever became
+of the call. A call that must wait for others is remembered here and told when it is worth asking again, so a
+release can never be missed. Nothing here blocks, calls user code, or knows about time beyond the instants it is given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from watchkeeper.accounting.account import (
+    CACHE_WRITE_TOKENS,
+    CACHED_TOKENS,
+    COST,
+    INPUT_TOKENS,
+    NOTHING,
+    OUTPUT_TOKENS,
+    REASONING_TOKENS,
+    RETRIES,
+    STEPS,
+    TOTAL_TOKENS,
+    Account,
+)
+from watchkeeper.accounting.admission import (
+    SPENDABLE,
+    Demand,
+    Left,
+    carve,
+    decide,
+    give_retry_back,
+    kept_of,
+    left_of,
+    set_retry_aside,
+    shares_of,
+    update,
+    wishes_of,
+)
+from watchkeeper.accounting.call_request import NO_TOKENS, Charge
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Stopped, Waits, exhausted, refusal
+from watchkeeper.core.errors import Stop
+
+# --- waiters --------------------------------------------------------------------------------------------------------
+# Who waits, and who could give something back: nobody is forgotten, and nobody waits for ever.
+#
+# A call that fits only once others have given back what they hold is remembered here, and told whenever a release may
+# have changed its verdict. If nobody is left who could release what any of them waits for, the youngest gets a last
+# chance: it fits now or is refused. The ledger calls this inside its critical section; nothing here blocks.
+
+
+def do_nothing() -> None:
+    """Do nothing."""
+
+
+class Waiter:
+    """A call that waits for others to give back what they hold.
+
+    Attributes:
+        demand: What it wants.
+        around: The calls inside which it was made: what they hold they cannot give back before it returns.
+        notify: Tells the call to ask again; must not block or raise.
+        told: Whether it was told since it last asked.
+        last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
+    """
+
+    __slots__ = ("around", "demand", "last_chance", "notify", "told")
+
+    def __init__(self, demand: Demand, around: tuple[Demand, ...]) -> None:
+        """Remember who waits; whoever runs the call says how to tell him before it asks again."""
+        self.demand = demand
+        self.around = around
+        self.notify: Callable[[], None] = do_nothing
+        self.told = False
+        self.last_chance = False
+
+    def tell(self) -> None:
+        """Tell the call to ask again."""
+        self.told = True
+        self.notify()
+
+
+class Waiters:
+    """The calls that wait, in the order in which they came.
+
+    Attributes:
+        listed: They themselves.
+        reserving: Calls under way for which something is set aside.
+        landing: Accounts that keep something for a landing turn.
+    """
+
+    __slots__ = ("_elsewhere", "landing", "listed", "reserving")
+
+    def __init__(self, elsewhere: Callable[[Account, int], bool]) -> None:
+        """Start with nobody.
+
+        Args:
+            elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers.
+        """
+        self.listed: list[Waiter] = []
+        self.reserving: set[Demand] = set()
+        self.landing: set[Account] = set()
+        self._elsewhere = elsewhere
+
+    def queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
+        """Keep or forget a waiter after it asked."""
+        waiter.told = False
+        listed = waiter in self.listed
+        if waits:  # it has just asked, so nothing has changed for the others: a thousand may wait
+            if not listed:
+                self.listed.append(waiter)
+            self._unstick(now)
+            return
+        if listed:
+            self.listed.remove(waiter)
+        self.review(now)
+
+    def review(self, now: float) -> None:
+        """Tell every waiter who need not wait any longer; if all are stuck, give the youngest its last chance."""
+        if not self.listed:
+            return
+        for waiter in tuple(self.listed):
+            if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
+                waiter.tell()
+        self._unstick(now)
+
+    def _unstick(self, now: float) -> None:
+        """Give the youngest of those who wait its last chance if nobody can release anything for any of them."""
+        if not any(waiter.told for waiter in self.listed) and not self._can_release(now):
+            youngest = self.listed[-1]
+            youngest.last_chance = True
+            youngest.tell()
+
+    def _can_release(self, now: float) -> bool:
+        """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
+        seen: set[tuple[int, Account]] = set()
+        for waiter in self.listed:
+            verdict = decide(waiter.demand, now)
+            if not isinstance(verdict, Waits) or (verdict.limit, verdict.account) in seen:
+                continue
+            if self.moves(verdict.account, verdict.limit) or self._elsewhere(verdict.account, verdict.limit):
+                return True
+            seen.add((verdict.limit, verdict.account))
+        return False
+
+    def moves(self, level: Account, count: int) -> bool:
+        """Return whether something of a count that is held here at an account is held by somebody who does not wait.
+
+        What a child has carved is given away until it is closed, and nobody waits for that: whoever has to close it may
+        be the very one who asks.
+        """
+        stuck = {demand for waiter in self.listed for demand in waiter.around}
+        waiting = {account for waiter in self.listed for account in waiter.demand.account.chain}
+        return any(
+            holds(demand, count) and is_in(level, paying(demand, count)) for demand in self.reserving - stuck
+        ) or any(account.hold[count] and is_in(level, account.paths[count]) for account in self.landing - waiting)
+
+
+def nowhere(account: Account, count: int) -> bool:
+    """Return that nobody but this ledger holds anything."""
+    return False
+
+
+def is_in(level: Account, accounts: Sequence[Account]) -> bool:
+    """Return whether the figures of ``level`` are those of one of these accounts."""
+    return any(account.reserved is level.reserved for account in accounts)
+
+
+def paying(demand: Demand, count: int) -> Sequence[Account]:
+    """Return the accounts at which a call's reservation of a count is kept: inside what is carved it stops there."""
+    return demand.account.paths[count]
+
+
+def holds(demand: Demand, count: int) -> bool:
+    """Return whether something of this count is set aside for a call under way."""
+    return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
+
+
+ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The call may not run: why, and whether this very refusal latched the stop."""
+
+    stop: Stop
+    latched: bool
+
+
+Grant = Admitted | Waits | Refused
+
+
+class Ledger(Protocol):
+    """Where reservations and settlements of a tree of contexts are kept."""
+
+    def open(self, account: Account) -> Stop | None:
+        """Take in a new account, carve what it wishes from those above it, and keep a step for its landing turn.
+
+        For one that speaks its parent's verdict, what is carved is what the parent keeps for that.
+
+        Returns:
+            The stop that was put on it because nothing is left of something that every call needs; None if it may work.
+        """
+        ...
+
+    def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
+        """Take in new accounts below one parent and carve for each its share of all that the parent has left."""
+        ...
+
+    def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
+        """Decide about a call and, if it is admitted, reserve for it, in one critical section.
+
+        Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
+        waiter, the waiter is remembered in the same critical section.
+        """
+        ...
+
+    def withdraw(self, waiter: Waiter, now: float) -> None:
+        """Forget a waiter; harmless if it is forgotten already."""
+        ...
+
+    def refund(self, demand: Demand, now: float) -> None:
+        """Undo an admission: of a call that was refused after it and never ran."""
+        ...
+
+    def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
+        """Give back what was reserved for a call and book what it cost."""
+        ...
+
+    def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
+        """Replace what was booked for a call by what its late result shows."""
+        ...
+
+    def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
+        """Put a stop on an account unless there is one; return whether this one was put."""
+        ...
+
+    def close(self, account: Account, now: float) -> None:
+        """Admit nothing more; give back what the account carved and what it still holds for a landing turn."""
+        ...
+
+
+class MemoryLedger:
+    """A ledger in this process's memory."""
+
+    __slots__ = ("_lock", "_waiters")
+
+    def __init__(
+        self,
+        elsewhere: Callable[[Account, int], bool] = nowhere,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """Start with no accounts.
+
+        Args:
+            elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers that
+                may give it back; for a ledger that others share, so that waiting for them is not taken for being stuck.
+            lock: A reentrant lock around every look at the figures, for somebody who changes them too.
+        """
+        # Reentrant: a finaliser that the collector runs inside a critical section may come back in here.
+        self._lock: AbstractContextManager[Any] = lock or threading.RLock()
+        self._waiters = Waiters(elsewhere)
+
+    def open(self, account: Account) -> Stop | None:
+        """Carve what the account wishes, and keep one step for its landing turn."""
+        with self._lock:
+            above = account.chain[1:]
+            if account.speaks:
+                left = left_of(above[0])
+                return self._open(account, kept_of(above[0], left), left)
+            wishes = wishes_of(account) if account.carves and above else {}
+            return self._open(account, wishes, left_of(above[0]) if wishes else {})
+
+    def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
+        """Carve all shares from one look at what the parent has left."""
+        with self._lock:
+            left = left_of(accounts[0].chain[1])
+            shares = shares_of(left, weights)
+            return [self._open(account, share, left) for account, share in zip(accounts, shares, strict=True)]
+
+    def _open(self, account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Stop | None:
+        """Set aside what is carved and, where the steps leave room for work beside it, one step for landing.
+
+        Below an account that was stopped for good, or closed, nothing is carved: what it had went back to those above.
+        """
+        is_over = any(level.barred is not None for level in account.chain[1:])
+        lacking = carve(account, wishes, left) if wishes and not is_over else None
+        if lacking is not None:
+            stop = exhausted(lacking, account, landing=False)
+            put_stop(account, stop, work_only=False)
+            return stop
+        move_claims(account)
+        rooms = [top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS]
+        if account.lands and rooms and min(rooms) >= 2:
+            self._set_hold(account, ONE_STEP)
+        return None
+
+    def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
+        """Decide and reserve in one critical section; latch a refusal; remember who has to wait."""
+        with self._lock:
+            verdict = decide(demand, now)
+            grant: Grant
+            if isinstance(verdict, Admitted):
+                self._reserve(demand, verdict.output_tokens)
+                if waiter is None:
+                    return verdict
+                grant = verdict
+            elif isinstance(verdict, Waits):
+                grant = verdict
+            elif isinstance(verdict, Stopped):
+                grant = Refused(verdict.stop, latched=False)
+            else:
+                account = demand.account
+                stop = refusal(verdict, account, landing=demand.landing)
+                latched = put_stop(account, stop, work_only=account.goes_on(landing=demand.landing))
+                move_claims(account)
+                grant = Refused(stop, latched)
+                self._waiters.review(now)
+            if waiter is not None:
+                self._waiters.queue(waiter, now, waits=grant is verdict and not waiter.last_chance)
+            return grant
+
+    def withdraw(self, waiter: Waiter, now: float) -> None:
+        """Forget a waiter, and see whether the others may now go on."""
+        with self._lock:
+            self._waiters.queue(waiter, now, waits=False)
+
+    def refund(self, demand: Demand, now: float) -> None:
+        """Take back the reservation, what was counted, and the landing hold that it moved.
+
+        A hold that another call has moved since stays. One that would grow again does so only as far as nobody else has
+        taken the room meanwhile.
+        """
+        with self._lock:
+            account = demand.account
+            moved = NOTHING if demand.landing else demand.hold
+            self._unreserve(demand)
+            for level in account.chain:
+                for count in demand.counts:
+                    level.settled[count] -= 1
+            move_claims(account)
+            if moved is not None and account.hold is moved and account.barred is None:
+                self._set_hold(account, held_again(demand))
+            self._waiters.review(now)
+
+    def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
+        """Give back what was reserved for a call and book what it cost."""
+        with self._lock:
+            chain = demand.account.chain
+            self._unreserve(demand)
+            if failed and demand.may_fail:
+                for level in chain:
+                    level.settled[RETRIES] += 1
+            book(chain, charge, 1)
+            if demand.account.claims:
+                move_claims(demand.account)
+            if self._waiters.listed:
+                self._waiters.review(now)
+
+    def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
+        """Replace what was booked for a call by what its late result shows."""
+        with self._lock:
+            book(demand.account.chain, booked, -1)
+            book(demand.account.chain, charge, 1)
+            move_claims(demand.account)
+            self._waiters.review(now)
+
+    def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
+        """Put a stop on an account unless there is one; return whether this one was put."""
+        with self._lock:
+            put = put_stop(account, stop, work_only=work_only)
+            move_claims(account)
+            self._waiters.review(now)
+            return put
+
+    def close(self, account: Account, now: float) -> None:
+        """Bar the account, and give back what is carved and held for it but not in use."""
+        with self._lock:
+            account.barred = account.barred or CLOSED_UNDER_WAY
+            self._set_hold(account, NOTHING)
+            move_claims(account)
+            self._waiters.review(now)
+
+    def _reserve(self, demand: Demand, output: int) -> None:
+        """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        account = demand.account
+        demand.granted = output
+        demand.held = account.hold
+        wants, per_output, paths = demand.wants, demand.per_output, account.paths
+        reserved: list[tuple[int, int]] = []
+        if demand.most or wants[COST] or wants[TOTAL_TOKENS]:
+            for count in SPENDABLE:
+                amount = wants[count] + per_output[count] * output
+                if amount:
+                    reserved.append((count, amount))
+                    for level in paths[count]:
+                        level.reserved[count] += amount
+            demand.reserved = tuple(reserved)
+        for level in account.chain:
+            settled = level.settled
+            for count in demand.counts:
+                settled[count] += 1
+        if demand.may_fail:
+            set_retry_aside(demand)
+        if reserved or demand.may_fail:
+            self._waiters.reserving.add(demand)
+        if demand.landing:
+            self._set_hold(account, NOTHING)
+        elif demand.hold is not None:
+            self._set_hold(account, demand.hold)
+        if account.claims:
+            move_claims(account)
+
+    def _unreserve(self, demand: Demand) -> None:
+        """Give back what is set aside for a call."""
+        if not demand.reserved and not demand.may_fail:
+            return
+        paths = demand.account.paths
+        for count, amount in demand.reserved:
+            for level in paths[count]:
+                level.reserved[count] -= amount
+        if demand.may_fail:
+            give_retry_back(demand)
+        demand.reserved = ()
+        self._waiters.reserving.discard(demand)
+
+    def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
+        """Keep this much, by count, for the landing turn of an account."""
+        if hold == account.hold:
+            return
+        for count, (new, old) in enumerate(zip(hold, account.hold, strict=True)):
+            if new != old:
+                for level in account.paths[count]:
+                    level.reserved[count] += new - old
+        account.hold = hold
+        if any(hold):
+            self._waiters.landing.add(account)
+        else:
+            self._waiters.landing.discard(account)
+
+    # --- for ledgers that several processes share, built on this one ----------------------------------------------
+
+    @property
+    def waiting(self) -> tuple[Account, ...]:
+        """The accounts of the calls that wait."""
+        with self._lock:
+            return tuple(waiter.demand.account for waiter in self._waiters.listed)
+
+    def review(self, now: float) -> None:
+        """Tell those who wait and need not any longer, because somebody else has changed the figures."""
+        with self._lock:
+            self._waiters.review(now)
+
+    def tell_all(self) -> None:
+        """Tell all who wait to ask again, because what they would hear now is worth more than waiting."""
+        with self._lock:
+            for waiter in self._waiters.listed:
+                waiter.tell()
+
+    def moving(self, account: Account) -> tuple[bool, ...]:
+        """Return, by count, whether what is held here at an account can come back without others giving way first."""
+        with self._lock:
+            if not self._waiters.listed or any(waiter.told for waiter in self._waiters.listed):
+                return (True,) * len(NOTHING)
+            return tuple(self._waiters.moves(account, count) for count in range(len(NOTHING)))
+
+
+def move_claims(account: Account) -> None:
+    """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
+    for claim in account.claims:
+        update(claim)
+
+
+def held_again(demand: Demand) -> tuple[int, ...]:
+    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
+    account = demand.account
+    hold = list(demand.held)
+    for count, ceiling, level in account.ceilings:
+        room = ceiling - level.settled[count] - level.reserved[count] + account.hold[count]
+        hold[count] = max(min(hold[count], room), 0)
+    return tuple(hold)
+
+
+def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
+    """Put a stop on an account; the first one of its kind stays. Return whether this one was put."""
+    if account.stop is not None or (work_only and account.work_stop is not None):
+        return False
+    if work_only:
+        account.work_stop = stop
+    else:
+        account.stop = stop
+        account.barred = account.barred or stop
+    return True
+
+
+def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
+    """Add a charge to (or take it off) every account in the chain."""
+    cost, tokens = charge.cost_nanos, charge.tokens
+    if cost == 0 and tokens is NO_TOKENS:
+        return
+    for level in chain:
+        settled = level.settled
+        if cost is None:
+            level.unpriced = True
+        else:
+            settled[COST] += sign * cost
+        if tokens is NO_TOKENS:
+            continue
+        settled[TOTAL_TOKENS] += sign * (tokens.input_tokens + tokens.output_tokens)
+        settled[INPUT_TOKENS] += sign * tokens.input_tokens
+        settled[OUTPUT_TOKENS] += sign * tokens.output_tokens
+        settled[CACHED_TOKENS] += sign * tokens.cached_tokens
+        settled[CACHE_WRITE_TOKENS] += sign * tokens.cache_write_tokens
+        settled[REASONING_TOKENS] += sign * tokens.reasoning_tokens

@@ -1,0 +1,172 @@
+"""The sentences: what a stop of the gate says to a person, and which reason and limit it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from watchkeeper.accounting.account import (
+    COST,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    RETRIES,
+    STEPS,
+    TOOL_CALLS,
+    TOTAL_TOKENS,
+    Account,
+)
+from watchkeeper.accounting.call_request import NodeKind
+from watchkeeper.core.errors import Stop, StopReason
+from watchkeeper.core.quantities import counted, format_duration, format_money
+
+
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """It may run, with at most so many output tokens."""
+
+    output_tokens: int
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """It may not: this stop was latched before."""
+
+    stop: Stop
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """It may not: the time is over."""
+
+
+class Exhausted(NamedTuple):
+    """It may not: what is settled, and what is kept for the end, leaves less than the least it needs."""
+
+    limit: int
+    ceiling: int
+    account: Account
+    need: int = 0
+    left: int = 0
+
+
+class Waits(NamedTuple):
+    """Not yet: it fits under this ceiling once other calls give back what they hold."""
+
+    limit: int
+    ceiling: int
+    account: Account
+
+
+Ruling = Admitted | Stopped | Expired | Exhausted | Waits
+
+
+LIMITS: Final[dict[int, tuple[StopReason, str, str, str]]] = {
+    COST: ("budget_exceeded", "max_cost_usd", "", ""),
+    TOTAL_TOKENS: ("token_limit_exceeded", "max_total_tokens", "token", "tokens"),
+    INPUT_TOKENS: ("token_limit_exceeded", "max_input_tokens", "input token", "input tokens"),
+    OUTPUT_TOKENS: ("token_limit_exceeded", "max_output_tokens", "output token", "output tokens"),
+    STEPS: ("step_limit_exceeded", "max_steps", "step", "steps"),
+    TOOL_CALLS: ("tool_call_limit_exceeded", "max_tool_calls", "tool call", "tool calls"),
+    RETRIES: ("retry_budget_exceeded", "max_retries", "retry", "retries"),
+}
+"""For each count: the reason, the field of `Limits`, and the unit, of one and of many."""
+
+KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call", "child": "child run"}
+"""What people call the kinds of calls."""
+
+
+def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> Stop:
+    """Say why a call is refused."""
+    return (
+        expired(caller, landing=landing)
+        if isinstance(verdict, Expired)
+        else exhausted(verdict, caller, landing=landing)
+    )
+
+
+def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
+    """Say that a ceiling leaves too little for the least call worth sending."""
+    count, ceiling, account = verdict[:3]
+    reason, field, *_ = LIMITS[count]
+    if account.period is not None:
+        return account_spent(verdict)
+    if count == RETRIES:
+        ceiling = account.tops[RETRIES] or 0
+    value = amount(count, ceiling)
+    used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
+    calls = account.settled[STEPS]
+    said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
+    if used < ceiling:
+        said += f" after {amount(count, used)}"
+    said += f" in {counted(calls, 'call')}" if count != STEPS else ""
+    if isinstance(verdict, Waits):
+        said += "; others hold the rest"
+    else:
+        said += kept_back(count, account, caller, landing=landing)
+        said += too_dear(verdict)
+    return Stop(reason, "gate", f"{said}.", field, value)
+
+
+def too_dear(verdict: Exhausted) -> str:
+    """Say what the call could have needed, where something was left and it was not enough."""
+    count, need, left = verdict.limit, verdict.need, verdict.left
+    if count > OUTPUT_TOKENS or not 0 < left < need:
+        return ""
+    return f"; the next call could need up to {amount(count, need)}, with {amount(count, left)} left"
+
+
+def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
+    """Say what of a count is kept for a landing turn and for a verdict that are not the caller's own."""
+    hold = 0 if landing else account.hold[count]
+    judges = any(level.speaks and level.chain[1] is account for level in caller.chain)
+    kept = 0 if judges else account.kept[count]
+    parts = [f"{amount(count, hold)} kept for its last turn"] if hold else []
+    parts += [f"{amount(count, kept)} kept for its verdict"] if kept else []
+    return "".join(f"; {part}" for part in parts)
+
+
+def account_spent(verdict: Exhausted | Waits) -> Stop:
+    """Say that an account that runs share has too little left, in which period, and when the next one begins."""
+    count, ceiling, account = verdict[:3]
+    said = f"The account {account.name!r} reached its ceiling of {account.limits.account_limit}"
+    used = account.settled[count]
+    if used < ceiling:
+        said += f" after {amount(count, used)}"
+    said += "; others hold the rest" if isinstance(verdict, Waits) else too_dear(verdict)
+    if account.renews_on is not None:
+        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
+    return Stop(LIMITS[count][0], "gate", f"{said}.", "account_limit", str(account.limits.account_limit))
+
+
+def amount(count: int, number: int) -> str:
+    """Write a number of what is counted, with its unit."""
+    if count == COST:
+        return format_money(number)
+    *_, one, many = LIMITS[count]
+    return counted(number, one, many)
+
+
+def expired(account: Account, *, landing: bool) -> Stop:
+    """Say that the time is over: the work's, or (for a landing turn) all of it."""
+    total = format_duration(max(account.deadline_at - account.opened_at, 0.0))
+    said = f"{subject(account, account)} reached its deadline of {total}"
+    kept = account.kept_seconds if landing else account.deadline_at - account.work_until
+    if kept > 0:
+        parts = (account.lands and not landing, "its last turn"), (account.keeps, "its verdict")
+        whom = " and ".join(name for holds, name in parts if holds)
+        said += f"; the last {format_duration(kept)} are kept for {whom}"
+    return Stop("timeout", "gate", f"{said}.", "deadline", total)
+
+
+def aborted(reason: str) -> Stop:
+    """Say that somebody aborted, in his words."""
+    return Stop("aborted", "caller", f"The run was aborted: {reason}")
+
+
+def subject(account: Account, caller: Account) -> str:
+    """Name whose limit it is."""
+    if account.name:
+        return f"The run {account.name!r}"
+    return "The run" if account is caller else "The whole run"
+
+
+CLOSED_UNDER_WAY: Final = Stop("aborted", "gate", "The context was closed while the call was under way.")

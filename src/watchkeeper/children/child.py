@@ -1,0 +1,448 @@
+"""Child runs: the one way to start a run below another (seeds: subagent-dispatch, nested-execution).
+
+A child has a session of its own below its parent's, a dispatcher of its own, a gate carved from its parent's (or
+sharing what the parent has left), an earlier deadline, and a span of its own in its parent's trace. It is the same loop
+over the same gate and the same kind of log. However it ends, its session is closed, its gate is closed, so that what it
+did not use returns, and the parent's log has one pair of events that leads to the child's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+from msgspec import structs
+
+from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.children.nesting import depths_below, host_of, standing_in
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.core.budget import BudgetTracker
+from watchkeeper.core.errors import ConfigurationError, Stop
+from watchkeeper.core.ids import RunContext, derive_child_run_context
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.logs import enabled, logger
+from watchkeeper.core.messages import Message
+from watchkeeper.core.usage import Usage
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
+from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder
+from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome, RunPlan
+from watchkeeper.runtime.portal import wait_on
+from watchkeeper.runtime.result import RunResult, broken_off, without_output
+from watchkeeper.runtime.shared_budget import part_of
+from watchkeeper.runtime.user_code import closed
+from watchkeeper.session.session import Session
+from watchkeeper.session.slices import Snapshot
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.resources import Resources
+from watchkeeper.tools.tool import Tool
+
+OutputT = TypeVar("OutputT")
+T = TypeVar("T")
+
+
+# --- child record ---------------------------------------------------------------------------------------------------
+# The record of one child run where its parent's is: a pair of events on the parent's log, and a pair of log lines.
+#
+# Both have the ids of both runs, so that the tree of a run can be drawn from either. The end is written whatever way
+# the
+# child ended.
+
+
+class ChildRecord:
+    """Writes down that a child began, and how it ended."""
+
+    __slots__ = ("_began", "_home", "_kind", "_name", "_parent", "_recorder")
+
+    def __init__(self, parent: RunHome, child: RunHome, kind: ChildKind, prompt_name: str) -> None:
+        """Write on the log of ``parent`` what becomes of the run at ``child``."""
+        self._recorder = Recorder(parent.session, child.clock)
+        self._parent: UUID = parent.run_context.run_id
+        self._home = child
+        self._kind: ChildKind = kind
+        self._name = prompt_name
+        self._began = child.clock.monotonic()
+
+    def started(self, model: str, call_id: str | None) -> None:
+        """Write down that it began.
+
+        Args:
+            model: ``provider:name`` of its model.
+            call_id: The tool call that asked for it, or None.
+        """
+        home = self._home
+        depth, limits = sum(home.depths.values()), home.gate.limits.describe()
+        self._recorder.record(
+            ChildStarted(
+                run_context=home.run_context,
+                parent_run_id=self._parent,
+                kind=self._kind,
+                prompt_name=self._name,
+                model=model,
+                depth=depth,
+                limits=limits,
+                call_id=call_id,
+                started_at=home.clock.now(),
+            )
+        )
+        if enabled(logging.INFO):
+            logger().info(
+                "child.started", kind=self._kind, prompt=self._name, depth=depth, limits=limits, **self._ids()
+            )
+
+    def ended(self, result: RunResult[Any] | None, error: BaseException | None) -> None:
+        """Write down how it ended, also if it was broken off.
+
+        Args:
+            result: Its result, if it had one.
+            error: What broke it off, if it had none.
+        """
+        home = self._home
+        duration = (home.clock.monotonic() - self._began) * 1000
+        usage = home.gate.usage
+        stop = result.stop if result is not None else None if error is None else broken_off(error)
+        said = result.sentence() if result is not None else "" if stop is None else stop.message
+        completion = "unchecked" if result is None else result.completion
+        self._recorder.record(
+            ChildEnded(
+                run_id=home.run_context.run_id,
+                parent_run_id=self._parent,
+                kind=self._kind,
+                prompt_name=self._name,
+                stop=stop,
+                completion=completion,
+                usage=usage,
+                duration_ms=duration,
+                said=said,
+                ended_at=home.clock.now(),
+            )
+        )
+        if enabled(logging.INFO):
+            logger().info(
+                "child.ended",
+                kind=self._kind,
+                prompt=self._name,
+                stop=stop.reason if stop else None,
+                completion=completion,
+                duration_seconds=round(duration / 1000, 3),
+                tokens=usage.tokens.total,
+                cost_usd=None if usage.cost is None else float(usage.cost),
+                **self._ids(),
+            )
+
+    def _ids(self) -> dict[str, str]:
+        return {"run_id": str(self._home.run_context.run_id), "parent_run_id": str(self._parent)}
+
+
+Execute = Callable[[RunPlan[Any], RunHome], Awaitable[RunResult[Any]]]
+
+FREE_OF_CHARGE: Final = Charge()
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTask(Generic[OutputT]):
+    """What a child run is to do.
+
+    Attributes:
+        prompt: What it is, with its values bound.
+        kind: What it is for.
+        limits: Its own ceilings; it gets at most what its parent has left.
+        carve: Whether they are set aside for it; if not, it shares all that its parent has left.
+        model: Who answers; the model that the parent uses now by default.
+        snapshot: The state its session starts with; an empty one by default.
+        hydrate: Called with its session before it runs, on a worker thread, to derive more state from the snapshot.
+        filesystem: What its tools may read and write, or None.
+        resources: What its tools may ask for; closed with the child.
+        tools: Tools it is offered beside those of its prompt.
+        messages: What it is told after its prompt.
+        max_depth: How many children of this kind may stand inside each other.
+        call_id: The tool call that asked for it, or None.
+        parse_output: Whether its final text is read as the prompt's output type.
+        tracker: A budget to which what it uses is added, unless that is counted there anyway.
+        execute: Runs the plan; the loop by default.
+    """
+
+    prompt: Prompt[OutputT]
+    kind: ChildKind
+    limits: Limits
+    carve: bool = True
+    model: PricedModel | None = None
+    snapshot: Snapshot | None = None
+    hydrate: Callable[[Session], object] | None = None
+    filesystem: Filesystem | None = None
+    resources: Resources = field(default_factory=Resources)
+    tools: tuple[Tool, ...] = ()
+    messages: tuple[Message, ...] = ()
+    max_depth: int = 1
+    call_id: str | None = None
+    parse_output: bool = True
+    tracker: BudgetTracker | None = None
+    execute: Execute | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRun(Generic[OutputT]):
+    """A child run that is over.
+
+    Attributes:
+        result: How it ended and what it had; its session is closed, and can be read.
+        run_context: Its identifiers.
+    """
+
+    result: RunResult[OutputT]
+    run_context: RunContext
+
+
+class Family(msgspec.Struct, frozen=True):
+    """What the children of one run inherit.
+
+    Attributes:
+        home: Where the parent lives.
+        model: Says which model the parent uses now.
+        fallback: Who takes over from it.
+        cheaper: Who takes over where a hook says DEGRADE.
+        tools: The parent's tools.
+        models: Models that the parent's template names for its children, as it names them.
+        nested: What nested evaluations may do.
+        verdict_gate: What was kept back for the verdict, or None.
+        on_context_full: What happens when a subagent's context is full.
+    """
+
+    home: RunHome
+    model: Callable[[], PricedModel]
+    fallback: tuple[PricedModel, ...] = ()
+    cheaper: PricedModel | None = None
+    tools: tuple[Tool, ...] = ()
+    models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
+    nested: NestedExecutionConfig = NESTED
+    verdict_gate: ExecutionContext | None = None
+    on_context_full: OnContextFull = "land"
+
+
+class Children:
+    """Starts the child runs of one run.
+
+    Attributes:
+        family: What they inherit.
+        at_the_end: Whether the run's answer is being checked; only then is there something kept back to speak with.
+    """
+
+    __slots__ = ("_execute", "_loop", "at_the_end", "family")
+
+    def __init__(self, family: Family, execute: Execute) -> None:
+        """Start children below the run of ``family``, with the function that runs it, on the loop that runs it."""
+        self.family = family
+        self.at_the_end = False
+        self._execute = execute
+        self._loop = asyncio.get_running_loop()
+
+    def wait_for(self, work: Coroutine[Any, Any, T], twin: str) -> T:
+        """Run a coroutine on the run's own loop and wait for it, on any thread but that loop's.
+
+        Raises:
+            WatchkeeperError: On the loop's own thread, which must not wait for itself; it names ``twin``.
+            BaseException: Whatever the work raises.
+        """
+        return wait_on(self._loop, work, twin)
+
+    async def start(self, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
+        """Run a child to its end.
+
+        A child that is stopped, also by a limit of its parent, is a result with that stop.
+
+        Raises:
+            NestingDepthError: If too many of its kind stand above it.
+            ConfigurationError: If its prompt, tools or limits cannot work; nothing was spent.
+            CancelledError: If the task is cancelled; the child is over all the same.
+        """
+        self.check_depth(task.kind, task.max_depth)
+        run = await self._start_below(self._gate_for(task), task)
+        stopped = self.family.home.gate.work_stop is not None and run.result.stop is not None
+        slice_ = self._kept()
+        if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
+            return await self._start_below(slice_, task)  # the work's end came between; the last word is kept back for
+        return run
+
+    def check_depth(self, kind: ChildKind, most: int) -> None:
+        """Refuse a child of this kind that would stand below more of them than ``most`` allows.
+
+        Raises:
+            NestingDepthError: Naming the depth and what to change.
+        """
+        depths_below(kind, most, self.family.home)
+
+    def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
+        """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
+        home, kept = self.family.home, self._kept()
+        if task.kind != "verdict" or kept is None:
+            return home.gate
+        left, more, ends = home.gate.left(), kept.left(), home.gate.work_deadline
+        wanted = task.limits.start(home.clock)
+        longer = ends is not None and (wanted is None or wanted.at > ends.at)
+        over = home.gate.work_stop is not None
+        return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else home.gate
+
+    def _kept(self) -> ExecutionContext | None:
+        """Return what was kept back for the verdict, once it is time for it: nobody else may have it, by any name."""
+        return self.family.verdict_gate if self.at_the_end else None
+
+    async def _start_below(self, above: ExecutionContext, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
+        """Pass the gate and run the child; a refusal there is a result, too."""
+        home = self.family.home
+        model = task.model or self.family.model()
+        rendered = render_child(task, model)
+        name = rendered.name
+        session = home.session.child(task.snapshot)
+        context = derive_child_run_context(home.run_context, session.session_id, home.ids)
+        held: list[RunResult[OutputT]] = []
+        usage, refused = Usage(), cast("Stop | None", None)
+
+        async def work(ticket: Ticket) -> None:
+            nonlocal usage, refused
+            async with part_of(task.tracker, above, task.limits, home.clock, home.ids) as part:
+                refused = part.stop
+                if refused is not None:
+                    return
+                opened = above.child(part.limits, name, carve=task.carve, on_event=session.dispatch)
+                with opened as gate, part.drawn_by(gate):
+                    below = self._home_of(task, session, gate, context)
+                    try:
+                        with standing_in(below):
+                            held.append(await self._run(task, rendered, model, below))
+                    finally:
+                        usage = gate.usage
+
+        try:
+            outcome = await above.acall(CallRequest(kind="child", operation_name=name), work, no_charge)
+            if held:
+                return ChildRun(held[0], context)
+            stop = outcome.stop or refused
+            if stop is None:
+                if outcome.error is not None:
+                    raise outcome.error
+                stop = Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
+            result = without_output(
+                stop,
+                run_id=context.run_id,
+                prompt_name=name,
+                model=model.label,
+                limits=task.limits,
+                session=session,
+                usage=usage,
+                error=outcome.error,
+            )
+            return ChildRun(result, context)
+        finally:
+            session.close()
+            if not task.resources.end_unused():
+                await closed(f"the resources of {name}", task.resources.aclose())
+
+    async def _run(
+        self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel, home: RunHome
+    ) -> RunResult[OutputT]:
+        """Run the child between the two events on its parent's log."""
+        if task.hydrate is not None:
+            await run_in_worker(task.hydrate, home.session)
+        for kept in KEPT:  # it did not do what its parent did, and was not told
+            if home.session[kept].all():
+                home.session[kept].clear()
+        record = ChildRecord(self.family.home, home, task.kind, rendered.name)
+        record.started(model.label, task.call_id)
+        unwatch = home.watch(home.session, home.run_context.run_id) if home.watch is not None else None
+        result: RunResult[OutputT] | None = None
+        error: BaseException | None = None
+        try:
+            result = await (task.execute or self._execute)(self._plan(task, rendered, model), home)
+            return result
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if unwatch is not None:
+                unwatch()
+            record.ended(result, error)
+            error = None  # its traceback holds this frame, and would hold itself
+
+    def _home_of(self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext) -> RunHome:
+        parent = self.family.home
+        depths, deepest = depths_below(task.kind, task.max_depth, parent)
+        return structs.replace(
+            parent,
+            session=session,
+            gate=gate,
+            run_context=context,
+            resources=task.resources,
+            filesystem=task.filesystem,
+            place=Place(parent.run_context.run_id, None),
+            depths=depths,
+            deepest=deepest,
+        )
+
+    def _plan(
+        self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel
+    ) -> RunPlan[OutputT]:
+        template, inherits = task.prompt.template, task.model is None
+        for source in template.sources:
+            if source.escalate is not None and source.escalate.action == "switch_model":
+                raise ConfigurationError(
+                    f"a child has one model, so the advice of {source.name!r} cannot escalate to another; use"
+                    " action='stop' or 'call'"
+                )
+        return RunPlan(
+            prompt=rendered,
+            model=model.model,
+            price=model.price,
+            settings=model.settings,
+            checker=template.task_completion_checker,
+            on_context_full=self.family.on_context_full if task.kind == "subagent" else "land",
+            parse_output=task.parse_output,
+            completion_rounds=template.completion_rounds,
+            fallback=self.family.fallback if inherits else (),
+            cheaper=self.family.cheaper if inherits else None,
+            sources=template.sources,
+            nested=template.nested_execution_config,
+            child_models=self.family.models,
+        )
+
+
+def children_of(session: Session) -> Children | None:
+    """Return what starts children below the run that writes to a session, or to a branch of it; None if none does.
+
+    Where several runs do, it is the one inside which this code runs, else the one that began last.
+    """
+    return cast("Children | None", host_of(session))
+
+
+def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt[OutputT]:
+    """Render a child's prompt, with the messages and tools that it gets besides.
+
+    Raises:
+        ConfigurationError: If a tool that it gets has the name of another one of its own.
+    """
+    rendered = task.prompt.render(output_in_prompt=task.parse_output and not model.model.native_output)
+    if not (task.tools or task.messages):
+        return rendered
+    own = {tool.name: tool for tool in rendered.tools}
+    for tool in task.tools:
+        if own.get(tool.name, tool) != tool:
+            raise ConfigurationError(
+                f"prompt {rendered.name!r} has a tool {tool.name!r} that is another one than its parent's of that name;"
+                " rename one: @tool(name=...)"
+            )
+    offered = {**{tool.name: tool for tool in task.tools}, **own}
+    return msgspec.structs.replace(
+        rendered, messages=(*rendered.messages, *task.messages), tools=tuple(offered.values())
+    )
+
+
+def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
+    """A child's own calls are charged where they are made."""
+    return FREE_OF_CHARGE

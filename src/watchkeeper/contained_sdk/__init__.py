@@ -1,0 +1,1 @@
+"""HTTP clients for providers' SDKs: every call that an SDK makes passes the gate."""

@@ -1,0 +1,395 @@
+"""A model's verdict on whether work is done (seed: nested-execution, "Task Completion with LLM Verification").
+
+A verdict counts only if what it cites stands in what the judge was shown. Whatever keeps the judge from a verdict (an
+error, a limit, nobody to ask, nonsense, a citation that is nowhere) leaves the work unverified; it is never a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, get_type_hints, runtime_checkable
+
+from watchkeeper.core.budget import Budget
+from watchkeeper.core.errors import (
+    BudgetExceededError,
+    ConfigurationError,
+    DeadlineExceededError,
+    NestedEvaluationError,
+    ObserverError,
+)
+from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.judging.evaluator import NestedEvaluator, check_adapter, check_budget, check_prompt
+from watchkeeper.judging.templates import (
+    COMPARISON,
+    COMPLETION,
+    TASK_CHARS,
+    TRAJECTORY,
+    ComparisonVerdict,
+    TrajectoryAssessment,
+    cut,
+    has_words,
+    shown_answer,
+    shown_calls,
+    shown_files,
+    unfounded,
+)
+from watchkeeper.prompt.adapter import ProviderAdapter
+from watchkeeper.prompt.advice import Feedback, Observation, Severity
+from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
+from watchkeeper.prompt.nested import NestedExecutionContext
+from watchkeeper.prompt.observer import FeedbackContext
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.tools.context import ToolInvoked
+
+# --- trajectory -----------------------------------------------------------------------------------------------------
+# Feedback by a model on how a run is going (seed: nested-execution, "Feedback Provider with Nested Adapter").
+#
+# It asks about the latest tool calls, under a small budget that is set aside from what the run has left, and tells the
+# agent what came of it. It is advice: if the evaluation fails, the run goes on without it and its record says why.
+
+JUDGE_BUDGET: Final = Budget(max_total_tokens=8_000)
+"""What one look of a judge may spend: of what is reserved before a call, a byte counts as a token."""
+
+ASSESS: Final = Prompt(TRAJECTORY)
+"""What is asked by default."""
+
+SEVERITY: Final[Mapping[str, Severity]] = {"on_track": "info", "stuck": "caution", "off_track": "warning"}
+"""How grave each status of an assessment is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LLMTrajectoryFeedback:
+    """Has a model assess the latest actions of an agent, and tells the agent (seed: nested-execution).
+
+    Attributes:
+        adapter: Whom to ask: an `Adapter` around a cheap model, for example; None for the run's own model.
+        evaluation_prompt: What to ask; its answers are `TrajectoryAssessment`. Where it has these placeholders, they
+            are filled with ``task_description``, ``recent_actions`` and ``tool_call_count``.
+        budget: What one look may spend, set aside from what the run has left; None for what the template's
+            `NestedExecutionConfig` says.
+        max_duration: How long one look may take; as that configuration says by default.
+        min_calls: It stays silent before so many tool calls.
+        recent_calls: So many of the latest calls are shown.
+        name: Its name among the sources of a template.
+    """
+
+    adapter: ProviderAdapter | None = None
+    evaluation_prompt: Prompt[TrajectoryAssessment] = ASSESS
+    budget: Budget | None = JUDGE_BUDGET
+    max_duration: DurationLike | None = None
+    min_calls: int = 5
+    recent_calls: int = 10
+    name: str = "LLMTrajectoryFeedback"
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be asked.
+
+        Raises:
+            ObserverError: For numbers below one, or a prompt whose answers are no assessments.
+            ConfigurationError: For somebody who cannot be asked, a budget that is none, or what is no prompt.
+            LimitsError: For a duration that cannot be.
+        """
+        for name in ("min_calls", "recent_calls"):
+            if getattr(self, name) < 1:
+                raise ObserverError(f"{name}={getattr(self, name)!r} must be at least 1")
+        if self.max_duration is not None:
+            duration(self.max_duration, "max_duration")
+        if self.adapter is not None:
+            check_adapter(self.adapter)
+        check_budget(self.budget)
+        check_prompt(self.evaluation_prompt, "evaluation_prompt")
+        answers: Any = self.evaluation_prompt.output_type
+        if not (isinstance(answers, type) and issubclass(answers, TrajectoryAssessment)):
+            raise ObserverError(f"evaluation_prompt must ask for a TrajectoryAssessment, not for {answers!r}")
+
+    def should_run(self, *, context: FeedbackContext) -> bool:
+        """Whether there is enough to look at."""
+        return context.tool_call_count >= self.min_calls
+
+    async def provide(self, *, context: FeedbackContext) -> Feedback:
+        """Ask, and return what the agent is to be told.
+
+        Raises:
+            ConfigurationError: If there is nobody to ask.
+            NestedEvaluationError: If the evaluation failed; the run goes on without it.
+            PromptEvaluationError: If time or budget were over.
+        """
+        adapter = self.adapter or context.adapter
+        if adapter is None:
+            raise ConfigurationError(f"{self.name} has nobody to ask: give adapter=, or use it in a run")
+        evaluator = NestedEvaluator(
+            adapter,
+            prompt=filled(self.evaluation_prompt, self._values(context)),
+            context=context.create_nested_context(budget=self.budget, max_duration=self.max_duration),
+        )
+        result = await evaluator.evaluate_async()
+        if result.output is None:
+            raise result.error or NestedEvaluationError("the evaluation ended without an assessment", kind="output")
+        return self._feedback(result.output)
+
+    def _values(self, context: FeedbackContext) -> Mapping[str, Any]:
+        return {
+            "task_description": cut(context.task, TASK_CHARS),
+            "recent_actions": shown_calls(context.recent_tool_calls(self.recent_calls)),
+            "tool_call_count": context.tool_call_count,
+        }
+
+    def _feedback(self, said: TrajectoryAssessment) -> Feedback:
+        words = said.status.replace("_", " ")
+        reason = said.reason.strip()
+        return Feedback(
+            provider_name=self.name,
+            summary=f"The work is {words}{f': {reason}' if reason else '.'}",
+            observations=(Observation("trajectory", f"judged {words}"),),
+            suggestions=(said.suggestion.strip(),) if said.suggestion.strip() else (),
+            severity=SEVERITY[said.status],
+        )
+
+
+def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
+    """Return a prompt in which those values that it has a place for stand in their places."""
+    wanted = prompt.template.placeholders
+    return prompt.with_variables(**{name: value for name, value in values.items() if name in wanted})
+
+
+VERIFY: Final = Prompt(COMPLETION)
+"""What is asked by default."""
+
+WORK: Final = ("tentative_output", "recent_actions", "files")
+"""Which of the values that a judge is shown are the work, and not the task."""
+
+NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", "nothing missing"})
+"""What judges write where nothing is missing."""
+
+ENDS: Final = (".", "!", "?", ":", ";", "…")
+"""What a sentence ends with."""
+
+
+@runtime_checkable
+class Verdict(Protocol):
+    """What a judge must answer with; it may also have ``evidence`` and ``missing``, as `CompletionVerdict` has."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the work is done."""
+        ...
+
+    @property
+    def explanation(self) -> str:
+        """Why."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LLMCompletionVerifier:
+    """Has a model judge whether the work is done; a `TaskCompletionChecker` (seed: nested-execution).
+
+    Attributes:
+        verification_prompt: What to ask; its answers have at least ``complete`` and ``explanation``. Where it has these
+            placeholders, they are filled with ``task_description``, ``tentative_output``, ``stop_reason``,
+            ``recent_actions`` and ``files``.
+        share_budget: Whether the verdict is paid from what the run has left; if not, ``budget`` is set aside for it.
+        on_error: What follows if there is no verdict: ``open`` ends the run as done but not verified, ``closed`` stops
+            it.
+        adapter: Whom to ask; None for the run's own model.
+        max_duration: How long it may take; as the template's `NestedExecutionConfig` says by default.
+        budget: What it may spend where it does not share.
+        files: Paths of files whose content the judge is shown.
+        recent_calls: So many of the latest tool calls are shown; 0 for none.
+        asks_model: It asks a model, so that a part of the run's budget and time is kept back for it.
+    """
+
+    verification_prompt: Prompt[Any] = VERIFY
+    share_budget: bool = field(default=True, kw_only=True)
+    on_error: OnError = field(default="open", kw_only=True)
+    adapter: ProviderAdapter | None = field(default=None, kw_only=True)
+    max_duration: DurationLike | None = field(default=None, kw_only=True)
+    budget: Budget = field(default=JUDGE_BUDGET, kw_only=True)
+    files: Sequence[str] = field(default=(), kw_only=True)
+    recent_calls: int = field(default=10, kw_only=True)
+    asks_model: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be asked.
+
+        Raises:
+            ConfigurationError: For a prompt whose answers are no verdicts, somebody who cannot be asked, or a policy,
+                budget or number that is none.
+        """
+        on_error_of(self)
+        if self.adapter is not None:
+            check_adapter(self.adapter)
+        check_budget(self.budget)
+        if isinstance(self.files, str):
+            raise ConfigurationError(f"files={self.files!r} must be a list of paths")
+        object.__setattr__(self, "files", tuple(self.files))
+        if self.recent_calls < 0:
+            raise ConfigurationError(f"recent_calls={self.recent_calls!r} must be 0 or more")
+        if self.max_duration is not None:
+            duration(self.max_duration, "max_duration")
+        _check_answers(self.verification_prompt)
+
+    async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+        """Ask the judge and return its verdict; unverified, with the reason, if there is none."""
+        adapter = self.adapter or context.adapter
+        if adapter is None:
+            return TaskCompletionResult.unverified("there is no adapter that could verify it")
+        values = await run_in_worker(self._values, context)
+        nested = context.create_nested_context(
+            budget=None if self.share_budget else self.budget, max_duration=self.max_duration
+        )
+        prompt = filled(self.verification_prompt, values)
+        evaluator = NestedEvaluator(adapter, prompt=prompt, context=nested)
+        try:
+            result = await evaluator.evaluate_async()
+        except (DeadlineExceededError, BudgetExceededError) as error:
+            return TaskCompletionResult.unverified(f"the judge reached a limit: {error.message}")
+        if not isinstance(result.output, Verdict):
+            failed = result.error or NestedEvaluationError("it ended without a verdict", kind="output")
+            return TaskCompletionResult.unverified(f"the judge failed ({failed.kind}): {failed.message}")
+        shown = "\n".join(message.text for message in prompt.render().messages)
+        work = "\n".join(prompt.variables.get(name, "") for name in WORK)
+        return judged(result.output, shown, work)
+
+    def _values(self, context: TaskCompletionContext) -> Mapping[str, Any]:
+        """Return what the judge is shown; on a worker thread, because files are read."""
+        calls = context.session[ToolInvoked].all()
+        return {
+            "task_description": cut(context.task, TASK_CHARS),
+            "tentative_output": shown_answer(context.tentative_output),
+            "stop_reason": context.stop_reason or "unknown",
+            "recent_actions": shown_calls(calls[max(len(calls) - self.recent_calls, 0) :]),
+            "files": shown_files(context.filesystem, self.files),
+        }
+
+
+def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
+    """Return a verdict as a checker's, if it stands on what was shown.
+
+    Every citation must stand in what the judge was shown, and one that calls the work complete must cite the work: the
+    task says only what was asked for. A verdict that calls work complete and names what is missing contradicts itself.
+
+    Args:
+        verdict: What the judge said.
+        shown: All that it was shown.
+        work: The part of it that is the work.
+    """
+    said = " ".join(verdict.explanation.split())
+    evidence: Sequence[str] | None = getattr(verdict, "evidence", None)
+    missing = " ".join(str(getattr(verdict, "missing", "")).split())
+    lacking = missing.casefold().rstrip(".") not in NOTHING
+    if verdict.complete and lacking:
+        return _unfounded(f"it calls the work complete, and says that this is missing: {missing}")
+    if evidence is not None:
+        quotes = [quote for quote in evidence if has_words(quote)]
+        wrong = unfounded(quotes, shown)
+        if wrong:
+            return _unfounded(f"it cites what it was not shown: {wrong[0]!r}")
+        if verdict.complete and len(unfounded(quotes, work)) == len(quotes):
+            return _unfounded("it calls the work complete and cites nothing of it")
+    if verdict.complete:
+        return TaskCompletionResult.ok(said)
+    if lacking and missing.casefold() not in said.casefold():
+        end = "" if not said or said.endswith(ENDS) else "."
+        said = f"{said}{end} Missing: {missing}".lstrip()
+    return TaskCompletionResult.incomplete(said or "something is missing")
+
+
+def _unfounded(why: str) -> TaskCompletionResult:
+    return TaskCompletionResult.unverified(f"the judge's verdict is unfounded: {why}")
+
+
+def _check_answers(prompt: Prompt[Any]) -> None:
+    """Refuse a prompt whose answers are no verdicts."""
+    check_prompt(prompt, "verification_prompt")
+    answers: Any = prompt.output_type
+    try:
+        fields = get_type_hints(answers)
+    except (TypeError, NameError):
+        fields = {}
+    if fields.get("complete") is not bool or fields.get("explanation") is not str:
+        raise ConfigurationError(
+            f"verification_prompt must ask for a verdict with the fields complete: bool and explanation: str, not for"
+            f" {getattr(answers, '__name__', answers)}; CompletionVerdict has them"
+        )
+
+
+# --- comparison -----------------------------------------------------------------------------------------------------
+# Which of two works is better: a model is asked in both orders, because many prefer what they read first.
+#
+# A work wins only if it wins in both orders. Where the answer follows the order, that is the result, and it is said: it
+# tells of the judge, not of the works.
+
+Better = Literal["first", "second", "tie"]
+
+TURNED: Final[Mapping[Better, Better]] = {"first": "second", "second": "first", "tie": "tie"}
+
+COMPARE: Final = Prompt(COMPARISON)
+"""What is asked by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of asking in both orders.
+
+    Attributes:
+        winner: ``first``, ``second`` or ``tie`` if both orders say so; ``undecided`` if the answer follows the order.
+        said: Which work each of the two answers preferred, in the order of the arguments.
+        reasons: Why, of each.
+        usage: Tokens of both.
+    """
+
+    winner: Literal["first", "second", "tie", "undecided"]
+    said: tuple[Better, Better]
+    reasons: tuple[str, str]
+    usage: TokenUsage
+
+
+async def compare(
+    adapter: ProviderAdapter,
+    *,
+    task: str,
+    first: Any,
+    second: Any,
+    context: NestedExecutionContext,
+    prompt: Prompt[ComparisonVerdict] = COMPARE,
+) -> Comparison:
+    """Ask which of two works serves a task better, twice, in both orders.
+
+    Args:
+        adapter: Whom to ask.
+        task: What was asked for.
+        first: One work; typed values are shown as JSON.
+        second: The other.
+        context: What each of the two evaluations may look at and spend.
+        prompt: What to ask; filled with ``task_description``, ``first`` and ``second``.
+
+    Raises:
+        NestedEvaluationError: If one of the evaluations failed.
+        PromptEvaluationError: If time or budget were over.
+        ConfigurationError: As `NestedEvaluator` raises it.
+    """
+
+    async def ask(one: Any, other: Any) -> tuple[ComparisonVerdict, TokenUsage]:
+        values = {
+            "task_description": cut(task, TASK_CHARS),
+            "first": shown_answer(one),
+            "second": shown_answer(other),
+        }
+        result = await NestedEvaluator(adapter, prompt=filled(prompt, values), context=context).evaluate_async()
+        if result.output is None:
+            raise result.error or NestedEvaluationError("the evaluation ended without an answer", kind="output")
+        return result.output, result.usage or TokenUsage()
+
+    straight, used = await ask(first, second)
+    turned, used_turned = await ask(second, first)
+    said = (straight.better, TURNED[turned.better])
+    return Comparison(
+        winner=said[0] if said[0] == said[1] else "undecided",
+        said=said,
+        reasons=(straight.reason, turned.reason),
+        usage=used + used_turned,
+    )

@@ -1,0 +1,1 @@
+"""Models on this machine: files, engine process, and tool use in steps."""

@@ -1,0 +1,261 @@
+"""The one driver: executes the turn machine's commands until the run ends.
+
+A whole run is the loop in `drive`: hand the machine a signal, execute its command, turn the result into the next
+signal. Everything that costs or acts goes through the gate (`model_calls`, `tool_calls`); everything that happens is
+recorded on the session's log. Nothing here decides what comes next: that is the machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from watchkeeper.children.child import Children, Execute, Family
+from watchkeeper.children.nested_adapter import RunAdapter
+from watchkeeper.children.nesting import hosting
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.errors import OutputParseError, Stop, StoreError
+from watchkeeper.core.messages import Transcript, UserMessage
+from watchkeeper.core.model import ModelReply
+from watchkeeper.kernel.states import (
+    AskModel,
+    CheckDone,
+    Checked,
+    Command,
+    Compact,
+    End,
+    Observe,
+    Observed,
+    Parsed,
+    ReadAnswer,
+    Replied,
+    RunTools,
+    Signal,
+    Started,
+    Stopped,
+    Unparsable,
+)
+from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
+from watchkeeper.loop.compaction import Compaction
+from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.loop.tool_calls import ToolCalls
+from watchkeeper.oversight.engine import Oversight
+from watchkeeper.prompt.completion import (
+    TaskCompletionContext,
+    TaskCompletionResult,
+    asks_model,
+    on_error_of,
+    verdict_of,
+)
+from watchkeeper.prompt.nested import NESTED
+from watchkeeper.prompt.output import parse_output
+from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, Recorder
+from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.retry import WorkStoppedError
+from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
+
+SETTLE_SECONDS: Final = 3.0
+"""How long a run waits for a checker that it has cancelled; real seconds, because what it started may be real."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a run ended.
+
+    Attributes:
+        end: The machine's last command.
+        turns: Model turns taken.
+        error: The exception behind the stop, if there is one.
+        answered_by: Which models answered, in the order of their first answers.
+    """
+
+    end: End
+    turns: int
+    error: BaseException | None
+    answered_by: tuple[str, ...]
+
+
+Drive = Callable[[RunPlan[Any], RunHome, Transcript, Execute], Awaitable[Ending]]
+"""Takes a run from its first messages to its end."""
+
+
+async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, execute: Execute) -> Ending:
+    """Run the loop to its end; the prompt's messages are in ``transcript`` already.
+
+    Args:
+        plan: What to do.
+        home: Where.
+        transcript: What was said so far.
+        execute: Runs a whole plan, for the runs below this one.
+    """
+    kept = home.gate.keep_verdict() if asks_model(plan.checker) else None
+    driver = _Driver(plan, home, transcript, execute, kept)
+    try:
+        with hosting(home.session, home.run_context.run_id, driver.children):
+            return await driver.run()
+    finally:
+        if kept is not None:
+            kept.close()
+
+
+class _Driver:
+    """One run in progress."""
+
+    def __init__(
+        self,
+        plan: RunPlan[Any],
+        home: RunHome,
+        transcript: Transcript,
+        execute: Execute,
+        verdict_gate: ExecutionContext | None,
+    ) -> None:
+        self.plan = plan
+        self.home = home
+        self.transcript = transcript
+        self.recorder = Recorder(home.session, home.clock)
+        self.models = ModelCalls(plan, home, self.recorder, transcript)
+        self.tools = ToolCalls(plan, home, self.recorder)
+        family = Family(
+            home=home,
+            model=self.models.line.model_in_use,
+            fallback=plan.fallback,
+            cheaper=plan.cheaper,
+            tools=plan.prompt.tools,
+            models=plan.child_models,
+            nested=plan.nested or NESTED,
+            verdict_gate=verdict_gate,
+            on_context_full=plan.on_context_full,
+        )
+        self.children = Children(family, execute)
+        self.oversight = (
+            Oversight(plan, home, self.recorder, self.models.switch_to, self.children) if plan.sources else None
+        )
+        self.compaction = (
+            Compaction(home, self.recorder, self.models, transcript, self.children)
+            if plan.on_context_full == "compact"
+            else None
+        )
+        limits = home.gate.limits
+        rules = LoopRules(
+            max_turns=limits.ceiling("max_turns"),
+            lands=limits.landing is not None,
+            lands_when_full=plan.on_context_full != "stop",
+            compacts=self.compaction is not None,
+            observes=self.oversight is not None,
+            checks=plan.checker is not None,
+            completion_rounds=plan.completion_rounds,
+            closed=on_error_of(plan.checker) == "closed",
+        )
+        self.machine = TurnMachine(rules, transcript)
+        self.reply: ModelReply | None = None
+        self.error: BaseException | None = None
+
+    async def run(self) -> Ending:
+        signal: Signal = Started()
+        while True:
+            command = self._step(signal)
+            if isinstance(command, End):
+                return Ending(command, self.machine.turns, self.error, self.models.line.answered_by)
+            try:
+                signal = await self._execute(command)
+            except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more
+                self.error = error
+                signal = Stopped(Stop("error", "gate", str(error)))
+
+    def _step(self, signal: Signal) -> Command:
+        """Take one step of the machine, and record what it said to the model; advice is on the log by then."""
+        before, segment = len(self.transcript), self.transcript.segment
+        if isinstance(signal, Observed) and signal.text:
+            before += 1
+        command = self.machine.handle(signal)
+        if len(self.transcript) > before and self.transcript.segment == segment:
+            for message in self.transcript.since(before):
+                if isinstance(message, UserMessage):
+                    self.recorder.record(NoticeAppended(message.text, self.home.clock.now()))
+        return command
+
+    async def _execute(self, command: Command) -> Signal:
+        match command:
+            case AskModel(landing=landing):
+                return await self._ask(landing)
+            case Compact(stop=stop):
+                return await self.compaction.compact(stop, self.machine.turns) if self.compaction else Stopped(stop)
+            case RunTools(calls=calls):
+                return await self.tools.run(calls, self.reply.usage if self.reply else None)
+            case Observe():
+                return await self.oversight.look(self.machine.turns + 1) if self.oversight else Observed()
+            case ReadAnswer(text=text):
+                return self._read(text)
+            case CheckDone(output=output):
+                return await self._check(output)
+            case End():
+                raise RuntimeError("the end of a run is not a command to execute")
+
+    async def _ask(self, landing: bool) -> Signal:
+        try:
+            self.reply = await self.models.ask(self.machine.turns + 1, landing=landing)
+            return Replied(self.reply)
+        except WorkStoppedError as stopped:
+            self.error = self.error or stopped.error
+            return Stopped(stopped.stop)
+
+    def _read(self, text: str) -> Signal:
+        if not self.plan.parse_output:
+            return Parsed(None)
+        try:
+            return Parsed(parse_output(text, self.plan.prompt.output_type))
+        except OutputParseError as error:
+            self.error = error
+            return Unparsable(error.message)
+
+    async def _check(self, output: Any) -> Signal:
+        """Ask the checker; whatever keeps it from its verdict leaves the work unverified, and is recorded.
+
+        A ceiling that the work has reached does not undo the work: its answer is checked all the same.
+        """
+        checker = self.plan.checker
+        if checker is None:
+            raise RuntimeError("a check was asked for, but the run has no checker")
+        gate = self.children.family.verdict_gate or self.home.gate
+        stop = gate.stop or self._interruption()
+        if stop is not None:
+            return self._not_checked(stop)
+        context = TaskCompletionContext(
+            session=self.home.session,
+            tentative_output=output,
+            stop_reason=self.reply.finish if self.reply else None,
+            filesystem=self.home.filesystem.read_only_view() if self.home.filesystem else None,
+            deadline=gate.work_deadline,
+            run_context=self.home.run_context,
+            adapter=RunAdapter(self.children, "verdict"),
+            task="\n\n".join(message.text for message in self.plan.prompt.messages),
+            nested=self.children.family.nested,
+        )
+        self.children.at_the_end = True
+        asking = asyncio.ensure_future(verdict_of(checker, context))
+        try:
+            result = await within(gate, asking, self.home.clock)
+        except RunOverError:
+            await asyncio.wait({asking}, timeout=SETTLE_SECONDS)
+            said = "The run was over before the completion checker had its say."
+            return self._not_checked(gate.stop or Stop("timeout", "gate", said, "deadline"))
+        except StrayCancellationError as error:
+            result = TaskCompletionResult.unverified(f"the checker failed: {error}")
+        finally:
+            self.children.at_the_end = False
+        if gate.stop is not None and gate.stop.reason == "aborted" and result.status == "unverified":
+            return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
+        self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.home.clock.now()))
+        return Checked(result.status, result.explanation)
+
+    def _interruption(self) -> Stop | None:
+        """Return the wish of a person to end the work, who then is not kept waiting for a verdict."""
+        stop = self.home.gate.work_stop
+        return stop if stop is not None and stop.reason == "interrupted" else None
+
+    def _not_checked(self, stop: Stop) -> Stopped:
+        """Record that an answer was given, but no verdict."""
+        self.recorder.record(CompletionChecked("unverified", not_checked(stop), self.home.clock.now()))
+        return Stopped(stop)

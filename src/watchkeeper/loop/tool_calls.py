@@ -1,0 +1,341 @@
+"""The tool calls of one reply, each through the gate and each a transaction.
+
+Every call gets exactly one result, and every attempt at it one `ToolInvoked`. A tool works on a branch of the session
+and an overlay of the filesystem; they are merged in the order of the calls if it succeeded and dropped if it did not,
+so a tool that fails or is late leaves nothing behind. Calls run side by side only where their tools say they may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
+from watchkeeper.core.clock import Deadline, earliest
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import (
+    FilesystemError,
+    ReducerError,
+    SessionError,
+    Stop,
+    ToolProcessError,
+    ToolValidationError,
+)
+from watchkeeper.core.messages import ToolCall, ToolMessage
+from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.workers import CrashError, run_in_worker
+from watchkeeper.kernel.states import ToolsDone
+from watchkeeper.runtime.events import Recorder
+from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
+from watchkeeper.runtime.retry import WAITING, asked_again, held_back
+from watchkeeper.runtime.user_code import closed, failure_of
+from watchkeeper.session.tagging import check
+from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
+from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.tool import Tool
+
+NO_CHARGE = Charge()
+DEADLINE_MESSAGE = "deadline exceeded"
+"""What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """How one attempt at a call went.
+
+    Attributes:
+        outcome: In one word.
+        result: What the model is told.
+        number: 1 for the first attempt at the call.
+        params: The decoded arguments, or the raw text where they could not be decoded.
+        context: What the tool was given, if it ran.
+        stop: Set if the gate stopped the work here.
+        node_id: The admitted call at the gate, if it was admitted.
+        duration_ms: From admission to result.
+        repeatable: Whether hooks let a failed call be tried again.
+    """
+
+    outcome: ToolOutcome
+    result: ToolResult[Any]
+    number: int = 1
+    params: Any = None
+    context: ToolContext | None = None
+    stop: Stop | None = None
+    node_id: str | None = None
+    duration_ms: float = 0.0
+    repeatable: bool = True
+
+
+class ToolCalls:
+    """The tool side of one run."""
+
+    def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
+        """Index the prompt's tools by name."""
+        self._plan = plan
+        self._home = home
+        self._recorder = recorder
+        self._usage: TokenUsage | None = None
+        self._run_id = str(home.run_context.run_id)
+        self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
+        self._scope = ToolScope(
+            session=home.session,
+            run_context=home.run_context,
+            filesystem=home.filesystem,
+            resources=home.resources,
+            budget=home.gate.budget_status,
+            clock=home.clock,
+        )
+
+    async def run(self, calls: Sequence[ToolCall], usage: TokenUsage | None) -> ToolsDone:
+        """Run the calls of one reply, which took so many tokens; return one message for each, in their order."""
+        self._usage = usage
+        messages: list[ToolMessage] = []
+        stop: Stop | None = None
+        for batch in self._batches(calls):
+            if stop is not None:
+                attempts = [not_run(call, stop) for call in batch]
+            elif len(batch) == 1:
+                attempts = [await self._call(batch[0])]
+            else:
+                attempts = await asyncio.gather(*(self._call(call) for call in batch))
+            for call, attempt in zip(batch, attempts, strict=True):
+                messages.append(await self._finish(call, attempt))
+                stop = stop or attempt.stop
+        return ToolsDone(tuple(messages), stop)
+
+    def _batches(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
+        """Divide the calls of a reply, in their order, into those that run side by side."""
+        if len(calls) == 1:
+            return (calls,)
+        batches: list[Sequence[ToolCall]] = []
+        for side_by_side, group in groupby(calls, self._may_run_beside):
+            together = tuple(group)
+            batches += [together] if side_by_side else [(call,) for call in together]
+        return batches
+
+    def _may_run_beside(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.parallel_safe
+
+    async def _call(self, call: ToolCall) -> Attempt:
+        """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            offered = ", ".join(sorted(self._tools)) or "none"
+            said = f"There is no tool {call.name!r}. Tools: {offered}."
+            return Attempt("unknown_tool", ToolResult.error(said), params=call.arguments)
+        try:
+            params = tool.decode(call.arguments)
+        except ToolValidationError as error:
+            return Attempt("invalid", ToolResult.error(str(error)), params=call.arguments)
+        attempt = await self._attempt(call, tool, params, 1)
+        while may_retry(attempt, tool):
+            await self._drop(attempt)
+            self._record(call, attempt)
+            attempt = await self._attempt(call, tool, params, attempt.number + 1)
+        return attempt
+
+    async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int) -> Attempt:
+        """Make one admitted attempt; classify how it went."""
+        clock = self._home.clock
+        began = clock.monotonic()
+        context: ToolContext | None = None
+        process = tool.process()
+        task = asyncio.current_task()
+
+        async def work(ticket: Ticket) -> ToolResult[Any]:
+            nonlocal context
+            context = self._context(call, tool, number, ticket)
+            try:
+                if process is not None:
+                    return await process.call(params)
+                made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
+                return made if isinstance(made, ToolResult) else await made
+            except BaseException as error:
+                failure = failure_of(error, task)
+                if failure is error:
+                    raise
+                raise failure from error
+
+        request = CallRequest(
+            kind="tool",
+            operation_name=tool.name,
+            timeout=tool.timeout,
+            retry=number > 1,
+            arguments=call.arguments,
+        )
+        try:
+            outcome = await self._home.gate.acall(request, work, no_charge)
+            if not outcome.admitted and outcome.decision in WAITING:
+                outcome = await asked_again(self._home, request, work, no_charge, outcome)
+        finally:
+            if process is not None:  # nothing follows the call while anything of it is alive
+                await process.gone()
+        stop = self._stop_of(outcome)
+        word, result = classify(tool, outcome, stop, has_files=self._scope.filesystem is not None)
+        return Attempt(
+            outcome=word,
+            result=result,
+            number=number,
+            params=params,
+            context=context,
+            stop=stop,
+            node_id=outcome.node_id,
+            duration_ms=(clock.monotonic() - began) * 1000,
+            repeatable=outcome.stop is None,
+        )
+
+    def _stop_of(self, outcome: Outcome[Any]) -> Stop | None:
+        """Return the stop of the run behind an outcome; what a hook says of one call ends that call only."""
+        stop = outcome.stop
+        if stop is None or stop.source != "hook":
+            return stop
+        return stop if stop in (self._home.gate.stop, self._home.gate.work_stop) else None
+
+    def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
+        info = CallInfo(
+            call_id=call.call_id,
+            tool_name=tool.name,
+            attempt=number,
+            idempotency_key=f"{self._run_id}:{call.call_id}",
+            deadline=self._home.gate.work_deadline if tool.timeout is None else self._deadline(ticket),
+            cancellation=ticket.cancellation,
+        )
+        return ToolContext(info, self._scope)
+
+    def _deadline(self, ticket: Ticket) -> Deadline | None:
+        """Return when a call with a time-out of its own will be cancelled: then, or at the run's deadline."""
+        whole = self._home.gate.work_deadline
+        if ticket.timeout is None:
+            return whole
+        return earliest(whole, Deadline(self._home.clock.now() + timedelta(seconds=ticket.timeout)))
+
+    async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+        """Keep or drop what the tool did, record the attempt, and say it to the model."""
+        attempt = recordable(attempt)
+        if attempt.outcome == "ok" and attempt.context is not None:
+            try:
+                attempt.context.commit()
+            except (ReducerError, SessionError, FilesystemError) as error:
+                said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
+                attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
+        context = attempt.context
+        if context is not None and (attempt.outcome != "ok" or context.has_resources):
+            await self._drop(attempt)
+        return self._record(call, attempt)
+
+    async def _drop(self, attempt: Attempt) -> None:
+        """End what was made for the attempt; after a commit there is nothing left to discard."""
+        context = attempt.context
+        if context is None:
+            return
+        if attempt.outcome != "ok":
+            context.discard()
+        if context.has_resources:
+            await closed(f"resources of {context.tool_name}", context.aclose())
+
+    def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+        home, plan = self._home, self._plan
+        text = cut(attempt.result.render())
+        self._recorder.record(
+            ToolInvoked(
+                prompt_name=plan.prompt.name,
+                adapter=plan.model.provider,
+                name=call.name,
+                params=attempt.params,
+                result=attempt.result,
+                session_id=home.session.session_id,
+                created_at=home.clock.now(),
+                usage=self._usage,
+                rendered_output=text,
+                call_id=call.call_id,
+                event_id=home.ids.uuid(),
+                outcome=attempt.outcome,
+                duration_ms=attempt.duration_ms,
+                attempt=attempt.number,
+                node_id=attempt.node_id,
+            )
+        )
+        return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
+
+
+def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
+    """Tools cost nothing by themselves."""
+    return NO_CHARGE
+
+
+def not_run(call: ToolCall, stop: Stop) -> Attempt:
+    """Return the result of a call that the stop of an earlier one left open."""
+    said = DEADLINE_MESSAGE if stop.reason == "timeout" else f"not run: {stop.message}"
+    return Attempt("skipped", ToolResult.error(said), params=call.arguments)
+
+
+def may_retry(attempt: Attempt, tool: Tool) -> bool:
+    """Return whether a call that went like this is attempted once more."""
+    failed = attempt.outcome in ("crashed", "timeout") and attempt.stop is None
+    return failed and attempt.repeatable and attempt.number <= tool.retries
+
+
+def classify(
+    tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None, *, has_files: bool
+) -> tuple[ToolOutcome, ToolResult[Any]]:
+    """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
+    if stop is not None:
+        ran = outcome.admitted
+        if stop.reason == "timeout":
+            return "deadline", ToolResult.error(DEADLINE_MESSAGE)
+        if ran:
+            return "cancelled", ToolResult.error(f"stopped midway: {stop.message}")
+        return "denied", ToolResult.error(f"not run: {stop.message}")
+    if not outcome.admitted:
+        said = held_back(outcome) if outcome.stop is None else outcome.stop.message
+        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
+    if outcome.error is None:
+        result = cast("ToolResult[Any]", outcome.value)
+        return "ok" if result.success else "failed", result
+    if outcome.stop_reason == CALL_TIMEOUT:
+        said = f"{tool.name} did not finish within {format_duration(tool.timeout or 0)} and was stopped."
+        return "timeout", ToolResult.error(said)
+    if isinstance(outcome.error, ToolValidationError):
+        return "invalid", ToolResult.error(str(outcome.error))
+    if isinstance(outcome.error, ToolProcessError | CrashError):
+        return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
+    said = f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}"
+    return "crashed", ToolResult.error(said + missed_files(outcome.error, has_files=has_files))
+
+
+def missed_files(error: BaseException | None, *, has_files: bool) -> str:
+    """Say what was missing if a tool crashed because it took a run without files for one that has some."""
+    if has_files or not isinstance(error, AttributeError) or error.obj is not None or error.name is None:
+        return ""
+    if not hasattr(Filesystem, error.name):
+        return ""
+    return "; this run has no files: context.filesystem is None unless the run is given filesystem=HostFilesystem(...)"
+
+
+def recordable(attempt: Attempt) -> Attempt:
+    """Return the attempt, or a failure in its place if the log could not keep what the tool returned."""
+    try:
+        check(attempt.result)
+    except CodecError as error:
+        return replace(attempt, outcome="crashed", result=ToolResult.error(f"The result cannot be recorded: {error}"))
+    return attempt
+
+
+def cut(text: str) -> str:
+    """Shorten a tool's text to what a model is shown, and say so; the whole stays on the log."""
+    if len(text) <= MAX_RESULT_BYTES and text.isascii():
+        return text
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_RESULT_BYTES:
+        return data.decode()
+    shown = data[:MAX_RESULT_BYTES].decode("utf-8", "ignore")
+    return f"{shown}\n[cut: the first {MAX_RESULT_BYTES:,} of {len(data):,} bytes are shown]"

@@ -1,0 +1,1 @@
+"""Who advises the agent, when it is asked, and what the agent is told."""

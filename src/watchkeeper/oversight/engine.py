@@ -1,0 +1,349 @@
+"""The engine of oversight: who is due after a tool call, what they said, what the agent is told, what follows.
+
+It is asked once after the tool results of every turn and before the next model call. It never rewrites what was said:
+advice is appended, per source the newest that is fresh and was not yet delivered, several sources as one block. All
+it knows is on the log; the folds here only spare reading it again. A run without observers has no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from watchkeeper.children.child import Children
+from watchkeeper.children.nested_adapter import RunAdapter
+from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.workers import Patience, has_passing, run_in_worker
+from watchkeeper.kernel.states import Observed
+from watchkeeper.oversight.sources import Round, Source, ask_all, said_of
+from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, render_block
+from watchkeeper.prompt.observer import Escalation, FeedbackContext
+from watchkeeper.prompt.trajectory import Trajectory
+from watchkeeper.runtime.events import (
+    KEPT,
+    OF_ONE_CALL,
+    AdviceAcknowledged,
+    EscalationTaken,
+    ObserversRan,
+    Recorder,
+    SourceRan,
+)
+from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.user_code import RunOverError, over_at, within
+from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited
+from watchkeeper.session.slices import Extend, SliceView
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.filesystem import Filesystem
+
+REWRITING: Final = (RolledBack, SessionReset, SliceEdited)
+"""Events after which the slices are what no fold of the log's tail can tell."""
+
+
+class Oversight:
+    """The sources of one run."""
+
+    def __init__(
+        self,
+        plan: RunPlan[Any],
+        home: RunHome,
+        recorder: Recorder,
+        switch_model: Callable[[str, int], str | None],
+        children: Children,
+    ) -> None:
+        """Begin with what the session's log says of earlier looks.
+
+        Args:
+            plan: Whose sources.
+            home: Where the run lives.
+            recorder: Where to write.
+            switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
+            children: Starts the runs that a source asks for.
+        """
+        self._home = home
+        self._recorder = recorder
+        self._switch_model = switch_model
+        self._adapter = RunAdapter(children)
+        self._nested = children.family.nested
+        self._sources = [Source(config) for config in plan.sources]
+        self._files = None if home.filesystem is None else home.filesystem.read_only_view()
+        self._by_name = {source.name: source for source in self._sources}
+        self._awaited = [source for source in self._sources if source.trigger.when_file_exists is not None]
+        self._escalating = any(source.config.escalate is not None for source in self._sources)
+        self._severities: dict[str, Sequence[Severity]] = {source.name: source.severities for source in self._sources}
+        self._prompt = plan.prompt
+        self._task = "\n\n".join(message.text for message in plan.prompt.messages)
+        self._trajectory = Trajectory()
+        self._followed: dict[type[Any], Callable[[Any], None]] = {
+            ToolInvoked: self._trajectory.add,
+            AdviceAcknowledged: self._answered,
+            ObserversRan: self._take_in,
+            EscalationTaken: self._escalated,
+        }
+        self._position = 0
+        session = home.session
+        if any(source.is_observer for source in self._sources):
+            session[Assessment].register(ObserversRan, keep_assessments)
+        if not all(source.is_observer for source in self._sources):
+            session[Feedback].register(ObserversRan, keep_feedback)
+        for kept in KEPT:
+            session[kept].keep()
+        self._earlier = len(session[ObserversRan].all())
+        self._rebuild()
+
+    async def look(self, turn: int) -> Observed:
+        """Ask who is due, and say what the agent is told before model turn ``turn``."""
+        home = self._home
+        if not self._follow_log():
+            return Observed()
+        call_index = self._trajectory.count
+        budget = home.gate.budget_status(turn - 1)
+        now = home.clock.now()
+        appeared, runs = await self._appeared(budget) if self._awaited else ((), [])
+        due = [source for source in self._sources if self._is_due(source, budget, now) or source in appeared]
+        if due:
+            runs += await ask_all(due, self._round(budget, now), home.gate, home.clock)
+            self._follow_log()  # they may have written to the session
+        if home.clock.monotonic() >= over_at(home.gate, home.clock):
+            turn = 0  # nobody would read it
+        text = self._hear(runs, call_index, turn, now)
+        return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
+
+    def _is_due(self, source: Source, budget: BudgetStatus, now: datetime) -> bool:
+        """Whether a condition of its trigger holds (seed: trajectory-observers, "_should_trigger")."""
+        trigger, trajectory = source.trigger, self._trajectory
+        if source.off or (trajectory.count <= source.quiet_until and source.is_quiet(trajectory.count)):
+            return False
+        if trigger.on_every_call:
+            return True
+        every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
+        if every is not None and trajectory.count - source.spoke_at_call >= every:
+            return True
+        if errors is not None and trajectory.errors_in_a_row >= errors:
+            return True
+        if seconds is not None and (source.spoke_at is None or _apart(now, source.spoke_at) >= seconds):
+            return True
+        return source.passed(budget) > source.marks
+
+    async def _appeared(self, budget: BudgetStatus) -> tuple[Sequence[Source], list[SourceRan]]:
+        """Return the sources whose awaited file was not there before and is there now, and what failed, once."""
+        files, gate = self._home.filesystem, self._home.gate
+        if files is None:
+            return (), []
+        over = over_at(gate, self._home.clock)
+        paths = [source.trigger.when_file_exists or "" for source in self._awaited]
+        try:
+            there = await run_in_worker(
+                lambda: [_is_there(files, path) for path in paths],
+                patience=Patience(lambda: over, self._home.clock, gate.cancellation),
+            )
+        except TimeoutError:
+            return (), []
+        new: list[Source] = []
+        failed: list[SourceRan] = []
+        for source, is_there in zip(tuple(self._awaited), there, strict=True):
+            if isinstance(is_there, str):
+                self._awaited.remove(source)
+                said = f"when_file_exists: {is_there}"
+                failed.append(SourceRan(source.name, "failed", error=said, marks=source.passed(budget)))
+                continue
+            if is_there and not source.file_seen:
+                if source.is_quiet(self._trajectory.count):
+                    continue  # it is told when it may speak again, if the file is still there
+                if not source.off:
+                    new.append(source)
+            source.file_seen = is_there
+        return new, failed
+
+    def _round(self, budget: BudgetStatus, now: datetime) -> Round:
+        home = self._home
+        said: list[Advice] = []
+        context = FeedbackContext(
+            session=home.session,
+            budget=budget,
+            trajectory=self._trajectory,
+            now=now,
+            advice=said,
+            severities=self._severities,
+            task=self._task,
+            filesystem=self._files,
+            deadline=home.gate.work_deadline,
+            run_context=home.run_context,
+            adapter=self._adapter,
+            nested=self._nested,
+            prompt=self._prompt,
+        )
+        return Round(context, said, self._trajectory.count, now)
+
+    def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
+        """Return the block that is appended now, and note on the log who said what and what is in it.
+
+        Without a turn that could read it nothing is appended: what was said waits, for a later run of the session.
+        """
+        for ran in runs:
+            self._by_name[ran.source].follow(ran, call_index, now)
+        waiting = [source for source in self._sources if source.waiting is not None and turn]
+        advices = [advice for source in waiting if (advice := source.deliver(call_index)) is not None]
+        if not (runs or advices):
+            return ""
+        if not advices:
+            self._record(ObserversRan(call_index, tuple(runs), now))
+            return ""
+        text = render_block(advices, call_index)
+        told = tuple([advice.source for advice in advices])
+        self._record(ObserversRan(call_index, tuple(runs), now, told, text, turn))
+        return text
+
+    # --- consequences -------------------------------------------------------------------------------------------------
+
+    async def _escalate(self, call_index: int, turn: int) -> Stop | None:
+        """Do what follows where advice was not heeded; return the stop if that is what follows."""
+        stop: Stop | None = None
+        for source in self._sources:
+            escalate = source.config.escalate
+            if escalate is None or source.grave < escalate.after:
+                continue
+            source.grave = 0
+            said = f"{source.name} spoke {escalate.after} times in a row with severity {escalate.severity} or graver"
+            if escalate.action == "stop":
+                stop = stop or Stop("escalated", "observer", f"{said}, and was not heeded.", source.name)
+                detail = f"{said}: the run was stopped"
+            elif escalate.action == "switch_model":
+                model = self._switch_model(source.name, turn)
+                detail = f"{said}: " + (
+                    f"the run goes on with {model}" if model else "the other model cannot take over"
+                )
+            else:
+                detail = f"{said}: {await self._call(escalate, source)}"
+            self._record(EscalationTaken(source.name, escalate.action, detail, call_index, self._home.clock.now()))
+        return stop
+
+    async def _call(self, escalate: Escalation, source: Source) -> str:
+        """Call the user's function; what becomes of it is recorded and changes nothing."""
+        slice_type = Assessment if source.is_observer else Feedback
+        newest = reversed(self._home.session[slice_type].all())
+        said = next((advice for advice in newest if advice.source == source.name), None)
+        call = escalate.call
+        if call is None or said is None:
+            return "there was nothing to call"
+        until = self._home.clock.monotonic() + source.limit_seconds
+        try:
+            await within(self._home.gate, _called(call, said), self._home.clock, until)
+        except RunOverError:
+            if self._home.clock.monotonic() < until:
+                return "the run was over before the call had ended"
+            return f"the call took longer than {format_duration(source.limit_seconds)} and was left behind"
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if has_passing(error):
+                raise
+            return f"the call failed: {said_of(error)}"
+        return "the call was made"
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def _record(self, event: Any) -> None:
+        """Write what is taken in already."""
+        self._recorder.record(event)
+        self._follow_log(event)
+
+    def _follow_log(self, known: object = None) -> int:
+        """Take in what is new on the log, but for what is known already; return how many tool calls are."""
+        log = self._home.session.log
+        calls, new = 0, len(log) - self._position
+        if new == (known is not None):
+            self._position += new
+            return calls
+        for envelope in log[self._position :]:
+            event: object = envelope.event
+            kind: type[Any] = type(event)
+            take = self._followed.get(kind)
+            if take is not None:
+                if event is not known:
+                    take(event)
+                calls += kind is ToolInvoked
+            elif isinstance(event, REWRITING) and getattr(event, "slice_type", ToolInvoked) in KEPT:
+                return self._rebuild()
+            self._position = envelope.seq
+        return calls
+
+    def _rebuild(self) -> int:
+        """Begin anew with what the slices hold now; return how many tool calls were taken in."""
+        session = self._home.session
+        off = [source for source in self._sources if source.off]
+        for source in self._sources:
+            source.forget()
+        kept: list[tuple[Any, Callable[[Any], None]]]
+        kept = [(event, self._followed[kind]) for kind in OF_ONE_CALL for event in session[kind].all()]
+        of_earlier = {id(ran) for ran in session[ObserversRan].all()[: self._earlier]}
+        kept = [(event, self._take_in_earlier if id(event) in of_earlier else take) for event, take in kept]
+        for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
+            take(event)
+        for source in off:
+            source.off = True  # a rollback does not end the thread that it hangs on
+        self._position = len(session.log)
+        return self._trajectory.begin(session[ToolInvoked].all())
+
+    def _take_in(self, ran: ObserversRan) -> None:
+        for each in ran.runs:
+            for source in self._named(each.source):
+                source.follow(each, ran.call_index, ran.created_at)
+        for source in self._named(*ran.told):
+            source.waiting = None
+
+    def _take_in_earlier(self, ran: ObserversRan) -> None:
+        """Take in what an earlier run of the session left: limits begin anew with a run, and nobody is off any more."""
+        self._take_in(ran)
+        for source in self._sources:
+            source.begin_run()
+
+    def _answered(self, answer: AdviceAcknowledged) -> None:
+        for source in self._named(answer.source):
+            source.answered(answer)
+
+    def _escalated(self, taken: EscalationTaken) -> None:
+        for source in self._named(taken.source):
+            source.grave = 0
+
+    def _named(self, *names: str) -> Sequence[Source]:
+        """Return those of these sources that this run has: an earlier run of the session may have had others."""
+        return [self._by_name[name] for name in names if name in self._by_name]
+
+
+def _apart(one: datetime, other: datetime) -> float:
+    """Return the seconds between two moments, also where the clock of the machine was put back in between."""
+    return abs((one - other).total_seconds())
+
+
+def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:
+    return int(kept[0].call_index)
+
+
+def _is_there(files: Filesystem, path: str) -> bool | str:
+    """Return whether there is a file, or why nobody can say."""
+    try:
+        return files.is_file(path)
+    except Exception as error:
+        return said_of(error)
+
+
+async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:
+    """Call a sync function on a worker thread and an async one here."""
+    returned: Any = call(advice) if inspect.iscoroutinefunction(call) else await run_in_worker(call, advice)
+    if isinstance(returned, Awaitable):
+        await returned
+
+
+def keep_assessments(view: SliceView[Assessment], event: ObserversRan) -> Extend[Assessment]:
+    """Keep what observers said (seed: trajectory-observers, "State Management")."""
+    return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Assessment)]))
+
+
+def keep_feedback(view: SliceView[Feedback], event: ObserversRan) -> Extend[Feedback]:
+    """Keep what feedback providers said."""
+    return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Feedback)]))

@@ -1,0 +1,148 @@
+"""Waiting for the user's code no longer than is good for the run: for what is neither a model call nor a tool call.
+
+Nothing here hangs, and a cancellation that nobody asked for is a failure of the code that raised it, never an end of
+the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar, cast
+
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.logs import logger
+from watchkeeper.core.workers import CrashError, is_crash
+
+T = TypeVar("T")
+
+CLOSE_SECONDS: Final = 10.0
+"""How long the end of a run waits for something to be closed; real seconds, because what is waited for is real."""
+
+BOOKING_SECONDS: Final = 0.1
+"""How long code that is interrupted at the gate may take to hear of it before it is cancelled besides; real seconds."""
+
+LOOKS: Final = 50
+"""How often within that time it is looked whether a call is booked."""
+
+
+class RunOverError(Exception):
+    """The run was over before what it waited for."""
+
+
+class StrayCancellationError(Exception):
+    """Code raised CancelledError although nobody had cancelled the task it ran in."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("it raised CancelledError, though nobody had cancelled it")
+
+
+def is_cancelled() -> bool:
+    """Return whether somebody has cancelled the task that runs now."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def failure_of(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
+    """Return what is to be raised for what the user's code has raised: itself, or the failure that it stands for.
+
+    Args:
+        error: What was raised.
+        task: The task in which the code was called.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return error if is_cancelled() else StrayCancellationError()
+    return CrashError(error) if is_crash(error, task) else error
+
+
+def over_at(gate: ExecutionContext, clock: Clock) -> float:
+    """Return the monotonic instant at which the gate's work is over; infinity if it never is."""
+    deadline = gate.work_deadline
+    return math.inf if deadline is None else deadline.instant(clock)
+
+
+async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until: float = math.inf) -> T:
+    """Return what ``work`` returns, unless the gate's work, or its own time, is over before.
+
+    Code that ignores its cancellation is left behind; a run never hangs in it.
+
+    Args:
+        gate: Whose deadline and cancellation hold.
+        work: What to wait for.
+        clock: For the deadline.
+        until: Monotonic instant at which the work's own time is over.
+
+    Raises:
+        RunOverError: If the deadline or ``until`` came, or the run was aborted, first.
+        StrayCancellationError: If it was cancelled, but not from here.
+    """
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    def end_from_anywhere(_: str) -> None:
+        loop.call_soon_threadsafe(end)
+
+    task = asyncio.ensure_future(work)
+    when = min(until, over_at(gate, clock))
+    timer = clock.call_at(when, end) if when != math.inf else None
+    forget = gate.cancellation.on_cancel(end_from_anywhere)
+    try:
+        await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
+        is_late = not task.done()
+        if is_late and clock.monotonic() < until:  # the gate interrupts what passed it, and has to book it first
+            await asyncio.wait({task}, timeout=BOOKING_SECONDS)
+    finally:
+        forget()
+        if timer is not None:
+            timer.cancel()
+        if not task.done():
+            task.cancel()
+    if is_late:
+        task.add_done_callback(_forget_result)
+        raise RunOverError("the run was over before this had ended")
+    if task.cancelled():
+        raise StrayCancellationError
+    return task.result()
+
+
+async def booked(gate: ExecutionContext) -> None:
+    """Wait a moment, after everything was stopped, until the calls that were interrupted are booked."""
+    for _ in range(LOOKS):
+        if gate.stop is None or gate.is_booked:
+            return
+        await asyncio.sleep(BOOKING_SECONDS / LOOKS)
+
+
+def _forget_result(task: asyncio.Future[Any]) -> None:
+    """Let nobody complain that nobody has heard what a late task has raised."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def closed(what: str, closing: Awaitable[object]) -> None:
+    """Wait a while until something is closed; that it failed, or takes too long, is logged and costs no result."""
+    task = asyncio.ensure_future(closing)
+    await asyncio.wait({task}, timeout=CLOSE_SECONDS)
+    if not task.done():
+        task.cancel()
+        logger().warning("close.late", what=what, waited_seconds=CLOSE_SECONDS)
+        return
+    error: BaseException | None = StrayCancellationError() if task.cancelled() else task.exception()
+    if error is not None:
+        logger().warning("close.failed", what=what, error="; ".join(_reasons(error)))
+
+
+def _reasons(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [reason for part in group.exceptions for reason in _reasons(part)]
+    return [f"{type(error).__name__}: {error}"]

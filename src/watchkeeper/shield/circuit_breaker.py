@@ -1,0 +1,360 @@
+"""Keeps calls away from what fails again and again, and lets one through from time to time to see whether it is back.
+
+CLOSED lets everything through and counts failures in a row; so many of them make it OPEN, which lets nothing through.
+After the recovery time it is HALF_OPEN: one call, the probe, may pass, and what becomes of it decides. Every call holds
+a permit of the generation in which it began; what it reports later counts only if that generation still lasts, so a
+success from before an outage ends no outage. A permit that is dropped gives its place back. Shared between chains and
+threads.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.logs import logger
+from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration
+
+# --- policy ---------------------------------------------------------------------------------------------------------
+# What a policy is asked and what it answers, apart from any call (contract: containment).
+#
+# The circuit breaker speaks these terms; so can any policy of your own that you consult beside the gate.
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyContext:
+    """The state a policy decides on.
+
+    Attributes:
+        cost_usd: Dollars that were spent, or are about to be.
+        step_count: Calls so far.
+        entity_id: Whom it concerns: a user, a provider, a tool.
+        chain_id: The chain.
+        timestamp: When it is asked, aware; None if that does not matter.
+        metadata: Anything else.
+    """
+
+    cost_usd: float = 0.0
+    step_count: int = 0
+    entity_id: str = ""
+    chain_id: str = ""
+    timestamp: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """A policy's answer.
+
+    Attributes:
+        allowed: Whether to go on.
+        policy_type: Which policy decided.
+        reason: One sentence for a person; empty if it is allowed.
+        partial_result: What there is already, if the policy knows.
+        degradation_action: What to do instead, if it knows.
+        fallback_model: The model to take instead, if it knows.
+        rate_limit_ms: Milliseconds after which asking again makes sense; 0 if it is unknown or allowed.
+    """
+
+    allowed: bool
+    policy_type: str
+    reason: str = ""
+    partial_result: Any = None
+    degradation_action: str | None = None
+    fallback_model: str | None = None
+    rate_limit_ms: int = 0
+
+
+FailurePredicate = Callable[[BaseException], bool]
+
+
+class CircuitState(StrEnum):
+    """Where a circuit breaker is; the value equals the name."""
+
+    CLOSED = "CLOSED"
+    OPEN = "OPEN"
+    HALF_OPEN = "HALF_OPEN"
+
+
+CHECKED: Final = object()
+"""Holder of a probe that was granted by `CircuitBreaker.check`, which hands out no permit."""
+
+
+class Permit:
+    """One call's leave to pass a breaker; report success or failure, and release it whatever happens."""
+
+    __slots__ = ("breaker", "generation")
+
+    def __init__(self, breaker: CircuitBreaker, generation: int) -> None:
+        """Belong to the breaker's present generation."""
+        self.breaker = breaker
+        self.generation = generation
+
+    def succeeded(self) -> None:
+        """Report that the call went well; ignored once the breaker has moved on."""
+        self.breaker.settle(self, failed=False)
+
+    def failed(self, error: BaseException) -> None:
+        """Report that the call failed; ignored once the breaker has moved on, or if such errors do not count."""
+        if self.breaker.counts(error):
+            self.breaker.settle(self, failed=True)
+
+    @property
+    def holds_probe(self) -> bool:
+        """Whether its call is the one that tests whether what is guarded is back."""
+        return self.breaker.is_probe(self)
+
+    def release(self) -> None:
+        """Give the probe's place back if it is held and nothing was reported; harmless otherwise."""
+        self.breaker.give_back(self)
+
+    def __del__(self) -> None:
+        """Give the place back if whoever held the permit was killed between two of his steps."""
+        self.release()
+
+
+class CircuitBreaker:
+    """A circuit breaker (contract: containment).
+
+    Args:
+        failure_threshold: Failures in a row that open it.
+        recovery_timeout: Seconds, or text such as "1m", after which a probe may pass.
+        failure_predicate: Says which errors count; all by default. One that raises counts the error.
+        name: What it guards, for its messages.
+        clock: Where time comes from.
+
+    Raises:
+        LimitsError: If a value makes no sense.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_failures",
+        "_generation",
+        "_lock",
+        "_open_until",
+        "_predicate",
+        "_probe",
+        "_probe_until",
+        "_recovery",
+        "_state",
+        "_threshold",
+        "name",
+    )
+
+    def __init__(
+        self,
+        failure_threshold: CountLike = 5,
+        recovery_timeout: DurationLike = 60.0,
+        failure_predicate: FailurePredicate | None = None,
+        *,
+        name: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start closed."""
+        self.name = name
+        self._threshold = count(failure_threshold, "failure_threshold")
+        self._recovery = duration(recovery_timeout, "recovery_timeout").total_seconds()
+        self._predicate = failure_predicate
+        self._clock = clock
+        self._lock = threading.RLock()  # a permit may be collected, and so released, inside a critical section
+        self._state = CircuitState.CLOSED
+        self._generation = 0
+        self._failures = 0
+        self._open_until = 0.0
+        self._probe: object | None = None
+        self._probe_until = 0.0
+
+    # --- for the gate -------------------------------------------------------------------------------------------------
+
+    def acquire(self) -> Permit | None:
+        """Return a permit for one call, or None if it may not pass."""
+        with self._lock:
+            if self._state is CircuitState.CLOSED:
+                return Permit(self, self._generation)
+            if not self._probe_is_free():
+                return None
+            permit = Permit(self, self._generation)
+            self._probe, self._probe_until = id(permit), math.inf
+            return permit
+
+    def settle(self, permit: Permit, *, failed: bool) -> None:
+        """Take in what became of a permit's call, unless the breaker has moved on since."""
+        with self._lock:
+            if permit.generation != self._generation:
+                return
+            if self._state is CircuitState.HALF_OPEN and self._probe != id(permit):
+                return
+            self._report(failed=failed)
+
+    def give_back(self, permit: Permit) -> None:
+        """Free the probe's place if this permit holds it."""
+        if self._probe is not None:
+            with self._lock:
+                if self.is_probe(permit):
+                    self._probe = None
+
+    def is_probe(self, permit: Permit) -> bool:
+        """Return whether this permit holds the probe's place."""
+        with self._lock:
+            return self._probe == id(permit) and permit.generation == self._generation
+
+    def counts(self, error: BaseException) -> bool:
+        """Return whether an error counts as a failure of what is guarded."""
+        if self._predicate is None:
+            return True
+        try:
+            return bool(self._predicate(error))
+        except Exception as raised:
+            logger().error("failure_predicate.failed", error=repr(raised), about=repr(error))
+            return True
+
+    # --- by itself ----------------------------------------------------------------------------------------------------
+
+    def check(self, context: PolicyContext | None = None) -> PolicyDecision:
+        """Return whether a call may pass now; it should be followed by `record_success` or `record_failure`.
+
+        A probe that is let through here and never reported gives its place back after another recovery time.
+        """
+        with self._lock:
+            if self._state is CircuitState.CLOSED:
+                return PolicyDecision(True, "circuit_breaker")
+            if self._probe_is_free():
+                self._probe, self._probe_until = CHECKED, self._clock.monotonic() + self._recovery
+                return PolicyDecision(True, "circuit_breaker")
+            wait = math.ceil(self._seconds_left() * 1000)
+        return PolicyDecision(False, "circuit_breaker", self.explain(), rate_limit_ms=wait)
+
+    def record_success(self) -> None:
+        """Report, after `check`, that the call went well; while it is open this is old news and ignored."""
+        with self._lock:
+            if self._state is CircuitState.CLOSED or self._probe is CHECKED:
+                self._report(failed=False)
+
+    def record_failure(self, *, error: BaseException | None = None) -> None:
+        """Report, after `check`, that the call failed; while it is open this is old news and ignored."""
+        if error is not None and not self.counts(error):
+            return
+        with self._lock:
+            if self._state is CircuitState.CLOSED or self._probe is CHECKED:
+                self._report(failed=True)
+
+    def reset(self) -> None:
+        """Close it, whatever happened; calls under way no longer count."""
+        with self._lock:
+            self._move(CircuitState.CLOSED)
+
+    @property
+    def state(self) -> CircuitState:
+        """Where it is now; HALF_OPEN from the moment at which a probe may pass."""
+        with self._lock:
+            self._half_open_if_due()
+            return self._state
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until a probe may pass; 0 if one may now, or if it is closed."""
+        with self._lock:
+            return self._seconds_left()
+
+    def explain(self) -> str:
+        """Say, in one sentence, why nothing may pass."""
+        what = self.name or "What was called"
+        with self._lock:
+            left, state = self._seconds_left(), self._state
+        if state is CircuitState.HALF_OPEN:
+            return f"{what} failed too often in a row; one call is testing whether it is back."
+        times = f"{self._threshold} {'time' if self._threshold == 1 else 'times'} in a row"
+        return f"{what} failed {times}; nothing is sent to it for another {format_duration(left)}."
+
+    # --- inside the critical section ----------------------------------------------------------------------------------
+
+    def _report(self, *, failed: bool) -> None:
+        if not failed:
+            self._failures = 0
+            if self._state is not CircuitState.CLOSED:
+                self._move(CircuitState.CLOSED)
+            return
+        self._failures += 1
+        if self._state is CircuitState.HALF_OPEN or self._failures >= self._threshold:
+            self._move(CircuitState.OPEN)
+
+    def _move(self, state: CircuitState) -> None:
+        """Begin a new generation."""
+        self._state = state
+        self._generation += 1
+        self._failures = 0
+        self._probe = None
+        if state is CircuitState.OPEN:
+            self._open_until = self._clock.monotonic() + self._recovery
+
+    def _half_open_if_due(self) -> None:
+        if self._state is CircuitState.OPEN and self._clock.monotonic() >= self._open_until:
+            self._move(CircuitState.HALF_OPEN)
+
+    def _probe_is_free(self) -> bool:
+        self._half_open_if_due()
+        if self._state is not CircuitState.HALF_OPEN:
+            return False
+        return self._probe is None or self._clock.monotonic() >= self._probe_until
+
+    def _seconds_left(self) -> float:
+        if self._state is CircuitState.CLOSED:
+            return 0.0
+        until = self._open_until if self._state is CircuitState.OPEN else self._probe_until
+        if self._state is CircuitState.HALF_OPEN and (self._probe is None or until == math.inf):
+            return 0.0
+        return max(until - self._clock.monotonic(), 0.0)
+
+
+class CircuitBreakers:
+    """One circuit breaker for each provider, all alike, made when it is first asked for.
+
+    Args:
+        failure_threshold: As for `CircuitBreaker`; so are the others.
+        recovery_timeout: Seconds, or text such as "1m".
+        failure_predicate: Says which errors count.
+        clock: Where time comes from.
+
+    Raises:
+        LimitsError: If a value makes no sense.
+    """
+
+    __slots__ = ("_breakers", "_clock", "_lock", "_predicate", "_recovery", "_threshold")
+
+    def __init__(
+        self,
+        failure_threshold: CountLike = 5,
+        recovery_timeout: DurationLike = 60.0,
+        failure_predicate: FailurePredicate | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start without any."""
+        self._threshold = count(failure_threshold, "failure_threshold")
+        self._recovery = duration(recovery_timeout, "recovery_timeout")
+        self._predicate = failure_predicate
+        self._clock = clock
+        self._breakers: dict[str, CircuitBreaker] = {}
+        self._lock = threading.Lock()
+
+    def of(self, provider: str) -> CircuitBreaker:
+        """Return the breaker of a provider; the same one every time."""
+        breaker = self._breakers.get(provider)
+        if breaker is None:
+            with self._lock:
+                settings = (self._threshold, self._recovery, self._predicate)
+                made = CircuitBreaker(*settings, name=provider, clock=self._clock)
+                breaker = self._breakers.setdefault(provider, made)
+        return breaker
+
+    def states(self) -> Mapping[str, CircuitState]:
+        """Return where the breaker of each provider is, as of now."""
+        return {provider: breaker.state for provider, breaker in list(self._breakers.items())}

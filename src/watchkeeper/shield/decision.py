@@ -1,0 +1,158 @@
+"""What the gate says about a call, in the words of the seed execution-context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.session.log import event
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMetadata:
+    """Who a chain belongs to (seed: execution-context, section 4).
+
+    Attributes:
+        request_id: The request it serves.
+        chain_id: The agent run, job or user action.
+        org_id: Organisation.
+        team: Team or cost centre.
+        service: Service or agent.
+        user_id: End user, if known.
+        model: Primary model, if known.
+        tags: Any further labels.
+    """
+
+    request_id: str
+    chain_id: str
+    org_id: str = ""
+    team: str = ""
+    service: str = ""
+    user_id: str | None = None
+    model: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+KEPT_EVENTS: Final = 10_000
+"""How many of its newest events a record keeps at least, besides the stops of its chain."""
+
+
+class Decision(StrEnum):
+    """The verdict on one call; the value equals the name.
+
+    ALLOW: it ran and returned. RETRY: it ran and failed, and may be repeated. HALT: it was refused or stopped.
+    DEGRADE, QUARANTINE and QUEUE come from hooks and are forwarded to the caller.
+    """
+
+    ALLOW = "ALLOW"
+    RETRY = "RETRY"
+    HALT = "HALT"
+    DEGRADE = "DEGRADE"
+    QUARANTINE = "QUARANTINE"
+    QUEUE = "QUEUE"
+
+
+# --- safety event ---------------------------------------------------------------------------------------------------
+# What the gate reports when it stops something (seed: execution-context, sections 2 and 7).
+#
+# One event per stop, never dropped. The gate's own events carry ``hook="ExecutionContext"`` and the stop reason as
+# their type.
+
+
+@event("safety_event")
+@dataclass(frozen=True, slots=True)
+class SafetyEvent:
+    """An incident.
+
+    Attributes:
+        event_type: What happened; one of the stop reasons for stops of the gate.
+        decision: What was decided about it.
+        reason: One sentence for a person.
+        hook: Who decided.
+        request_id: The request it belongs to, if known.
+        ts: When; held in UTC, now by default.
+        metadata: Facts: the chain, the limit and its value.
+    """
+
+    event_type: str
+    decision: Decision
+    reason: str
+    hook: str
+    request_id: str | None = None
+    ts: datetime = field(default_factory=SYSTEM_CLOCK.now)
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Refuse a time that could be any.
+
+        Raises:
+            ConfigurationError: If it has no time zone.
+        """
+        if self.ts.tzinfo is UTC:
+            return
+        if self.ts.utcoffset() is None:
+            raise ConfigurationError(f"ts={self.ts!r} has no time zone; write datetime.now(UTC)")
+        object.__setattr__(self, "ts", self.ts.astimezone(UTC))
+
+
+# --- tool call context ----------------------------------------------------------------------------------------------
+# What a shield hook sees of one call: whose it is, what it is called, what it may cost (contract: containment).
+#
+# Frozen. The same object is handed to every hook that is asked before a call and to ``release`` if the call does not
+# run;
+# hooks that are asked afterwards get one with the same number and what the call really used.
+
+NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class ToolCallContext(msgspec.Struct, frozen=True):
+    """One model call, tool call or request to the outside.
+
+    Attributes:
+        request_id: The request that the chain serves.
+        user_id: End user, if known.
+        session_id: Session of the caller's own, if he has one; an ExecutionContext knows none.
+        tool_name: Label of the call: the operation name.
+        model: Model that is asked, or the chain's.
+        endpoint: Provider or address, if known.
+        tokens_in: Before the call the most input it can have, afterwards what it had; None if there is nothing to say.
+        tokens_out: Before the call the output cap that was granted, afterwards what it had.
+        cost_usd: Before the call the most it can cost, afterwards what it cost; None if that is not known.
+        metadata: chain_id, org_id, team and service of the chain, and its tags.
+        kind: ``llm``, ``tool`` or ``egress``.
+        degraded: Whether the call is the cheaper one already; a hook that says DEGRADE lets it pass.
+        number: Tells calls apart: the same before and after a call; 0 outside of a gate.
+        cost_share: Share of the cost ceiling that was spent when the call asked, of the tightest one if several hold;
+            None without a ceiling.
+        arguments: What a tool is called with, in a run the text that the model wrote; None if nobody told.
+    """
+
+    request_id: str
+    user_id: str | None = None
+    session_id: str | None = None
+    tool_name: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_usd: float | None = None
+    metadata: Mapping[str, Any] = NO_METADATA
+    kind: str = "llm"
+    degraded: bool = False
+    number: int = 0
+    cost_share: float | None = None
+    arguments: Any = None
+
+
+def facts_of(chain: ChainMetadata) -> Mapping[str, Any]:
+    """Return a chain's metadata for its calls; a tag never takes the place of one of the four."""
+    own = {"chain_id": chain.chain_id, "org_id": chain.org_id, "team": chain.team, "service": chain.service}
+    return MappingProxyType({**chain.tags, **own})

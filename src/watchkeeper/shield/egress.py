@@ -1,0 +1,196 @@
+"""Where a call may reach: an allow-list of hosts and methods.
+
+What is not clearly allowed is refused. A URL is read by a grammar that is narrower than the standard's, so that no
+client can find another host in it than the one that was checked: whatever clients disagree about (credentials, odd
+spellings of addresses, characters that are folded or dropped) is refused. Names are compared, never resolved: what a
+name points to is not looked at, and each redirect is a request of its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.tool_permission import words
+
+READING: Final = ("GET", "HEAD")
+"""Methods that are allowed unless others are named."""
+
+_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+_ORIGIN: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@%\\]+)"
+    r"(?::(?P<port>[1-9][0-9]{0,4}))?"
+    r"(?:[/?#].*)?",
+)
+_PATTERN: Final = re.compile(
+    r"(?:(?P<scheme>[A-Za-z]+)://)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@%\\]+)"
+    r"(?::(?P<port>[1-9][0-9]{0,4}|\*))?",
+)
+_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]")
+_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_METHOD: Final = re.compile(r"[A-Z][A-Z-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a URL leads, in one spelling.
+
+    Attributes:
+        scheme: Lower case.
+        host: A lower-case name without a dot at its end, or an address as `ipaddress` writes it.
+        port: The port, also where the URL leaves it out.
+    """
+
+    scheme: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    scheme: str
+    host: str
+    port: int | None
+    subdomains: bool
+
+    def covers(self, origin: Origin) -> bool:
+        if origin.scheme != self.scheme or self.port not in (None, origin.port):
+            return False
+        return origin.host.endswith("." + self.host) if self.subdomains else origin.host == self.host
+
+
+class EgressAllowList:
+    """Lets requests through to named hosts, by named methods, and refuses all others.
+
+    Args:
+        hosts: ``"api.example.com"`` is that host over https at port 443; ``"*.example.com"`` is every name below
+            example.com, but not example.com itself; ``"example.com:8443"`` is another port, ``"example.com:*"`` any;
+            ``"http://127.0.0.1:8080"`` and ``"wss://example.com"`` name the scheme, ``"[::1]"`` is an address. Of an
+            empty list nothing is allowed.
+        methods: HTTP methods; ``"*"`` stands for any. Reading only, unless others are named.
+
+    Raises:
+        ConfigurationError: If a host or method cannot be read.
+    """
+
+    __slots__ = ("_methods", "_rules")
+
+    def __init__(self, hosts: Iterable[str], methods: Iterable[str] = READING) -> None:
+        """Read the list once."""
+        self._rules = tuple(_rule(host) for host in words(hosts, "hosts"))
+        self._methods = frozenset(_method(method) for method in words(methods, "methods"))
+
+    def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision | None:
+        """Refuse a request that is not clearly allowed."""
+        return None if self.allows(url, method) else Decision.HALT
+
+    def allows(self, url: str, method: str = "GET") -> bool:
+        """Return whether a request is on the list."""
+        if method.upper() not in self._methods and "*" not in self._methods:
+            return False
+        origin = origin_of(url)
+        return origin is not None and any(rule.covers(origin) for rule in self._rules)
+
+    def explain(self, ctx: ToolCallContext) -> str:
+        """Say where the request would have gone; of its path and its query nothing."""
+        origin = origin_of(ctx.endpoint or "")
+        where = f"{origin.scheme}://{origin.host}:{origin.port}" if origin else "an address that is not plainly written"
+        return f"Nothing on the list allows this request to {where}."
+
+
+def origin_of(url: str) -> Origin | None:
+    """Return where a URL leads, or None if it is not written so plainly that everybody reads the same in it."""
+    if _FORBIDDEN.search(url):
+        return None
+    match = _ORIGIN.fullmatch(url)
+    if match is None:
+        return None
+    scheme, host = match["scheme"].lower(), _host(match["host"])
+    port = int(match["port"]) if match["port"] else _PORTS.get(scheme)
+    if scheme not in _PORTS or host is None or port is None or port > 65_535:
+        return None
+    return Origin(scheme, host, port)
+
+
+def _host(text: str) -> str | None:
+    """Return a host in its one spelling, or None for what is not a host."""
+    if text.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(text[1:-1]))
+        except ValueError:
+            return None
+    name = _in_ascii(text)
+    if name is None:
+        return None
+    labels = name.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        try:
+            return str(ipaddress.IPv4Address(name)) if text == name else None
+        except ValueError:
+            return None
+    fits = len(name) <= 253 and all(_LABEL.fullmatch(label) for label in labels)
+    return name if fits else None
+
+
+def _in_ascii(text: str) -> str | None:
+    """Return a name in lower case, in ASCII, without the root's dot; None if that is not the same for everybody.
+
+    The two standards for international names, and the clients that follow them, differ in letters that fold into
+    others (such as the German sharp s) and in characters that stand for others.
+    """
+    name = text.lower().removesuffix(".")
+    if text.isascii():
+        return name
+    if unicodedata.normalize("NFKC", text) != text or text.lower() != text.casefold():
+        return None
+    if not all(character in ".-_" or unicodedata.category(character)[0] in "LMN" for character in name):
+        return None
+    try:
+        ascii_name = name.encode("idna")
+        same = ascii_name.decode("idna") == name and text.removesuffix(".").encode("idna").lower() == ascii_name
+        return ascii_name.decode("ascii") if same else None
+    except UnicodeError:
+        return None
+
+
+def _rule(pattern: str) -> _Rule:
+    match = None if _FORBIDDEN.search(pattern) else _PATTERN.fullmatch(pattern)
+    if match is None:
+        raise ConfigurationError(
+            f"hosts: {pattern!r} is not a host; write for example 'api.example.com', '*.example.com',"
+            " 'example.com:8443' or 'http://127.0.0.1:8080'"
+        )
+    scheme, text, port = (match["scheme"] or "https").lower(), match["host"], match["port"]
+    if scheme not in _PORTS:
+        raise ConfigurationError(f"hosts: {pattern!r} has the scheme {scheme!r}; known are {', '.join(_PORTS)}")
+    subdomains = text.startswith("*.")
+    host = _host(text[2:] if subdomains else text)
+    if host is None or (subdomains and _is_address(host)):
+        raise ConfigurationError(f"hosts: {pattern!r} names no host; '*.' may stand before a name, and nowhere else")
+    if port not in (None, "*") and int(port) > 65_535:
+        raise ConfigurationError(f"hosts: {pattern!r} has a port above 65535")
+    return _Rule(scheme, host, None if port == "*" else int(port or _PORTS[scheme]), subdomains)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _method(method: str) -> str:
+    name = method.upper()
+    if name != "*" and not _METHOD.fullmatch(name):
+        raise ConfigurationError(f"methods: {method!r} is not an HTTP method; write for example 'GET', or '*' for any")
+    return name

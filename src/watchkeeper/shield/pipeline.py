@@ -1,0 +1,354 @@
+"""The shield pipeline: hooks that are asked about one call at a time (seed: execution-context; contract: containment).
+
+Each slot holds any number of hooks, asked in order; the first that does not allow wins, and what it said becomes a
+`SafetyEvent`. A hook that raises, answers nonsense or takes longer than ``hook_timeout`` is recorded and counts as
+HALT: a shield that is broken holds. Hooks run on the caller's thread, because handing over costs more than they do;
+those that say how long they may block (``blocks_for``) are asked on a worker thread by the gate. A pipeline keeps no
+state of any chain and is safe to share between chains and threads if its hooks are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
+from types import CoroutineType
+from typing import Any, Final, NamedTuple, Protocol, cast, get_args
+
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import ConfigurationError, StopReason
+from watchkeeper.core.logs import logger
+from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.text import shown
+from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
+
+# --- hooks ----------------------------------------------------------------------------------------------------------
+# The vocabulary of shield hooks: what a `ShieldPipeline` may ask, and when (seed: execution-context).
+#
+# Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
+# pipeline
+# is shared; one that raises, answers nonsense or takes too long is recorded and counts as HALT. A hook has the
+# methods of
+# its slot, and may have besides:
+#
+# - ``release(ctx)``: a call about which it was asked does not run after all; gives back what it counted for it
+# - ``stop_reason``: one of `core.stop.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
+# - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
+# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait (for a person, a
+# server)
+# - ``fallback_model``: name of the cheaper model to take when it says DEGRADE
+
+
+class PreDispatchHook(Protocol):
+    """Asked before a model call; afterwards too, if it has ``after_llm_call(ctx, response)``."""
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        """Decide whether the model may be asked."""
+        ...
+
+
+class ResponseHook(PreDispatchHook, Protocol):
+    """Asked before a model call, and about its answer."""
+
+    def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Decision | None:
+        """Decide whether the answer may be used; it is paid for either way."""
+        ...
+
+
+class ToolDispatchHook(Protocol):
+    """Asked before a tool call."""
+
+    def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
+        """Decide whether the tool may run."""
+        ...
+
+
+class EgressBoundaryHook(Protocol):
+    """Asked before a request leaves for the outside."""
+
+    def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision | None:
+        """Decide whether the request may be sent."""
+        ...
+
+
+class RetryBoundaryHook(Protocol):
+    """Asked about a call that failed."""
+
+    def on_error(self, ctx: ToolCallContext, err: BaseException) -> Decision | None:
+        """Decide what to do about the failure; abstaining means that it may be repeated."""
+        ...
+
+
+class BudgetBoundaryHook(Protocol):
+    """Told what a call really cost, once that is known."""
+
+    def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision | None:
+        """Decide what the cost means for the calls that follow; it is charged either way."""
+        ...
+
+
+class ReleasingHook(Protocol):
+    """Counts calls when it is asked about them, and forgets those that did not run."""
+
+    def release(self, ctx: ToolCallContext) -> object:
+        """Give back what was counted for a call that does not run; harmless if there is nothing."""
+        ...
+
+
+METHODS: Final = {
+    "pre_dispatch": ("before_llm_call",),
+    "tool_dispatch": ("before_tool_call",),
+    "egress": ("before_egress",),
+    "retry": ("on_error",),
+    "budget": ("before_charge",),
+}
+"""For each slot of a pipeline the methods that a hook in it must have."""
+
+
+HOOK_FAILED: Final = "hook_failed"
+
+ASKED: Final = {
+    "before_llm_call": "before a model call",
+    "after_llm_call": "about the answer of a model",
+    "before_tool_call": "before a tool call",
+    "before_egress": "about a request to the outside",
+    "on_error": "about a failed call",
+    "before_charge": "about the cost of a call",
+}
+HALTS: Final = {"on_error": "provider_error", "before_charge": "budget_exceeded"}
+"""The reason of a HALT, by what was asked, where it is not ``policy_halt`` or the hook's own."""
+
+
+class Asked(NamedTuple):
+    """One method of one hook, ready to be called."""
+
+    hook: Any
+    method: Callable[..., object]
+
+    @property
+    def name(self) -> str:
+        """What to call the hook."""
+        return type(self.hook).__name__
+
+
+class ShieldPipeline:
+    """Hooks by slot.
+
+    Args:
+        pre_dispatch: Asked before a model call (`hooks.PreDispatchHook`), and about its answer if they can be.
+        egress: Asked about requests to the outside.
+        retry: Asked about failures.
+        budget: Told of costs.
+        tool_dispatch: Asked before a tool call.
+        on_error_policy: What a failure means without any hook in ``retry``.
+        hook_timeout: Seconds that the hooks of one slot may take together, or text such as "2s".
+        clock: Where time comes from.
+
+    Raises:
+        ConfigurationError: If a hook lacks the method of its slot, or that method is a coroutine function.
+    """
+
+    __slots__ = ("_asked", "_clock", "_events", "_hook_timeout", "_on_error_policy", "_releases", "events_dropped")
+
+    def __init__(
+        self,
+        *,
+        pre_dispatch: PreDispatchHook | Sequence[PreDispatchHook] = (),
+        egress: EgressBoundaryHook | Sequence[EgressBoundaryHook] = (),
+        retry: RetryBoundaryHook | Sequence[RetryBoundaryHook] = (),
+        budget: BudgetBoundaryHook | Sequence[BudgetBoundaryHook] = (),
+        tool_dispatch: ToolDispatchHook | Sequence[ToolDispatchHook] = (),
+        on_error_policy: Decision = Decision.HALT,
+        hook_timeout: DurationLike = 10.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Take the hooks and check them."""
+        slots = {
+            "pre_dispatch": pre_dispatch,
+            "egress": egress,
+            "retry": retry,
+            "budget": budget,
+            "tool_dispatch": tool_dispatch,
+        }
+        self._asked = {
+            method: methods_of(slot, as_hooks(slots[slot]), method) for slot, (method, *_) in METHODS.items()
+        }
+        answering = [hook for hook in as_hooks(pre_dispatch) if hasattr(hook, "after_llm_call")]
+        self._asked["after_llm_call"] = methods_of("pre_dispatch", answering, "after_llm_call")
+        self._releases = {
+            method: tuple(asked.hook.release for asked in self._asked[method] if hasattr(asked.hook, "release"))
+            for method in ("before_llm_call", "before_tool_call")
+        }
+        if not isinstance(on_error_policy, Decision):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ConfigurationError(f"on_error_policy={on_error_policy!r} is not a Decision")
+        self._on_error_policy = on_error_policy
+        self._hook_timeout = duration(hook_timeout, "hook_timeout").total_seconds()
+        self._clock = clock
+        self._events: deque[SafetyEvent] = deque(maxlen=KEPT_EVENTS)
+        self.events_dropped = 0
+
+    # --- the seed's face ----------------------------------------------------------------------------------------------
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision:
+        """Ask whether a model may be asked."""
+        return decision_of(self.ask("before_llm_call", ctx))
+
+    def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Decision:
+        """Ask whether a model's answer may be used."""
+        return decision_of(self.ask("after_llm_call", ctx, response))
+
+    def before_tool_call(self, ctx: ToolCallContext) -> Decision:
+        """Ask whether a tool may run."""
+        return decision_of(self.ask("before_tool_call", ctx))
+
+    def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision:
+        """Ask whether a request may leave."""
+        return decision_of(self.ask("before_egress", ctx, url, method))
+
+    def on_error(self, ctx: ToolCallContext, err: BaseException) -> Decision:
+        """Ask what to do about a failure; without hooks for it, the policy."""
+        return decision_of(self.ask("on_error", ctx, err))
+
+    def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision:
+        """Tell what a call cost, and ask what that means for those that follow."""
+        return decision_of(self.ask("before_charge", ctx, cost_usd))
+
+    def release(self, ctx: ToolCallContext) -> None:
+        """Say that a call about which hooks were asked does not run after all."""
+        for release in self._releases["before_tool_call" if ctx.kind == "tool" else "before_llm_call"]:
+            try:
+                release(ctx)
+            except Exception as error:
+                logger().error("hook.release_failed", hook=shown(release), error=shown(error))
+
+    def get_events(self) -> tuple[SafetyEvent, ...]:
+        """Return what was not allowed, oldest first; the newest `KEPT_EVENTS` are kept."""
+        return tuple(self._events)
+
+    @property
+    def fallback_model(self) -> str | None:
+        """The cheaper model that the first hook that knows one names."""
+        hooks = (asked.hook for asked in (*self._asked["before_llm_call"], *self._asked["before_charge"]))
+        return next((model for hook in hooks if (model := getattr(hook, "fallback_model", None))), None)
+
+    # --- for the gate -------------------------------------------------------------------------------------------------
+
+    def concerns(self, method: str) -> bool:
+        """Return whether there is a hook to ask."""
+        return bool(self._asked[method])
+
+    def blocks_for(self, method: str) -> float | None:
+        """Return the seconds that asking may block, or None if no hook asked here says that it blocks."""
+        seconds = [getattr(asked.hook, "blocks_for", None) for asked in self._asked[method]]
+        waits = [float(wait) for wait in seconds if wait is not None]
+        return sum(waits) + self._hook_timeout if waits else None
+
+    def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
+        """Ask the hooks that have this method, in order; record and return what the first said that does not allow.
+
+        Args:
+            method: One of the six.
+            ctx: The call.
+            *facts: What the method takes besides.
+
+        Returns:
+            The event, or None if all allow or abstain.
+        """
+        hooks = self._asked[method]
+        if not hooks:
+            return self._without_hooks(ctx) if method == "on_error" else None
+        began = self._clock.monotonic()
+        for asked in hooks:
+            try:
+                said = answer = asked.method(ctx, *facts)
+            except Exception as error:
+                return self._failed(asked, method, ctx, f"raised {shown(error)}")
+            if said is None or said is Decision.ALLOW or (said is Decision.DEGRADE and ctx.degraded):
+                continue
+            if not isinstance(said, Decision):
+                if isinstance(said, CoroutineType):
+                    said.close()  # nobody will run it
+                return self._failed(asked, method, ctx, f"answered {shown(answer)}, which is not a Decision")
+            return self._record(asked, said, method, ctx)
+        took = self._clock.monotonic() - began
+        limit = self._hook_timeout if took <= self._hook_timeout else self.blocks_for(method) or self._hook_timeout
+        return self._failed(hooks[-1], method, ctx, f"took {took:.1f} s, at most {limit:g}") if took > limit else None
+
+    def overran(self, method: str, ctx: ToolCallContext) -> SafetyEvent:
+        """Record that a hook that may block did not answer in time."""
+        asked = next(asked for asked in self._asked[method] if getattr(asked.hook, "blocks_for", None) is not None)
+        return self._failed(asked, method, ctx, "did not answer in time")
+
+    # --- what is recorded ---------------------------------------------------------------------------------------------
+
+    def _record(self, asked: Asked, said: Decision, method: str, ctx: ToolCallContext) -> SafetyEvent:
+        """Record what a hook said."""
+        event_type = f"policy_{said.lower()}"
+        if said is Decision.HALT:
+            event_type = getattr(asked.hook, "stop_reason", None) or HALTS.get(method, event_type)
+        reason = f"{asked.name} said {said} {ASKED[method]}{f': {ctx.tool_name}' if ctx.tool_name else ''}."
+        if hasattr(asked.hook, "explain"):
+            try:
+                reason = str(asked.hook.explain(ctx))
+            except Exception as error:
+                logger().error("hook.explain_failed", hook=asked.name, error=shown(error))
+        return self._append(event_type, said, reason, asked.name, ctx)
+
+    def _failed(self, asked: Asked, method: str, ctx: ToolCallContext, what: str) -> SafetyEvent:
+        """Record a hook that is broken; it counts as HALT."""
+        reason = f"{asked.name} {what}, when it was asked {ASKED[method]}; what is not allowed is refused."
+        return self._append(HOOK_FAILED, Decision.HALT, reason, asked.name, ctx)
+
+    def _without_hooks(self, ctx: ToolCallContext) -> SafetyEvent | None:
+        """Decide about a failure by the policy."""
+        said = self._on_error_policy
+        if said is Decision.ALLOW:
+            return None
+        event_type = "provider_error" if said is Decision.HALT else f"policy_{said.lower()}"
+        reason = f"{ctx.tool_name or 'A call'} failed, and without a retry hook that means {said}."
+        return self._append(event_type, said, reason, "ShieldPipeline", ctx)
+
+    def _append(self, event_type: str, said: Decision, reason: str, hook: str, ctx: ToolCallContext) -> SafetyEvent:
+        event = SafetyEvent(
+            event_type=event_type,
+            decision=said,
+            reason=reason,
+            hook=hook,
+            ts=self._clock.now(),
+            request_id=ctx.request_id,
+            metadata={**ctx.metadata, "kind": ctx.kind, "tool_name": ctx.tool_name, "model": ctx.model},
+        )
+        self.events_dropped += len(self._events) == KEPT_EVENTS
+        self._events.append(event)
+        return event
+
+
+def decision_of(event: SafetyEvent | None) -> Decision:
+    """Return what was decided."""
+    return Decision.ALLOW if event is None else event.decision
+
+
+def as_hooks(slot: object) -> tuple[Any, ...]:
+    """Return the hooks of a slot, which holds one or several."""
+    return tuple(cast("Sequence[Any]", slot)) if isinstance(slot, list | tuple) else (slot,)
+
+
+def methods_of(slot: str, hooks: Sequence[Any], method: str) -> tuple[Asked, ...]:
+    """Return a method of every hook, checked.
+
+    Raises:
+        ConfigurationError: If a hook does not have it or it cannot be called at once, or its ``stop_reason`` or
+            ``blocks_for`` make no sense.
+    """
+    for hook in hooks:
+        bound = getattr(hook, method, None)
+        if not callable(bound):
+            raise ConfigurationError(f"{slot}={hook!r} has no method {method}; a hook of this slot needs it")
+        if iscoroutinefunction(bound):
+            raise ConfigurationError(f"{slot}={hook!r}: {method} is a coroutine function; hooks are plain functions")
+        reason = getattr(hook, "stop_reason", None)
+        if reason is not None and reason not in get_args(StopReason):
+            raise ConfigurationError(f"{slot}={hook!r}: stop_reason={reason!r} is none of {get_args(StopReason)}")
+        if (wait := getattr(hook, "blocks_for", None)) is not None:
+            duration(wait, "blocks_for")
+    return tuple(Asked(hook, getattr(hook, method)) for hook in hooks)

@@ -1,0 +1,429 @@
+"""A filesystem on top of another: changes are kept aside until they are committed, or dropped.
+
+This is what makes a tool's file changes a transaction. Until `commit` the base sees nothing; `commit` applies all or
+nothing, and refuses if somebody else changed a path that was changed here since this overlay first looked at it. `keep`
+applies a single file in the same way. After `commit` or `discard` every write is refused, so a tool that was given up
+on can do no harm when it wakes up late.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from watchkeeper.core.errors import FilesystemError
+from watchkeeper.tools.filesystem import ROOT, EntryKind, Filesystem, normal_path, parents
+
+ChangeKind = Literal["created", "modified", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One path that a commit would change."""
+
+    path: str
+    kind: ChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class _Upper:
+    """What stands at a path here, whatever the base has; no kind hides what the base has."""
+
+    kind: EntryKind | None
+    data: bytes = b""
+
+
+_GONE: Final = _Upper(None)
+_FOLDER: Final = _Upper("directory")
+
+
+class OverlayFilesystem(Filesystem):
+    """Copy-on-write on top of another filesystem."""
+
+    def __init__(self, base: Filesystem) -> None:
+        """Start without changes; O(1), nothing is copied."""
+        super().__init__()
+        self._base = base
+        self._upper: dict[str, _Upper] = {}
+        self._seen: dict[str, object] = {}
+        self._writes: dict[str, int] = {}
+        self._over = ""
+
+    def changes(self) -> tuple[FileChange, ...]:
+        """Return what a commit would change, sorted by path."""
+        with self._lock:
+            found: list[FileChange] = []
+            for path, upper in sorted(self._upper.items()):
+                before = self._base.kind(path)
+                if upper.kind is None and before is not None:
+                    found.append(FileChange(path, "deleted"))
+                elif upper.kind is not None and (upper.kind != before or upper.kind == "file"):
+                    found.append(FileChange(path, "created" if before is None else "modified"))
+            return tuple(found)
+
+    def commit(self) -> None:
+        """Apply all changes to the base, or none.
+
+        Raises:
+            FilesystemError: If somebody else changed one of the paths meanwhile (it is named), if the base cannot
+                take a change, or if this overlay is over.
+        """
+        with self._lock, self._base.exclusive():
+            self._refuse_if_over()
+            for path, upper in sorted(self._upper.items()):
+                folder_twice = upper.kind == "directory" == self._base.kind(path)
+                if not folder_twice and self._base.version(path) != self._seen[path]:
+                    raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
+            before = self._base.snapshot()
+            try:
+                self._apply()
+            except BaseException:
+                self._base.restore(before)
+                raise
+            self._end("committed")
+
+    def watch(self, path: str) -> None:
+        """Look at a path of the base now: what others change there from here on stands against what is done here."""
+        with self._lock:
+            self._look(normal_path(path))
+
+    def keep(self, path: str) -> bool:
+        """Apply one file to the base, and nothing else; return whether it was changed here at all.
+
+        Raises:
+            FilesystemError: If no file stands there, if somebody else changed it meanwhile, if the base cannot take
+                it, or if this overlay is over.
+        """
+        place = normal_path(path)
+        with self._lock, self._base.exclusive():
+            self._refuse_if_over()
+            self._expect_file(place)
+            upper = self._upper.get(place)
+            if upper is None:
+                return False
+            if self._base.version(place) != self._seen[place]:
+                raise FilesystemError(f"{place!r} was changed by somebody else meanwhile; it was not kept")
+            self._base.write_bytes(place, upper.data)
+            del self._upper[place]
+            self._seen[place] = self._base.version(place)
+            return True
+
+    def discard(self) -> None:
+        """Drop all changes; harmless if the overlay is over already."""
+        with self._lock:
+            if not self._over:
+                self._end("discarded")
+
+    def _apply(self) -> None:
+        base, upper = self._base, self._upper
+        for path in sorted(upper, key=_depth, reverse=True):
+            kind = base.kind(path)
+            if kind is not None and kind != upper[path].kind:
+                base.delete(path)
+        for path in sorted(upper, key=_depth):
+            if upper[path].kind == "directory":
+                base.make_dirs(path)
+            elif upper[path].kind == "file":
+                base.write_bytes(path, upper[path].data)
+
+    def _end(self, how: str) -> None:
+        self._over = how
+        self._upper.clear()
+        self._seen.clear()
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise FilesystemError(f"these files can no longer be changed: the changes were {self._over}")
+
+    def _kind(self, path: str) -> EntryKind | None:
+        for folder in parents(path):
+            upper = self._upper.get(folder)
+            if upper is not None and upper.kind != "directory":
+                return None
+        upper = self._upper.get(path)
+        return upper.kind if upper is not None else self._base.kind(path)
+
+    def _read(self, path: str) -> bytes:
+        upper = self._upper.get(path)
+        if upper is not None:
+            return upper.data
+        self._look(path)
+        return self._base.read_bytes(path)
+
+    def _size(self, path: str) -> int:
+        upper = self._upper.get(path)
+        return len(upper.data) if upper is not None else self._base.stat(path).size
+
+    def _version(self, path: str) -> object:
+        return self._writes.get(path, 0), None if path in self._upper else self._base.version(path)
+
+    def _names(self, path: str) -> Iterable[str]:
+        names: set[str] = set()
+        if self._base.kind(path) == "directory":
+            names = {entry.rsplit("/", 1)[-1] for entry in self._base.list(path)}
+        prefix = f"{path}/" if path else ""
+        for place, upper in self._upper.items():
+            name = place.removeprefix(prefix)
+            if place.startswith(prefix) and name and "/" not in name:
+                (names.discard if upper.kind is None else names.add)(name)
+        return names
+
+    def _note(self, path: str) -> None:
+        self._refuse_if_over()
+        super()._note(path)
+
+    def _write(self, path: str, data: bytes) -> None:
+        self._put(path, _Upper("file", data))
+
+    def _make_dir(self, path: str) -> None:
+        self._put(path, _FOLDER)
+
+    def _remove(self, path: str) -> None:
+        self._put(path, _GONE)
+
+    def _put(self, path: str, upper: _Upper) -> None:
+        self._look(path)
+        self._upper[path] = upper
+        self._writes[path] = self._writes.get(path, 0) + 1
+
+    def _look(self, path: str) -> None:
+        """Remember what the base had when this path was first looked into."""
+        if path not in self._seen:
+            self._seen[path] = self._base.version(path)
+
+
+def _depth(path: str) -> int:
+    return path.count("/")
+
+
+# --- host filesystem ------------------------------------------------------------------------------------------------
+# Files in one folder of this machine.
+#
+# Nothing outside the folder is read or written: a path is refused if a part of it is a symbolic link, and so is
+# anything
+# that is neither a file nor a folder (a pipe would hang its reader). A file is written beside its place and moved
+# there,
+# so a process that dies leaves the old content or the new. What this cannot hold off is another process that puts a
+# link in the way between the look and the write; run hostile programs in a container.
+
+
+class HostFilesystem(Filesystem):
+    """The files below a folder.
+
+    Args:
+        root: The folder; it must exist.
+
+    Raises:
+        FilesystemError: If there is no such folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Find the folder; links on the way to it are followed once, here."""
+        super().__init__()
+        self._root = Path(root).resolve()
+        if not self._root.is_dir():
+            raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
+        self._writes: dict[str, int] = {}
+        self._rights: dict[str, int] = {}
+        self._parts = 0
+
+    @property
+    def root(self) -> Path:
+        """The folder, resolved."""
+        return self._root
+
+    @property
+    def host_folder(self) -> Path:
+        """The folder, resolved."""
+        return self._root
+
+    def _kind(self, path: str) -> EntryKind | None:
+        for folder in parents(path):
+            found = self._unlinked(folder)
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                return None
+        found = self._unlinked(path)
+        return None if found is None else _kind_of(found, path)
+
+    def _unlinked(self, path: str) -> os.stat_result | None:
+        with _named(path):
+            found = self._look(path)
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            raise FilesystemError(f"{path!r} is a symbolic link; links are not followed")
+        return found
+
+    def _look(self, path: str) -> os.stat_result | None:
+        try:
+            return os.lstat(self._place(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _read(self, path: str) -> bytes:
+        with _named(path):
+            return self._place(path).read_bytes()
+
+    def _size(self, path: str) -> int:
+        with _named(path):
+            return os.lstat(self._place(path)).st_size
+
+    def _version(self, path: str) -> object:
+        with _named(path):
+            found = os.lstat(self._place(path))
+        if stat.S_ISDIR(found.st_mode):
+            return "directory"
+        # The clock of a disk is coarse, so writes through this port are counted as well.
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
+
+    def _names(self, path: str) -> Iterable[str]:
+        with _named(path), os.scandir(self._place(path)) as entries:
+            return [entry.name for entry in entries if _is_plain(entry)]
+
+    def _write(self, path: str, data: bytes) -> None:
+        place = self._place(path)
+        with _named(path):
+            before = self._look(path)
+            beside, handle = self._new_file_in(place.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                rights = self._rights.get(path) if before is None else stat.S_IMODE(before.st_mode)
+                if rights is not None:
+                    os.chmod(beside, rights)
+                os.replace(beside, place)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    beside.unlink()
+                raise
+        self._count(path)
+
+    def _new_file_in(self, folder: Path) -> tuple[Path, int]:
+        """Make a file under a name that nobody has, with the rights that the process gives new files."""
+        while True:
+            self._parts += 1
+            beside = folder / f".{os.getpid()}-{self._parts}.part"
+            with suppress(FileExistsError):
+                return beside, os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+
+    def _make_dir(self, path: str) -> None:
+        with _named(path):
+            self._place(path).mkdir()
+        self._count(path)
+
+    def _remove(self, path: str) -> None:
+        place = self._place(path)
+        with _named(path):
+            if place.is_dir():
+                place.rmdir()
+            else:
+                # A file that is put back, or written anew, keeps the rights it had.
+                self._rights[path] = stat.S_IMODE(os.lstat(place).st_mode)
+                place.unlink()
+        self._count(path)
+
+    def _place(self, path: str) -> Path:
+        return self._root / path if path != ROOT else self._root
+
+    def _count(self, path: str) -> None:
+        self._writes[path] = self._writes.get(path, 0) + 1
+
+
+def _kind_of(found: os.stat_result, path: str) -> EntryKind:
+    if stat.S_ISDIR(found.st_mode):
+        return "directory"
+    if stat.S_ISREG(found.st_mode):
+        return "file"
+    raise FilesystemError(f"{path!r} is neither a file nor a folder")
+
+
+def _is_plain(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry can be named and read through the port."""
+    if "\\" in entry.name:
+        return False
+    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+
+
+@contextmanager
+def _named(path: str) -> Generator[None]:
+    """Turn what the system says into an error that names the path."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOTEMPTY:
+            raise FilesystemError(f"the folder {path!r} is not empty") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FilesystemError(f"{path!r}: {reason}") from error
+
+
+# --- memory filesystem ----------------------------------------------------------------------------------------------
+# Files that exist only in memory: for tests, and for agents that need a desk and no disk.
+
+_MEMORY_FOLDER: Final = None
+
+
+class MemoryFilesystem(Filesystem):
+    """Files in memory.
+
+    Args:
+        files: Content by path; text is stored as UTF-8, folders on the way are made.
+    """
+
+    def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
+        """Write the given files."""
+        super().__init__()
+        self._content: dict[str, bytes | None] = {ROOT: _MEMORY_FOLDER}
+        self._entries: dict[str, set[str]] = {ROOT: set()}
+        self._versions: dict[str, int] = {}
+        self._changes = 0
+        for path, data in (files or {}).items():
+            if isinstance(data, str):
+                self.write_text(path, data)
+            else:
+                self.write_bytes(path, data)
+
+    def _kind(self, path: str) -> EntryKind | None:
+        if path not in self._content:
+            return None
+        return "directory" if self._content[path] is _MEMORY_FOLDER else "file"
+
+    def _read(self, path: str) -> bytes:
+        return self._content[path] or b""
+
+    def _size(self, path: str) -> int:
+        return len(self._read(path))
+
+    def _version(self, path: str) -> object:
+        return self._versions.get(path, 0)
+
+    def _names(self, path: str) -> Iterable[str]:
+        return list(self._entries[path])
+
+    def _write(self, path: str, data: bytes) -> None:
+        self._set(path, data)
+
+    def _make_dir(self, path: str) -> None:
+        self._set(path, _MEMORY_FOLDER)
+        self._entries[path] = set()
+
+    def _remove(self, path: str) -> None:
+        del self._content[path]
+        self._entries.pop(path, None)
+        self._versions.pop(path, None)
+        folder, name = _split(path)
+        self._entries[folder].discard(name)
+
+    def _set(self, path: str, data: bytes | None) -> None:
+        self._content[path] = data
+        self._changes += 1
+        self._versions[path] = self._changes
+        folder, name = _split(path)
+        self._entries[folder].add(name)
+
+
+def _split(path: str) -> tuple[str, str]:
+    return (parents(path) or [ROOT])[-1], path.rsplit("/", 1)[-1]

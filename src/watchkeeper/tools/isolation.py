@@ -1,0 +1,513 @@
+"""A call of an isolated tool: its function runs in a process that can be killed.
+
+`call` returns what the function returned, or raises; `read` returns what a reader makes of the process's end. `stop`
+sends TERM; so does cancelling them, which returns at once. `gone` then waits until the whole process group is dead,
+which KILL sees to after the grace. Whoever calls awaits `gone` in any case: after it no side effect of the call can
+happen any more. Cancelling `gone` ends the grace, not the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from watchkeeper.core import codec
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import ToolProcessError, ToolValidationError
+from watchkeeper.core.logs import logger
+from watchkeeper.core.workers import WORKERS, Job
+from watchkeeper.session.tagging import dump, load
+from watchkeeper.tools.process_guard import KILL, TERMINATE
+from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Reference, refuse_while_importing
+from watchkeeper.tools.result import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+KILL_GRACE_SECONDS: Final = 2.0
+"""Seconds between TERM and KILL where the tool says nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How a tool's function runs in a process of its own.
+
+    Attributes:
+        reference: Where that process finds the function.
+        kill_grace: Seconds between TERM and KILL.
+    """
+
+    reference: Reference
+    kill_grace: float = KILL_GRACE_SECONDS
+
+
+class ProcessCall:
+    """One call in a process of its own."""
+
+    def __init__(self, isolation: Isolation, *, spreads: bool) -> None:
+        """Start nothing yet.
+
+        Args:
+            isolation: What to run, and the grace.
+            spreads: Whether each argument is a parameter of its own.
+        """
+        self._isolation = isolation
+        self._spreads = spreads
+        self._pipes: ProcessPipes | None = None
+        self._over: asyncio.Future[None] | None = None
+
+    async def call(self, params: Any) -> ToolResult[Any]:
+        """Start the process and return what the function returned; once.
+
+        Raises:
+            ToolValidationError: If the function raised it.
+            ToolProcessError: If the function raised something else, or the process ended without a result.
+            ConfigurationError: If this process only imports a module to find a tool in it.
+            CancelledError: If it was cancelled; the process may still live for its grace.
+        """
+        return await self.read(params, result_of)
+
+    async def read(self, params: Any, reader: Callable[[Ended], T]) -> T:
+        """Start the process and return what ``reader`` makes of its end, on a worker thread; once.
+
+        Raises:
+            ToolProcessError: If the process could not be started.
+            ConfigurationError: If this process only imports a module to find a tool in it.
+            CancelledError: If it was cancelled; the process may still live for its grace.
+        """
+        from watchkeeper.tools.process_worker import Order
+
+        refuse_while_importing()
+        try:
+            order = codec.encode(Order(self._isolation.reference, self._spreads, dump(params)))
+        except CodecError as error:
+            raise ToolProcessError(f"its arguments cannot be sent to its process: {error}") from error
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._pipes = ProcessPipes(order, self._isolation.kill_grace)
+        job: Job[T] = Job(partial(_ran, self._pipes, reader), partial(_announce, loop, self._over))
+        WORKERS.run(job)
+        try:
+            await asyncio.wait((self._over,))
+        except asyncio.CancelledError:
+            self._pipes.stop()
+            raise
+        return job.result()
+
+    def stop(self) -> None:
+        """End the process: TERM now, KILL after the grace; harmless if there is none."""
+        if self._pipes is not None:
+            self._pipes.stop()
+
+    async def gone(self) -> None:
+        """Wait until nothing of the call is alive; harmless if it never began.
+
+        Raises:
+            CancelledError: If this was cancelled meanwhile; what lived was killed at once, and is dead.
+        """
+        pipes, over = self._pipes, self._over
+        if pipes is None or over is None:
+            return
+        pipes.stop()
+        cancelled: asyncio.CancelledError | None = None
+        while not over.done():
+            try:
+                await asyncio.wait((over,))
+            except asyncio.CancelledError as error:
+                pipes.kill()
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+
+def _ran(pipes: ProcessPipes, reader: Callable[[Ended], T]) -> T:
+    """Run the process and read what it sent; on a worker thread, because both may take long."""
+    try:
+        ended = pipes.run()
+    except OSError as error:
+        raise ToolProcessError(f"its process could not be started: {error}") from error
+    return reader(ended)
+
+
+def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[Any]) -> None:
+    with suppress(RuntimeError):  # the loop was closed under the one who waits
+        loop.call_soon_threadsafe(_finish, over)
+
+
+def _finish(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
+
+
+async def call_isolated(isolation: Isolation, params: Any, *, spreads: bool) -> ToolResult[Any]:
+    """Call a tool's function in a process of its own and return when that is dead; see `ProcessCall`."""
+    process = ProcessCall(isolation, spreads=spreads)
+    try:
+        return await process.call(params)
+    finally:
+        await process.gone()
+
+
+def result_of(ended: Ended) -> ToolResult[Any]:
+    """Return the result that a process sent.
+
+    Raises:
+        ToolValidationError: If the function raised it.
+        ToolProcessError: If there is no result.
+    """
+    from watchkeeper.tools.process_worker import Reply
+
+    if ended.reply is None:
+        said = f". Its output ended with:\n{ended.output}" if ended.output else ""
+        raise ToolProcessError(f"its process {_ending(ended.status)} before it returned a result{said}")
+    try:
+        reply = codec.decode(ended.reply, Reply)
+        if reply.kind == "returned":
+            result = load(reply.result)
+            if isinstance(result, ToolResult):
+                return result  # pyright: ignore[reportUnknownVariableType]
+            raise CodecError(f"it is a {type(result).__name__}")
+    except CodecError as error:
+        raise ToolProcessError(f"what its process returned cannot be read: {error}") from error
+    if reply.kind == "invalid":
+        raise ToolValidationError(reply.said)
+    raise ToolProcessError(reply.said)
+
+
+def _ending(status: int | None) -> str:
+    """Say how a process ended."""
+    if status is None:
+        return "was lost"
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (perhaps the system ran out of memory)" if -status == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+# --- process pipes --------------------------------------------------------------------------------------------------
+# The parent's end of one isolated call: starts the guard, feeds it, drains its pipes, sees it dead.
+#
+# It blocks, so it runs on a worker thread; `stop` and `kill` reach it from any other. Nothing that the child does or
+# leaves undone can block it for longer than the grace and a little: what it closes, floods, forks or ignores. When
+# `run`
+# returns, guard, worker and everything they started are dead, reaped, and every descriptor is closed.
+
+KEPT_OUTPUT_BYTES: Final = 4096
+"""How much of the end of the child's output is kept."""
+
+CHUNK_BYTES: Final = 1 << 20
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long after the grace the guard may take to see everything dead, before it is taken for dead itself."""
+
+GUARD_FILE: Final = str(Path(__file__).with_name("process_guard.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the process of a call ended.
+
+    Attributes:
+        reply: What the worker sent, or None if it sent nothing whole.
+        status: Its exit code, or the negative number of the signal that killed it; None if nobody knows.
+        output: The end of what it printed.
+    """
+
+    reply: bytes | None
+    status: int | None
+    output: str
+
+
+class ProcessPipes:
+    """One guard with its worker, from its start to its death."""
+
+    def __init__(self, order: bytes, grace: float) -> None:
+        """Start nothing yet.
+
+        Args:
+            order: What the worker is told.
+            grace: Seconds between TERM and KILL.
+        """
+        self._grace = grace
+        self._unsent = memoryview(framed(os.fsencode("\0".join(sys.path))) + framed(order))
+        self._lock = threading.Lock()
+        self._wake: int | None = None
+        self._wish: bytes = b""
+        self._told: bytes = b""
+        self._give_up_at: float | None = None
+        self._result = bytearray()
+        self._output = bytearray()
+        self._lines = bytearray()
+
+    def stop(self) -> None:
+        """End the call: TERM now, KILL after the grace; from any thread, any number of times."""
+        self._ask_for(TERMINATE)
+
+    def kill(self) -> None:
+        """End the call with KILL at once; from any thread."""
+        self._ask_for(KILL)
+
+    def _ask_for(self, wish: bytes) -> None:
+        with self._lock:
+            if self._wish != KILL:
+                self._wish = wish
+            if self._wake is not None:
+                with suppress(BlockingIOError):
+                    os.write(self._wake, b"!")
+
+    def run(self) -> Ended:
+        """Start the process and return when it is over and dead.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        woken, wake = os.pipe()
+        try:
+            os.set_blocking(wake, False)
+            os.set_blocking(woken, False)
+            with self._lock:
+                self._wake = wake
+                if self._wish:
+                    return Ended(None, None, "")
+            return self._run(woken)
+        finally:
+            with self._lock:
+                self._wake = None
+            os.close(woken)
+            os.close(wake)
+
+    def _run(self, woken: int) -> Ended:
+        receiving, sending = os.pipe()
+        try:
+            guard = start_guard(sending, self._grace)
+        except BaseException:
+            os.close(receiving)
+            raise
+        finally:
+            os.close(sending)
+        assert guard.stdin is not None, "its pipes were asked for"
+        assert guard.stdout is not None, "its pipes were asked for"
+        assert guard.stderr is not None, "its pipes were asked for"
+        try:
+            sources = {
+                guard.stdout.fileno(): self._lines,
+                receiving: self._result,
+                guard.stderr.fileno(): self._output,
+            }
+            self._serve(guard.stdin.fileno(), sources, woken)
+            self._see_dead(guard)
+            for source, kept in sources.items():
+                self._drain(source, kept)
+        finally:
+            for pipe in (guard.stdin, guard.stdout, guard.stderr):
+                pipe.close()
+            os.close(receiving)
+        return Ended(whole(self._result), self._status(), self._output.decode("utf-8", "replace").strip())
+
+    def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
+        """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (lifeline, *sources):
+                os.set_blocking(descriptor, False)
+            feeding = True
+            selector.register(lifeline, selectors.EVENT_WRITE)
+            for source in (*sources, woken):
+                selector.register(source, selectors.EVENT_READ)
+            guard_lives = True
+            while guard_lives and not self._is_hopeless():
+                for key, _ in selector.select(self._time_left()):
+                    if key.fd == lifeline:
+                        feeding = self._feed(lifeline)
+                        if not feeding:
+                            selector.unregister(lifeline)
+                    elif key.fd == woken:
+                        os.read(woken, 64)
+                    elif not self._take(key.fd, sources[key.fd]):
+                        selector.unregister(key.fd)
+                        guard_lives = guard_lives and sources[key.fd] is not self._lines
+                if self._heed() and not feeding:
+                    feeding = True
+                    selector.register(lifeline, selectors.EVENT_WRITE)
+
+    def _feed(self, lifeline: int) -> bool:
+        """Send some more of the order; return whether there is more."""
+        try:
+            self._unsent = self._unsent[os.write(lifeline, self._unsent) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:  # it has ended; what became of it is read elsewhere
+            self._unsent = memoryview(b"")
+        return bool(self._unsent)
+
+    def _heed(self) -> bool:
+        """Take up a new wish, which the guard hears after its order; return whether there is one."""
+        wish = self._wish
+        if wish == self._told:
+            return False
+        self._told = wish
+        self._unsent = memoryview(bytes(self._unsent) + wish)
+        self._give_up_at = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
+        if wish == TERMINATE:
+            self._give_up_at += self._grace
+        return True
+
+    def _time_left(self) -> float | None:
+        return None if self._give_up_at is None else max(self._give_up_at - SYSTEM_CLOCK.monotonic(), 0.0)
+
+    def _is_hopeless(self) -> bool:
+        left = self._time_left()
+        return left is not None and left <= 0
+
+    def _take(self, source: int, kept: bytearray) -> bool:
+        """Read what is there; return False at the end of the pipe."""
+        try:
+            part = os.read(source, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        if kept is not self._result or len(kept) < MAX_RESULT_BYTES + 8:
+            kept += part
+        if kept is self._output:
+            del kept[:-KEPT_OUTPUT_BYTES]
+        return bool(part)
+
+    def _drain(self, source: int, kept: bytearray) -> None:
+        """Read what was written before everything died, but wait for nothing."""
+        before = -1
+        while before != len(kept):
+            before = len(kept)
+            self._take(source, kept)
+
+    def _see_dead(self, guard: subprocess.Popen[bytes]) -> None:
+        """Reap the guard; if it died, or hangs, kill what it was to kill."""
+        if self._word("ended") is None:
+            for group in (guard.pid, self._word("group")):
+                with suppress(ProcessLookupError, PermissionError):
+                    if group is not None:
+                        os.killpg(group, signal.SIGKILL)
+            logger().warning("process.guard_lost", guard=guard.pid, group=self._word("group"))
+        guard.wait()
+
+    def _word(self, name: str) -> int | None:
+        """Return the number that the guard gave under a name, if it did."""
+        for line in self._lines.decode("ascii", "replace").splitlines():
+            word, _, number = line.partition(" ")
+            if word == name and number.isdecimal():
+                return int(number)
+        return None
+
+    def _status(self) -> int | None:
+        status = self._word("ended")
+        return None if status is None else os.waitstatus_to_exitcode(status)
+
+
+def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
+    """Start the guard in a session of its own; it inherits the environment and the working directory.
+
+    Args:
+        sending: Where the worker is to write its result.
+        grace: Seconds between TERM and KILL.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
+        raise OSError(f"this program's Python cannot be started again: sys.executable={sys.executable!r}")
+    return subprocess.Popen(
+        [sys.executable, "-P", GUARD_FILE, str(sending), str(os.getpid()), str(grace)],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(sending,),
+        start_new_session=True,
+    )
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message with its length in eight bytes before it."""
+    return len(message).to_bytes(8) + message
+
+
+def whole(data: bytearray) -> bytes | None:
+    """Return the message in what was received, or None if part of it is missing."""
+    size = int.from_bytes(data[:8])
+    return bytes(data[8:]) if len(data) >= 8 and len(data) == size + 8 else None
+
+
+# --- command --------------------------------------------------------------------------------------------------------
+# Runs a command of this machine to its end, or to the end of its time, and leaves nothing of it behind.
+#
+# The command has a process group of its own under a guard: TERM goes to all of it when its time is over, when whoever
+# waits is cancelled and when the command itself has ended; KILL after the grace, and at once if this process dies. What
+# the command leaves running, also in the background or in a group of its own, ends with it. It has this process's
+# environment and rights, no input, and no terminal.
+
+BECOME: Final = Reference("watchkeeper.tools.process_worker", "become")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a command ended.
+
+    Attributes:
+        status: Its exit code, or the negative number of the signal that ended it; None if nobody knows it.
+        output: The end of what it printed, on both streams.
+        problem: Why it could not be started, or empty.
+        timed_out: Whether its time was over; it was then ended, whatever it made of that.
+    """
+
+    status: int | None
+    output: str
+    problem: str = ""
+    timed_out: bool = False
+
+
+async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, clock: Clock) -> CommandEnd:
+    """Run a command and return how it ended, when nothing of it is alive.
+
+    Args:
+        arguments: The program, found on the PATH or, with a slash in it, from the folder; then its arguments.
+        folder: Where it runs.
+        seconds: How long it may take before it is ended.
+        clock: For that.
+
+    Raises:
+        ToolProcessError: If this program's Python, which watches over it, could not be started.
+        CancelledError: If this was cancelled; everything is dead by then.
+    """
+    process = ProcessCall(Isolation(BECOME, KILL_GRACE_SECONDS), spreads=True)
+    timed_out = False
+
+    def expire() -> None:
+        nonlocal timed_out
+        timed_out = True
+        process.stop()
+
+    timer = clock.call_at(clock.monotonic() + seconds, expire)
+    try:
+        ended = await process.read({"arguments": list(arguments), "folder": str(folder)}, end_of)
+    finally:
+        timer.cancel()
+        await process.gone()
+    return CommandEnd(ended.status, ended.output, ended.problem, timed_out)
+
+
+def end_of(ended: Ended) -> CommandEnd:
+    """Tell a command that has run from one that could not be started, which alone sends a reply."""
+    problem = "" if ended.reply is None else result_of(ended).message
+    return CommandEnd(None if problem else ended.status, ended.output, problem)
