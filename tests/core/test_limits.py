@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import COUNTED, Landing, Limits, Verdict, tighten
+from watchkeeper.core.limits import Landing, Limits, Verdict, tighten
+from watchkeeper.core.meters import METERS
 
 MOMENT = datetime(2026, 1, 1, 6, tzinfo=UTC)
-NUMERIC = (*COUNTED, "max_retries")
+NUMERIC = tuple(meter.field for meter in METERS if meter.measures != "money")
 
 ceilings = st.none() | st.integers(min_value=1, max_value=2**62)
 deadlines = st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=3)) | st.just(Deadline(MOMENT))

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
 from watchkeeper.core.usage import NANOS_PER_USD
 
@@ -116,16 +117,6 @@ def _period(text: str) -> Period:
     return "day" if text.lower() == "day" else "month"
 
 
-COUNTED: Final = (
-    "max_total_tokens",
-    "max_input_tokens",
-    "max_output_tokens",
-    "max_tool_calls",
-    "max_steps",
-    "max_turns",
-)
-
-
 def _check_share(share: object, field: str) -> None:
     if not isinstance(share, float) or not 0 < share < 0.5:
         raise LimitsError(f"{field}={share!r} must be more than 0 and less than 0.5")
@@ -224,16 +215,16 @@ class Limits:
         """Parse every friendly form; name the field and the value where one makes no sense."""
         put = object.__setattr__
         put(self, "deadline", _deadline(self.deadline))
-        if self.max_cost_usd is not None:
-            nanos = money(self.max_cost_usd, "max_cost_usd")
-            put(self, "max_cost_nanos", nanos)
-            put(self, "max_cost_usd", Decimal(nanos) / NANOS_PER_USD)
-        for name in COUNTED:
-            value = getattr(self, name)
-            if value is not None:
-                put(self, name, count(value, name))
-        if self.max_retries is not None:
-            put(self, "max_retries", count(self.max_retries, "max_retries", zero=True))
+        for meter in METERS:
+            value = getattr(self, meter.field)
+            if value is None:
+                continue
+            if meter.measures == "money":
+                nanos = money(value, meter.field)
+                put(self, meter.ceiling, nanos)
+                put(self, meter.field, Decimal(nanos) / NANOS_PER_USD)
+            else:
+                put(self, meter.field, count(value, meter.field, zero=meter.zero))
         put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
         _check_kept(self.landing, self.verdict)
         if self.account is not None or self.account_limit is not None:
@@ -264,10 +255,10 @@ def _described(limits: Limits) -> str:
         parts.append(f"deadline {deadline.at.isoformat(timespec='seconds')}")
     if limits.max_cost_nanos is not None:
         parts.append(f"cost {format_money(limits.max_cost_nanos)}")
-    for name in (*COUNTED, "max_retries"):
-        value = limits.ceiling(name)
-        if value is not None:
-            parts.append(f"{name.removeprefix('max_').replace('_', ' ')} {value:,}")
+    for meter in TOLD:
+        value = limits.ceiling(meter.ceiling)
+        if value is not None and meter.measures != "money":
+            parts.append(f"{meter.field.removeprefix('max_').replace('_', ' ')} {value:,}")
     if limits.account is not None:
         parts.append(f"account {limits.account} {limits.account_limit}")
     return ", ".join(parts) or "none"
@@ -278,8 +269,7 @@ def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
 
     A deadline that both (or only one) give as a length stays one; a length beside a moment counts from now.
     """
-    names = ("max_cost_usd", "max_retries", *COUNTED)
-    changes: dict[str, Any] = {name: _least(getattr(limits, name), getattr(other, name)) for name in names}
+    changes: dict[str, Any] = {name: _least(getattr(limits, name), getattr(other, name)) for name in BY_FIELD}
     return replace(limits, deadline=_tighter(limits, other, clock), **changes)
 
 
@@ -320,3 +310,7 @@ def _deadline(given: object) -> Deadline | timedelta | None:
     if isinstance(given, Deadline | None):
         return given
     raise LimitsError(f"deadline={given!r} must be a text like '30m', a timedelta, a datetime or a Deadline")
+
+
+UNLIMITED: Final = Limits(deadline=None, **NO_CEILINGS)
+"""Limits without a deadline and without any ceiling."""
