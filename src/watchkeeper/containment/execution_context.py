@@ -56,7 +56,8 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import COUNTED, AccountLimit, Limits
+from watchkeeper.core.limits import AccountLimit, Limits
+from watchkeeper.core.meters import NO_CEILINGS
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent
@@ -206,7 +207,7 @@ COUNTER_BITS: Final = 48
 ONE_CALL: Final = Limits(
     deadline=None, max_total_tokens=None, max_steps=1, max_retries=None, max_turns=None, landing=None
 )
-NONE: Final[Mapping[str, Any]] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
+NONE: Final[Mapping[str, Any]] = {"deadline": None, **NO_CEILINGS}
 """No ceiling of its own, as fields of `Limits`."""
 
 
