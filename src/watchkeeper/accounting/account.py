@@ -9,37 +9,40 @@ data; the ledger changes it, under one lock per tree.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.budget import BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits, Period
+from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import TokenUsage, Usage
 
-# What is counted, as places in the lists below. The first seven can have a ceiling; they stand in the order in which
-# admission looks at them.
-COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = range(7)
-CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = range(7, 11)
-
-CEILINGS: Final = (
-    "max_cost_nanos",
-    "max_total_tokens",
-    "max_input_tokens",
-    "max_output_tokens",
-    "max_steps",
-    "max_tool_calls",
-    "max_retries",
+# What is counted, as indexes of the lists below: the columns of the table of meters. Those that can have a ceiling come
+# first; admission checks them in this order.
+COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = map(
+    COLUMNS.index, ("cost_nanos", "total_tokens", "input_tokens", "output_tokens", "steps", "tool_calls", "retries")
 )
-"""Field of `Limits` for each count that can have a ceiling."""
+CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = map(
+    COLUMNS.index, ("cached_tokens", "cache_write_tokens", "reasoning_tokens", "model_calls")
+)
+
+LIMITED: Final = len(SHARED)
+"""How many of them can have a ceiling."""
+
+CEILINGS: Final = tuple(meter.ceiling for meter in SHARED)
+"""Attribute of `Limits` for each count that can have a ceiling."""
 
 ceilings_of: Final = attrgetter(*CEILINGS)
 """Returns the ceilings of limits, in that order."""
 
-NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
+NOTHING: Final[tuple[int, ...]] = (0,) * LIMITED
+
+OTHERS: Final = tuple((count, meter) for count, meter in enumerate(SHARED) if meter.status is None)
+"""The meters that have no fields of their own in `BudgetStatus`."""
 
 
 class Claim:
@@ -155,8 +158,8 @@ class Account:
         self.carves = carves
         self.speaks = speaks
         self.past: tuple[Account, ...] = () if parent is None else parent.chain if speaks else parent.past
-        self.settled = [0] * 11
-        self.reserved = [0] * 7
+        self.settled = [0] * len(COLUMNS)
+        self.reserved = [0] * LIMITED
         self.hold: tuple[int, ...] = NOTHING
         self.kept: tuple[int, ...] = NOTHING
         self.keeps = False
@@ -175,12 +178,12 @@ class Account:
         """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
         carved: tuple[Claim, ...] = ()
         claims: tuple[Claim, ...] = ()
-        paths: tuple[tuple[Account, ...], ...] = ((self,),) * 7
+        paths: tuple[tuple[Account, ...], ...] = ((self,),) * LIMITED
         if len(self.chain) > 1:
             parent = self.chain[1]
             carved = tuple(Claim(self, count, parent.paths[count]) for count in counts)
             claims = (*carved, *parent.claims)
-            paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(7))
+            paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(LIMITED))
         self.carved: tuple[Claim, ...] = carved
         self.claims: tuple[Claim, ...] = claims
         self.paths: tuple[tuple[Account, ...], ...] = paths
@@ -264,7 +267,16 @@ def budget_status_of(
         retries_of(account),
         None if turns_used is None else account.limits.ceiling("max_turns"),
         turns_used or 0,
+        tuple(others(account)) if OTHERS else (),
     )
+
+
+def others(account: Account) -> Iterator[tuple[str, int, int]]:
+    """Yield the limits that have no fields of their own in `BudgetStatus`: field of `Limits`, use, ceiling."""
+    for count, meter in OTHERS:
+        most, used = account.tops[count], account.settled[count]
+        if most is not None and is_told(meter, used, most):
+            yield meter.field, used, most
 
 
 def stop_of(account: Account) -> Stop | None:
