@@ -1,8 +1,10 @@
-"""What a run may spend.
+"""What a run may spend: `Limits`, and `AccountLimit` for what all runs under an account may spend in a day or a month.
 
-`Limits` is a frozen value, safe by default: one hour, 100 turns, 2,000,000 tokens, 20 retries; None lifts a limit.
-All ceilings but ``max_turns`` hold for the whole tree of a run, children included. Text and other friendly forms are
-parsed at construction, so what a Limits holds is always exact. Tightening is the only way two limits combine.
+`Limits` is a frozen value, safe by default: one hour, 100 turns, 2,000,000 tokens, 20 retries; None lifts a limit. All
+ceilings but ``max_turns`` hold for the whole tree of a run, children included. Text and other friendly forms are parsed
+at construction, so what a value holds is always exact; what makes no sense is a `LimitsError` that names the field and
+the value. Two limits combine by tightening only. How much was used is the ledger's business, never that of these
+values. What is known of each numeric limit beside its type is in `core.meters`.
 """
 
 from __future__ import annotations
@@ -23,12 +25,6 @@ from watchkeeper.core.usage import NANOS_PER_USD
 T = TypeVar("T")
 
 
-# --- account limit --------------------------------------------------------------------------------------------------
-# What may be used under an account in a day or a month, over all runs: "$20/day", "$300 a month", "500k tokens/day".
-#
-# Days and months are those of UTC. Read once, where limits are made; text that makes no sense is a `LimitsError` that
-# names the field and the value. Which runs have used how much is the ledger's matter, not that of this value.
-
 Period = Literal["day", "month"]
 
 _PERIOD: Final = re.compile(r"(.+?)\s*(?:/|\ba\b|\bper\b)\s*(day|month)", re.IGNORECASE | re.ASCII)
@@ -38,7 +34,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class AccountLimit:
-    """A ceiling for each day or each month: of money, or of tokens.
+    """A ceiling of money or of tokens for each day or each month, over all runs under an account.
 
     Attributes:
         period: ``day`` or ``month``, in UTC.
