@@ -10,7 +10,7 @@ import pytest
 
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.session.type_tags import register, tag_of, type_of
+from watchkeeper.core.type_tags import register, tag_of, type_of
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,11 @@ from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 
 
+@stored_as("budget")
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Ceilings of an evaluation (seeds: nested-execution, trajectory-observers).
@@ -74,6 +76,7 @@ class Budget:
         )
 
 
+@stored_as("budget_status")
 class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     """What may be spent and what was spent, at one moment (seed: trajectory-observers, `Budget`).
 

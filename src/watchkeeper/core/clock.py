@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from watchkeeper.core.errors import LimitsError, PromptEvaluationError
 from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.type_tags import stored_as
 
 
 class Timer(Protocol):
@@ -226,6 +227,7 @@ class TestClock:
 # turns it once into a monotonic instant, so that a changed system clock cannot stretch a run.
 
 
+@stored_as("deadline")
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
     """An aware moment.

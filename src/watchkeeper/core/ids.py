@@ -14,6 +14,8 @@ from uuid import UUID, SafeUUID
 
 import msgspec
 
+from watchkeeper.core.type_tags import stored_as
+
 _RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
 _VERSION_4: Final = 0x4000 << 64 | 0x8000 << 48
 """The bits of a UUID in which it says that it is random (RFC 9562, section 5.4)."""
@@ -74,6 +76,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 # Who is running: identifiers that correlate a run, its children and their traces (seed: nested-execution).
 
 
+@stored_as("run_context")
 class RunContext(msgspec.Struct, frozen=True, gc=False):
     """Identifiers of one run.
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.type_tags import stored_as
 
 
+@stored_as("text_part")
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """Text in a message."""
@@ -21,6 +23,7 @@ class TextPart:
     text: str
 
 
+@stored_as("image_part")
 @dataclass(frozen=True, slots=True)
 class ImagePart:
     """An image in a message.
@@ -66,6 +69,7 @@ def _check_base64(data: object) -> None:
 Part = TextPart | ImagePart
 
 
+@stored_as("tool_call")
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a model asks for.
@@ -81,6 +85,7 @@ class ToolCall:
     arguments: str
 
 
+@stored_as("system_message")
 @dataclass(frozen=True, slots=True)
 class SystemMessage:
     """Standing instructions; at most one, the first of a transcript."""
@@ -89,6 +94,7 @@ class SystemMessage:
     role: Literal["system"] = field(default="system", init=False)
 
 
+@stored_as("user_message")
 @dataclass(frozen=True, slots=True)
 class UserMessage:
     """What the caller, or the runtime in the caller's name, says to the model."""
@@ -107,6 +113,7 @@ class UserMessage:
         return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
+@stored_as("assistant_message")
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
     """What a model answered: text, tool calls, or both.
@@ -125,6 +132,7 @@ class AssistantMessage:
     role: Literal["assistant"] = field(default="assistant", init=False)
 
 
+@stored_as("tool_message")
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
     """The result of one tool call, as the model sees it."""

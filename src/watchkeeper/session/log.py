@@ -17,10 +17,10 @@ from uuid import UUID
 
 import msgspec
 
+from watchkeeper.core import type_tags
 from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.logs import logger
-from watchkeeper.session import type_tags
 from watchkeeper.session.slices import SliceView, Snapshot
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
+from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.session.tagging import MARK, Form, dump, load, register_form
-from watchkeeper.session.type_tags import tag_of, type_of
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -30,7 +30,7 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, is_pydantic
 from watchkeeper.core.text import is_storable
-from watchkeeper.session.type_tags import register, tag_of, type_of
+from watchkeeper.core.type_tags import register, tag_of, type_of
 
 # --- tagged values --------------------------------------------------------------------------------------------------
 # The typed JSON of plain values and containers, as one table.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal, NoReturn
 
 from watchkeeper.core.errors import FilesystemError
+from watchkeeper.core.type_tags import stored_as
 
 # --- undo journal ---------------------------------------------------------------------------------------------------
 # What stood where before it was changed: the memory that makes a filesystem's snapshots O(1).
@@ -147,6 +148,7 @@ def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
     return reached
 
 
+@stored_as("file_stat")
 @dataclass(frozen=True, slots=True)
 class FileStat:
     """What is known of a file or folder without reading it.

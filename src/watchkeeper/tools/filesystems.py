@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from watchkeeper.core.errors import FilesystemError
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.tools.filesystem import ROOT, EntryKind, Filesystem, normal_path, parents
 
 ChangeKind = Literal["created", "modified", "deleted"]
 
 
+@stored_as("file_change")
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """One path that a commit would change."""

@@ -10,14 +10,56 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, Stop
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _tags: dict[type, str] = {}
 _types: dict[str, type] = {}
+
+_FORMER: Final = {
+    f"watchkeeper.{place}": tag
+    for place, tag in {
+        "containment.decision:Decision": "decision",
+        "core.account_limit:AccountLimit": "account_limit",
+        "core.budget:Budget": "budget",
+        "core.budget:BudgetStatus": "budget_status",
+        "core.deadline:Deadline": "deadline",
+        "core.limits:Landing": "landing",
+        "core.limits:Limits": "limits",
+        "core.limits:Verdict": "verdict",
+        "core.messages:AssistantMessage": "assistant_message",
+        "core.messages:ImagePart": "image_part",
+        "core.messages:SystemMessage": "system_message",
+        "core.messages:TextPart": "text_part",
+        "core.messages:ToolCall": "tool_call",
+        "core.messages:ToolMessage": "tool_message",
+        "core.messages:UserMessage": "user_message",
+        "core.run_context:RunContext": "run_context",
+        "core.stop:Stop": "stop",
+        "core.usage:TokenUsage": "token_usage",
+        "core.usage:Usage": "usage",
+        "judging.rubric:RubricResult": "rubric_result",
+        "judging.templates:ComparisonVerdict": "comparison_verdict",
+        "judging.templates:CompletionVerdict": "completion_verdict",
+        "judging.templates:TrajectoryAssessment": "trajectory_assessment",
+        "runtime.summary:ContextSummary": "context_summary",
+        "subagents.payloads:DispatchSubagent": "dispatch_subagent",
+        "subagents.payloads:DispatchSubagentResult": "dispatch_subagent_result",
+        "subagents.payloads:DispatchSubagents": "dispatch_subagents",
+        "subagents.payloads:DispatchSubagentsResult": "dispatch_subagents_result",
+        "subagents.payloads:SubagentOutcome": "subagent_outcome",
+        "tools.filesystem:FileStat": "file_stat",
+        "tools.overlay_filesystem:FileChange": "file_change",
+        "tools.result:ToolResult": "tool_result",
+    }.items()
+}
+"""How earlier versions spelled what has a registered tag today; still read, never written."""
 
 
 def register(type_: type, tag: str) -> None:
@@ -41,6 +83,20 @@ def register(type_: type, tag: str) -> None:
         _types[tag] = type_
 
 
+def stored_as(tag: str) -> Callable[[type[T]], type[T]]:
+    """Register the class below under a stable tag; write it above ``@dataclass``.
+
+    Raises:
+        ConfigurationError: As `register`.
+    """
+
+    def registered(type_: type[T]) -> type[T]:
+        register(type_, tag)
+        return type_
+
+    return registered
+
+
 def tag_of(type_: type) -> str:
     """Return the tag of a type: the registered one, or ``module:Qualname``, remembered from now on."""
     tag = _tags.get(type_)
@@ -57,7 +113,7 @@ def type_of(tag: str) -> type:
     Raises:
         CodecError: If nobody registered the tag and no imported module has such a class.
     """
-    known = _types.get(tag)
+    known = _types.get(_FORMER.get(tag, tag))
     if known is not None:
         return known
     module_name, colon, qualname = tag.partition(":")
@@ -74,3 +130,6 @@ def type_of(tag: str) -> type:
 
 def _definition(type_: type) -> str:
     return f"{type_.__module__}:{type_.__qualname__}"
+
+
+register(Stop, "stop")
