@@ -82,6 +82,15 @@ class SystemClock:
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the asyncio loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 _ROUNDS: Final = 20
 """Turns of the loop that a sleeper gives to others before it moves the clock: one for each await in a chain of them."""
 
@@ -97,7 +106,7 @@ class _TestTimer:
         self.callback = None
 
     def fire(self) -> None:
-        if self.loop is None or self.loop is _running_loop():
+        if self.loop is None or self.loop is running_loop():
             self._call()
         elif not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._call)
@@ -106,13 +115,6 @@ class _TestTimer:
         callback, self.callback = self.callback, None
         if callback is not None:
             callback()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 async def _settles(event: asyncio.Event) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -21,6 +21,7 @@ from watchkeeper.core import type_tags
 from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.logs import logger
+from watchkeeper.core.views import SequenceView
 from watchkeeper.session.slices import SliceView, Snapshot
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Envelope(msgspec.Struct, frozen=True):
     event: Any
 
 
-class EventLog(Sequence[Envelope]):
+class EventLog(SequenceView[Envelope]):
     """A session's log as it grows; safe to read while others dispatch."""
 
     __slots__ = ("_read",)
@@ -105,13 +106,11 @@ class EventLog(Sequence[Envelope]):
         """Return the number of events so far, which is the newest event's ``seq``."""
         return len(self._read())
 
-    @overload
-    def __getitem__(self, index: int) -> Envelope: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Envelope, ...]: ...
-    def __getitem__(self, index: int | slice) -> Envelope | tuple[Envelope, ...]:
-        """Return one envelope by position (``seq - 1``), or a tuple of several."""
-        return self._read()[index]
+    def _item(self, place: int) -> Envelope:
+        return self._read()[place]
+
+    def _items(self, places: range) -> Iterable[Envelope]:
+        return self._read()[places.start : places.stop] if places.step == 1 else super()._items(places)
 
     def __iter__(self) -> Iterator[Envelope]:
         """Iterate over what is on the log now."""
@@ -120,6 +119,13 @@ class EventLog(Sequence[Envelope]):
     def since(self, seq: int) -> tuple[Envelope, ...]:
         """Return what was recorded after the event ``seq``; everything for 0. Costs only what it returns."""
         return self._read()[max(seq, 0) :]
+
+    def __repr__(self) -> str:
+        """Show how much it holds."""
+        return f"EventLog({len(self)} events)"
+
+    __eq__ = object.__eq__  # a log that grows is itself, whatever it holds
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

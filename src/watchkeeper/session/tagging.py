@@ -29,7 +29,7 @@ from uuid import UUID
 import msgspec
 
 from watchkeeper.core.codec import CodecError, is_pydantic
-from watchkeeper.core.text import is_storable
+from watchkeeper.core.text import error_text, is_storable
 from watchkeeper.core.type_tags import register, tag_of, type_of
 
 # --- tagged values --------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _load(data: Any) -> Any:
     except _Refused:
         raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise CodecError(f"this is no {tag!r}: {type(error).__name__}: {error}") from error
+        raise CodecError(f"this is no {tag!r}: {error_text(error)}") from error
 
 
 def _explain(value: Any) -> NoReturn:

@@ -26,7 +26,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.logs import logger
-from watchkeeper.core.workers import WORKERS, Job
+from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
 from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Reference, refuse_while_importing
@@ -144,8 +144,7 @@ def _ran(pipes: ProcessPipes, reader: Callable[[Ended], T]) -> T:
 
 
 def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[Any]) -> None:
-    with suppress(RuntimeError):  # the loop was closed under the one who waits
-        loop.call_soon_threadsafe(_finish, over)
+    call_in_loop(loop, _finish, over)
 
 
 def _finish(over: asyncio.Future[None]) -> None:

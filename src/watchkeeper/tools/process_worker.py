@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, cast
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
+from watchkeeper.core.text import error_text
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.result import ToolResult
 
@@ -266,7 +267,7 @@ def answer(order: bytes) -> bytes:
     except SystemExit:
         raise
     except BaseException as error:
-        return encoded(Reply("failed", f"its process could not import it: {type(error).__name__}: {error}"))
+        return encoded(Reply("failed", f"its process could not import it: {error_text(error)}"))
     try:
         returned = called(function, params, wanted.spreads)
     except SystemExit:
@@ -274,7 +275,7 @@ def answer(order: bytes) -> bytes:
     except ToolValidationError as error:
         return encoded(Reply("invalid", str(error)))
     except BaseException as error:
-        return encoded(Reply("failed", f"{type(error).__name__}: {error}"))
+        return encoded(Reply("failed", error_text(error)))
     return returned_reply(returned)
 
 
