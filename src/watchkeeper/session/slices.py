@@ -22,7 +22,7 @@ from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
 from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.core.views import SequenceView
-from watchkeeper.session.tagging import MARK, Form, dump, load, register_form
+from watchkeeper.session.tagging import MARK, Form, dump, load, register_form, register_sequence
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -136,15 +136,7 @@ def _grown(node: _Node, height: int, number: int, leaf: list[Any]) -> _Node:
     return (*node[:-1], _grown(node[-1], height - 1, rest, leaf))
 
 
-register_form(
-    SliceView,
-    "slice_view",
-    Form(
-        lambda view: {MARK: "slice_view", "items": [dump(item) for item in view]},
-        lambda data: SliceView(map(load, data["items"])),
-        iter,
-    ),
-)
+register_sequence(SliceView, "slice_view")
 
 # --- what reducers say ------------------------------------------------------------------------------------------------
 
