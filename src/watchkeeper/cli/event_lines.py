@@ -17,7 +17,7 @@ from watchkeeper.cli.console import CUT, one_line, styled
 from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.log import SliceEdited, event_tag
-from watchkeeper.session.tagging import MARK, dump, forms, load
+from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import UNWRITABLE
 
@@ -39,7 +39,7 @@ UNSEEN: Final = frozenset(
 )
 """What the head and the end of a report, or the lines around it, say already."""
 
-HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
+HOLDERS: Final = PLAIN_TAGS
 """Tags of the standard library's types, which hold one thing."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
