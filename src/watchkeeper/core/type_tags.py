@@ -8,6 +8,7 @@ modules that are already imported.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -22,44 +23,8 @@ _lock = threading.Lock()
 _tags: dict[type, str] = {}
 _types: dict[str, type] = {}
 
-_FORMER: Final = {
-    f"watchkeeper.{place}": tag
-    for place, tag in {
-        "containment.decision:Decision": "decision",
-        "core.account_limit:AccountLimit": "account_limit",
-        "core.budget:Budget": "budget",
-        "core.budget:BudgetStatus": "budget_status",
-        "core.deadline:Deadline": "deadline",
-        "core.limits:Landing": "landing",
-        "core.limits:Limits": "limits",
-        "core.limits:Verdict": "verdict",
-        "core.messages:AssistantMessage": "assistant_message",
-        "core.messages:ImagePart": "image_part",
-        "core.messages:SystemMessage": "system_message",
-        "core.messages:TextPart": "text_part",
-        "core.messages:ToolCall": "tool_call",
-        "core.messages:ToolMessage": "tool_message",
-        "core.messages:UserMessage": "user_message",
-        "core.run_context:RunContext": "run_context",
-        "core.stop:Stop": "stop",
-        "core.usage:TokenUsage": "token_usage",
-        "core.usage:Usage": "usage",
-        "judging.rubric:RubricResult": "rubric_result",
-        "judging.templates:ComparisonVerdict": "comparison_verdict",
-        "judging.templates:CompletionVerdict": "completion_verdict",
-        "judging.templates:TrajectoryAssessment": "trajectory_assessment",
-        "runtime.summary:ContextSummary": "context_summary",
-        "subagents.payloads:DispatchSubagent": "dispatch_subagent",
-        "subagents.payloads:DispatchSubagentResult": "dispatch_subagent_result",
-        "subagents.payloads:DispatchSubagents": "dispatch_subagents",
-        "subagents.payloads:DispatchSubagentsResult": "dispatch_subagents_result",
-        "subagents.payloads:SubagentOutcome": "subagent_outcome",
-        "tools.filesystem:FileStat": "file_stat",
-        "tools.overlay_filesystem:FileChange": "file_change",
-        "tools.result:ToolResult": "tool_result",
-    }.items()
-}
-"""How earlier versions spelled what has a registered tag today; still read, never written."""
+_FORMER: Final = re.compile(r"watchkeeper\.[a-z_.]+:([A-Za-z]+)")
+"""How earlier versions wrote types of ours that have a tag today: their name in snake case. Still read, not written."""
 
 
 def register(type_: type, tag: str) -> None:
@@ -113,7 +78,7 @@ def type_of(tag: str) -> type:
     Raises:
         CodecError: If nobody registered the tag and no imported module has such a class.
     """
-    known = _types.get(_FORMER.get(tag, tag))
+    known = _types.get(tag) or _types.get(_today(tag))
     if known is not None:
         return known
     module_name, colon, qualname = tag.partition(":")
@@ -126,6 +91,11 @@ def type_of(tag: str) -> type:
         what = f"{module_name!r} has no such class" if colon else "no type is registered under it"
         raise CodecError(f"unknown type tag {tag!r}: {what}; import the module that defines it before reading this")
     return found
+
+
+def _today(tag: str) -> str:
+    former = _FORMER.fullmatch(tag)
+    return tag if former is None else re.sub("(?<=[a-z])(?=[A-Z])", "_", former[1]).lower()
 
 
 def _definition(type_: type) -> str:
