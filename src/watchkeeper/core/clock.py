@@ -289,7 +289,7 @@ def earliest(*deadlines: Deadline | None) -> Deadline | None:
 
 
 def checked_deadline(value: Deadline | datetime | None, clock: Clock) -> Deadline | None:
-    """Check a deadline that a caller handed to ``evaluate`` (seed: deadlines, "API Changes").
+    """Check a deadline that a caller handed to ``evaluate`` (docs/specification.md, deadlines).
 
     Raises:
         PromptEvaluationError: With phase ``preflight`` if it is naive, past, or within the current second.

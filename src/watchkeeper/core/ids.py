@@ -73,7 +73,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 # --- run context ----------------------------------------------------------------------------------------------------
-# Who is running: identifiers that correlate a run, its children and their traces (seed: nested-execution).
+# Who is running: identifiers that correlate a run, its children and their traces (docs/specification.md).
 
 
 @stored_as("run_context")
@@ -115,7 +115,7 @@ def root_run_context(session_id: UUID, ids: IdSource = SYSTEM_IDS) -> RunContext
 def derive_child_run_context(
     parent: RunContext | None, child_session_id: UUID, ids: IdSource = SYSTEM_IDS
 ) -> RunContext:
-    """Return the context of a child run: the parent's trace, a fresh run and span (seed: nested-execution)."""
+    """Return the context of a child run: the parent's trace, a fresh run and span (docs/specification.md)."""
     return RunContext(
         run_id=ids.uuid(),
         request_id=parent.request_id if parent else ids.uuid(),

@@ -203,7 +203,7 @@ Unsubscribe = Callable[[], None]
 
 
 class Dispatcher(Protocol):
-    """Hands events to those who asked for them (the seeds call it the event bus)."""
+    """Hands events to those who asked for them (the specification calls it the event bus)."""
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], object]) -> Unsubscribe:
         """Call ``handler(event)`` for each event of the type or of a subclass; return a function that ends it."""

@@ -112,7 +112,7 @@ class SliceAccessor(Generic[T]):
 
 
 class Session:
-    """The log and the state of one run (seeds: nested-execution, trajectory-observers).
+    """The log and the state of one run (docs/specification.md).
 
     Attributes:
         session_id: Its identity.
@@ -168,7 +168,7 @@ class Session:
 
     @property
     def parent(self) -> Session | None:
-        """The session that started it, live and to be read only, or None (seed: nested-execution, "State Visibility").
+        """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).
 
         It is equal to that session, and not the same.
         """
@@ -304,7 +304,7 @@ class Session:
 
         It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
         the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
-        closes it with `close` (seed: subagent-dispatch, "Execution Flow").
+        closes it with `close` (docs/specification.md, subagents).
 
         Args:
             snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
@@ -477,7 +477,7 @@ class SessionView(Session):
 
 
 # --- hierarchy ------------------------------------------------------------------------------------------------------
-# Walking sessions that started other sessions (seed: nested-execution, "Session Hierarchy").
+# Walking sessions that started other sessions (docs/specification.md, nested execution).
 
 
 def iter_sessions_bottom_up(session: Session) -> Iterator[Session]:
