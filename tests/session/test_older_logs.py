@@ -16,7 +16,6 @@ import pytest
 import watchkeeper
 from tests.session.recorded_values import recorded
 from watchkeeper.core.type_tags import tag_of, type_of
-from watchkeeper.session.log import event_tag
 from watchkeeper.session.slices import Origin
 from watchkeeper.session.tagging import dump, load
 
@@ -58,7 +57,7 @@ def _registered_events() -> list[type]:
         for value in vars(import_module(module.name)).values():
             if isinstance(value, type) and value.__module__.startswith("watchkeeper.") and _has_fields(value):
                 classes.add(value)
-    return [each for each in classes if ":" not in event_tag(each)]
+    return [each for each in classes if ":" not in tag_of(each)]
 
 
 def _parts(annotation: Any, seen: set[type]) -> Iterator[type]:

@@ -1,4 +1,4 @@
-"""Time as a port: wall time, monotonic time, sleeping and timers.
+"""Time as a port: wall time, monotonic time, sleeping, timers, and the deadlines that are measured with them.
 
 Nothing else in Watchkeeper calls ``time``, ``datetime.now`` or ``asyncio.sleep``. `TestClock` stands still until a
 test advances it or somebody sleeps on it: sleeping jumps, so tests of hours take milliseconds (trio's mock clock has
@@ -222,17 +222,13 @@ class TestClock:
             timer.fire()
 
 
-# --- deadline -------------------------------------------------------------------------------------------------------
-# A moment at which work must be over.
-#
-# `Deadline` holds an aware wall time, because that is what people and other machines understand; whoever enforces it
-# turns it once into a monotonic instant, so that a changed system clock cannot stretch a run.
-
-
 @stored_as("deadline")
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """An aware moment.
+    """A moment at which work must be over.
+
+    It is an aware wall time, because that is what people and other machines understand; whoever enforces it turns it
+    once into a monotonic instant, so that a changed system clock cannot stretch a run.
 
     Attributes:
         at: The moment; it must carry a time zone, and is held in UTC.

@@ -1,4 +1,4 @@
-"""One tree of errors.
+"""One tree of errors, and why a run stopped.
 
     WatchkeeperError
     ├─ ConfigurationError            what the caller wrote makes no sense (also a ValueError)
@@ -279,12 +279,6 @@ class RunStoppedError(WatchkeeperError):
         self.result = result
 
 
-# --- stop -----------------------------------------------------------------------------------------------------------
-# Why a run ended before its work was done.
-#
-# One `Stop` is chosen in one place (the gate, or the loop for what only the loop can see) and translated at the edges:
-# a `Decision` for wrap_*, an exception for evaluate, a failed ToolResult for tools, a field of RunResult for run.
-
 StopReason = Literal[
     # the gate's (docs/specification.md, execution context)
     "budget_exceeded",
@@ -319,7 +313,10 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What ended a run.
+    """Why a run ended before its work was done.
+
+    It is chosen in one place (the gate, or the loop for what only the loop can see) and translated at the edges: a
+    `Decision` for wrap_*, an exception for evaluate, a failed ToolResult for tools, a field of RunResult for run.
 
     Attributes:
         reason: One of the known reasons.

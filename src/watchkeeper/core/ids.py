@@ -1,4 +1,4 @@
-"""Identifiers and randomness as a port.
+"""Identifiers and randomness as a port, and the identifiers of a run.
 
 Everything random comes from an `IdSource` or from a `random.Random` that was handed in, so that a test with a seed is
 the same every time. Identifiers are unique, not secret. A forked process starts a sequence of its own, so that two
@@ -70,10 +70,6 @@ SYSTEM_IDS: Final = RandomIds()
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=SYSTEM_IDS.random.seed)
-
-
-# --- run context ----------------------------------------------------------------------------------------------------
-# Who is running: identifiers that correlate a run, its children and their traces (docs/specification.md).
 
 
 @stored_as("run_context")

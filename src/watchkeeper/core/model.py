@@ -1,4 +1,4 @@
-"""The port to a language model: one turn, request to reply.
+"""The port to a language model: one turn, request to reply; and the words for whether work is done.
 
 An adapter implements `Model` and translates; it has no loop, no retries, no limits of its own: those stand in the
 gate and the loop. Cancelling the coroutine must drop the request. Errors are raised as `ProviderError`.
@@ -191,9 +191,6 @@ class Model(Protocol):
         ...
 
 
-# --- completion -----------------------------------------------------------------------------------------------------
-# The words for whether work is done: what a checker says, and how the work then stands on the record.
-#
 # Four words stand on the record, and only one of them is a pass. Whatever keeps a checker from giving its verdict (an
 # error, a limit, nothing to look at) is ``unverified``, never ``verified``; work that nobody was to check is
 # ``unchecked``.

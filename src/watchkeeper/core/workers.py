@@ -1,9 +1,9 @@
-"""Threads for code that blocks: reused, daemonic, and never waited for longer than asked.
+"""Threads for code that blocks, and which of the user's errors are crashes of that code alone.
 
-A job runs with a copy of the caller's context variables. Whoever waits may stop waiting at any time: the thread
-finishes by itself, and its late result goes where the caller wished. A thread that has had nothing to do for a while
-ends; none keeps the interpreter from exiting. Code with thread affinity does not belong here: two jobs may run on two
-threads.
+Threads are reused, daemonic, and never waited for longer than asked. A job runs with a copy of the caller's context
+variables. Whoever waits may stop waiting at any time: the thread finishes by itself, and its late result goes where the
+caller wished. A thread that has had nothing to do for a while ends; none keeps the interpreter from exiting. Code with
+thread affinity does not belong here: two jobs may run on two threads.
 """
 
 from __future__ import annotations
@@ -25,16 +25,8 @@ from watchkeeper.core.text import CrashError
 T = TypeVar("T")
 
 
-# --- crashes --------------------------------------------------------------------------------------------------------
-# What the user's code raises, and what of it is that code's own failure.
-#
-# Libraries raise more than Exceptions: a panic in a Rust extension, for one, is a plain BaseException. Whatever ends
-# neither the program, nor the task, nor a block of ours, is a crash of the code that raised it, and costs nobody else's
-# work.
-
-
 class BreakOut(BaseException):
-    """Something of ours that has to get past every layer that retries or records what failed."""
+    """Something of ours that has to pass every layer that retries or records what failed."""
 
 
 PASSING: Final = (SystemExit, KeyboardInterrupt, BreakOut)
@@ -50,7 +42,9 @@ def has_passing(error: BaseException) -> bool:
 
 
 def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return whether what was raised is a failure of the code that raised it.
+    """Return whether what was raised is a failure of the code that raised it, and costs nobody else's work.
+
+    Libraries raise more than Exceptions: a panic in a Rust extension, for one, is a plain BaseException.
 
     Args:
         error: What was raised.

@@ -37,16 +37,12 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 
-# --- accessor -------------------------------------------------------------------------------------------------------
-# ``session[T]``: one slice of a session, to read and to edit.
-#
-# Reading takes no lock and copies nothing. Each edit is recorded on the log. Items of a slice are instances of its
-# type;
-# treat them as frozen, because snapshots and branches share them.
-
-
 class SliceAccessor(Generic[T]):
-    """One slice of a session; always as it is now."""
+    """``session[T]``: one slice of a session, to read and to edit; always as it is now.
+
+    Reading takes no lock and copies nothing. Each edit is recorded on the log. Items of a slice are instances of its
+    type; treat them as frozen, because snapshots and branches share them.
+    """
 
     __slots__ = ("_journal", "_slice_type")
 
@@ -474,10 +470,6 @@ class SessionView(Session):
     def __hash__(self) -> int:
         """Return the hash of the session."""
         return hash(self._base)
-
-
-# --- hierarchy ------------------------------------------------------------------------------------------------------
-# Walking sessions that started other sessions (docs/specification.md, nested execution).
 
 
 def iter_sessions_bottom_up(session: Session) -> Iterator[Session]:

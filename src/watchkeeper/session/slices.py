@@ -1,4 +1,4 @@
-"""Slices: typed sequences that only ever grow at the tail, or are replaced.
+"""Slices: typed sequences that only ever grow at the tail, or are replaced; what reducers say, and snapshots of them.
 
 A `SliceView` is a value: it never changes, and keeping a thousand of them costs no copies. Appending to the newest view
 of an owner is done in place, behind the end of every older view; appending to any other view copies at most `WIDTH`
@@ -138,8 +138,6 @@ def _grown(node: _Node, height: int, number: int, leaf: list[Any]) -> _Node:
 
 register_sequence(SliceView, "slice_view")
 
-# --- what reducers say ------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[T]):
@@ -178,13 +176,6 @@ def append_event(view: SliceView[E], event: E) -> Op[E]:
     return Append(event)
 
 
-# --- snapshot -------------------------------------------------------------------------------------------------------
-# A snapshot: what a session knew at one position of its log.
-#
-# Taking one copies nothing: it shares the slices, which never change. It can be written as JSON and comes back equal,
-# values typed as they were, in a process that knows their types. The log itself is not part of it. A snapshot may hold
-# those of the session's children, each consistent by itself.
-
 SNAPSHOT_VERSION: Final = 1
 TAG: Final = "snapshot"
 
@@ -199,7 +190,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A session's slices at one position of its log.
+    """What a session knew at one position of its log.
+
+    Taking one copies nothing: it shares the slices, which never change. It can be written as JSON and comes back equal,
+    values typed as they were, in a process that knows their types. The log itself is not part of it. It may hold those
+    of the session's children, each consistent by itself.
 
     Attributes:
         version: Version of the JSON form.
