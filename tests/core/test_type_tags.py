@@ -10,8 +10,8 @@ import pytest
 
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.session.tagging import dump
-from watchkeeper.session.type_tags import register, tag_of, type_of
+from watchkeeper.core.type_tags import register, tag_of, type_of
+from watchkeeper.session.tagging import PLAIN_TAGS, dump
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def test_a_tag_belongs_to_one_type() -> None:
 
 
 def test_the_tags_of_plain_types_are_taken() -> None:
+    assert {"tuple", "int"} <= PLAIN_TAGS
+
     class Tuple:
         pass
 
