@@ -22,7 +22,8 @@ from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.limits import Limits, Verdict, tighten
 from watchkeeper.core.model import Model
-from watchkeeper.core.workers import is_crash, said_by
+from watchkeeper.core.text import error_text
+from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
@@ -409,7 +410,7 @@ class _Crew(Generic[OutputT]):
                     task.uncancel()
             if not is_crash(error, task):
                 raise
-            stop = Stop("error", "loop", f"The item failed: {said_by(error)}")
+            stop = Stop("error", "loop", f"The item failed: {error_text(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
             unwatch()

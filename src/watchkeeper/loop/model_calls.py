@@ -16,7 +16,7 @@ from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.errors import ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.workers import said_by
+from watchkeeper.core.text import error_text
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, Recorder
 from watchkeeper.runtime.plan import RunHome, RunPlan
 from watchkeeper.runtime.retry import (
@@ -257,7 +257,7 @@ class ModelCalls:
         if error is None:
             return self._unwanted(outcome)
         if not isinstance(error, ProviderError):
-            self._record_failure(turn, number, "error", said_by(error), None)
+            self._record_failure(turn, number, "error", error_text(error), None)
         return passed_on(error, turn == 1 and not self.line.switched)
 
     def _unwanted(self, outcome: Outcome[ModelReply]) -> BaseException:

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar, cast
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.logs import logger
-from watchkeeper.core.workers import CrashError, is_crash
+from watchkeeper.core.text import CrashError
+from watchkeeper.core.workers import is_crash
 
 T = TypeVar("T")
 
