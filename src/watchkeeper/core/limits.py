@@ -19,12 +19,20 @@ from typing import Any, Final, Literal, TypeVar, cast
 from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
-from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
+from watchkeeper.core.quantities import (
+    CountLike,
+    MoneyLike,
+    count,
+    duration,
+    format_duration,
+    format_money,
+    is_share,
+    money,
+)
 from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD
 
 T = TypeVar("T")
-
 
 Period = Literal["day", "month"]
 
@@ -33,90 +41,8 @@ _TOKENS: Final = re.compile(r"(.+?)\s*tokens?", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
 
 
-@stored_as("account_limit")
-@dataclass(frozen=True, slots=True)
-class AccountLimit:
-    """A ceiling of money or of tokens for each day or each month, over all runs under an account.
-
-    Attributes:
-        period: ``day`` or ``month``, in UTC.
-        nanos: Nano-dollars for each period; None if tokens are limited.
-        tokens: Input and output tokens for each period; None if money is limited.
-    """
-
-    period: Period
-    nanos: int | None = None
-    tokens: int | None = None
-
-    @classmethod
-    def parse(cls, given: object, field: str) -> AccountLimit:
-        """Read a text such as "$20/day", "$300 per month" or "500k tokens/day"; a value stays as it is.
-
-        Args:
-            given: The text.
-            field: Name for the error message.
-
-        Raises:
-            LimitsError: If it is no such text, or its amount makes no sense.
-        """
-        if isinstance(given, AccountLimit):
-            return given
-        match = _PERIOD.fullmatch(given.strip()) if isinstance(given, str) else None
-        if match is None:
-            raise LimitsError(
-                f"{field}={given!r} is not an amount for a period; write for example '$20/day', '$300/month' or "
-                "'500k tokens/day'"
-            )
-        amount, period = match[1], _period(match[2])
-        tokens = _TOKENS.fullmatch(amount)
-        if tokens is not None:
-            return cls(period, tokens=count(tokens[1], field))
-        return cls(period, nanos=money(amount, field))
-
-    def __str__(self) -> str:
-        """Write it as it is read: ``$20.00/day``, ``500,000 tokens/month``."""
-        amount = f"{self.tokens:,} tokens" if self.nanos is None else format_money(self.nanos)
-        return f"{amount}/{self.period}"
-
-    @property
-    def dollars(self) -> Decimal | None:
-        """The money of each period, in dollars."""
-        return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
-
-    def days(self, moment: datetime) -> tuple[date, date]:
-        """Return the first and the last day of the period in which a moment lies; see `period_days`."""
-        return period_days(self.period, moment)
-
-
-def period_days(period: Period, moment: datetime) -> tuple[date, date]:
-    """Return the first and the last day, in UTC, of the period in which an aware moment lies."""
-    today = moment.astimezone(UTC).date()
-    if period == "day":
-        return today, today
-    first = today.replace(day=1)
-    return first, (first + timedelta(days=32)).replace(day=1) - timedelta(days=1)
-
-
-def account_name(given: object, field: str) -> str:
-    """Return the name of an account.
-
-    Raises:
-        LimitsError: If it is not 1 to 100 letters, digits, and ``. _ @ / -`` between them.
-    """
-    if isinstance(given, str) and _NAME.fullmatch(given):
-        return given
-    raise LimitsError(
-        f"{field}={given!r} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, such "
-        "as 'team-a'"
-    )
-
-
-def _period(text: str) -> Period:
-    return "day" if text.lower() == "day" else "month"
-
-
 def _check_share(share: object, field: str) -> None:
-    if not isinstance(share, float) or not 0 < share < 0.5:
+    if not is_share(share) or share >= 0.5:
         raise LimitsError(f"{field}={share!r} must be more than 0 and less than 0.5")
 
 
@@ -286,16 +212,6 @@ def _least(one: T | None, two: T | None) -> T | None:
     return cast("T", min(given)) if given else None
 
 
-def _account_limit(account: object, limit: object) -> AccountLimit:
-    """Return what may be used under an account; name and limit stand together, or not at all."""
-    if account is None:
-        raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
-    name = account_name(account, "account")
-    if limit is None:
-        raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")
-    return AccountLimit.parse(limit, "account_limit")
-
-
 def _check_kept(landing: object, verdict: object) -> None:
     if not isinstance(landing, Landing | None):
         raise LimitsError(f"landing={landing!r} must be Landing(...) or None for a hard stop")
@@ -311,6 +227,98 @@ def _deadline(given: object) -> Deadline | timedelta | None:
     if isinstance(given, Deadline | None):
         return given
     raise LimitsError(f"deadline={given!r} must be a text like '30m', a timedelta, a datetime or a Deadline")
+
+
+@stored_as("account_limit")
+@dataclass(frozen=True, slots=True)
+class AccountLimit:
+    """A ceiling of money or of tokens for each day or each month, over all runs under an account.
+
+    Attributes:
+        period: ``day`` or ``month``, in UTC.
+        nanos: Nano-dollars for each period; None if tokens are limited.
+        tokens: Input and output tokens for each period; None if money is limited.
+    """
+
+    period: Period
+    nanos: int | None = None
+    tokens: int | None = None
+
+    @classmethod
+    def parse(cls, given: object, field: str) -> AccountLimit:
+        """Read a text such as "$20/day", "$300 per month" or "500k tokens/day"; a value stays as it is.
+
+        Args:
+            given: The text.
+            field: Name for the error message.
+
+        Raises:
+            LimitsError: If it is no such text, or its amount makes no sense.
+        """
+        if isinstance(given, AccountLimit):
+            return given
+        match = _PERIOD.fullmatch(given.strip()) if isinstance(given, str) else None
+        if match is None:
+            raise LimitsError(
+                f"{field}={given!r} is not an amount for a period; write for example '$20/day', '$300/month' or "
+                "'500k tokens/day'"
+            )
+        amount, period = match[1], _period(match[2])
+        tokens = _TOKENS.fullmatch(amount)
+        if tokens is not None:
+            return cls(period, tokens=count(tokens[1], field))
+        return cls(period, nanos=money(amount, field))
+
+    def __str__(self) -> str:
+        """Write it as it is read: ``$20.00/day``, ``500,000 tokens/month``."""
+        amount = f"{self.tokens:,} tokens" if self.nanos is None else format_money(self.nanos)
+        return f"{amount}/{self.period}"
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """The money of each period, in dollars."""
+        return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
+
+    def days(self, moment: datetime) -> tuple[date, date]:
+        """Return the first and the last day of the period in which a moment lies; see `period_days`."""
+        return period_days(self.period, moment)
+
+
+def period_days(period: Period, moment: datetime) -> tuple[date, date]:
+    """Return the first and the last day, in UTC, of the period in which an aware moment lies."""
+    today = moment.astimezone(UTC).date()
+    if period == "day":
+        return today, today
+    first = today.replace(day=1)
+    return first, (first + timedelta(days=32)).replace(day=1) - timedelta(days=1)
+
+
+def account_name(given: object, field: str) -> str:
+    """Return the name of an account.
+
+    Raises:
+        LimitsError: If it is not 1 to 100 letters, digits, and ``. _ @ / -`` between them.
+    """
+    if isinstance(given, str) and _NAME.fullmatch(given):
+        return given
+    raise LimitsError(
+        f"{field}={given!r} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, such "
+        "as 'team-a'"
+    )
+
+
+def _period(text: str) -> Period:
+    return "day" if text.lower() == "day" else "month"
+
+
+def _account_limit(account: object, limit: object) -> AccountLimit:
+    """Return what may be used under an account; name and limit stand together, or not at all."""
+    if account is None:
+        raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
+    name = account_name(account, "account")
+    if limit is None:
+        raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")
+    return AccountLimit.parse(limit, "account_limit")
 
 
 UNLIMITED: Final = Limits(deadline=None, **NO_CEILINGS)
