@@ -38,7 +38,7 @@ from watchkeeper.prompt.rendered import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ContextCompacted, Recorder, segment_of
-from watchkeeper.runtime.plan import RunHome
+from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.run_models import BYTES_PER_TOKEN, image_tokens, message_bytes
 from watchkeeper.session.log import Envelope
 
@@ -370,23 +370,23 @@ class Compaction:
     """Makes new segments for one run."""
 
     def __init__(
-        self, home: RunHome, recorder: Recorder, models: ModelCalls, transcript: Transcript, children: Children
+        self, scope: RunScope, recorder: Recorder, models: ModelCalls, transcript: Transcript, children: Children
     ) -> None:
         """Take note of where the run's own prompt stands, before anything was said.
 
         Args:
-            home: Where the run lives.
+            scope: What the run works within.
             recorder: Where to write.
             models: Which model is asked, and how much it holds.
             transcript: The conversation, with the prompt at its end.
             children: Starts the run that makes a summary.
         """
-        self._home = home
+        self._scope = scope
         self._recorder = recorder
         self._models = models
         self._transcript = transcript
         self._children = children
-        self._opening = opening_of(home.session.log, transcript)
+        self._opening = opening_of(scope.session.log, transcript)
 
     async def compact(self, stop: Stop, turns: int) -> Compacted | Stopped:
         """Begin a new segment; where that cannot be done, say what ends the work.
@@ -406,7 +406,7 @@ class Compaction:
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-        over = self._home.gate.stop or self._home.gate.work_stop
+        over = self._scope.gate.stop or self._scope.gate.work_stop
         said = f"{stop.message.rstrip('.')}; it could not be summarised: {why.rstrip('.')}."
         return Stopped(over or replace(stop, message=said))
 
@@ -437,7 +437,7 @@ class Compaction:
                 tokens_after=scale.fixed + scale.tokens(messages),
                 run_id=run_id,
                 turn=turns + 1,
-                created_at=self._home.clock.now(),
+                created_at=self._scope.clock.now(),
             )
         )
         self._opening = tuple(range(len(opening)))
@@ -492,11 +492,11 @@ class Compaction:
 
     def _share(self) -> Share:
         """Return what a summary may cost now, at most."""
-        gate = self._home.gate
+        gate = self._scope.gate
         status = gate.budget_status()
         tokens, money = status.remaining_tokens, status.remaining_cost_usd
         deadline = gate.work_deadline
-        left = None if deadline is None else deadline.remaining(self._home.clock)
+        left = None if deadline is None else deadline.remaining(self._scope.clock)
         return Share(
             tokens=None if tokens is None else int(SHARE * tokens),
             nanos=None if money is None else int(SHARE * int(money * NANOS_PER_USD)),
@@ -504,8 +504,8 @@ class Compaction:
         )
 
     def _limits_left(self, turns: int) -> list[str]:
-        most = self._home.gate.limits.ceiling("max_turns")
-        return limits_left(self._home.gate.budget_status(), None if most is None else most - turns)
+        most = self._scope.gate.limits.ceiling("max_turns")
+        return limits_left(self._scope.gate.budget_status(), None if most is None else most - turns)
 
 
 def opening_of(log: Sequence[Envelope], transcript: Transcript) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.workers import said_by
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, Recorder
-from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.retry import (
     DEGRADED,
     OWN_FAULTS,
@@ -52,18 +52,18 @@ class ModelCalls:
         line: The models of the run.
     """
 
-    def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder, transcript: Transcript) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder, transcript: Transcript) -> None:
         """Prepare what every turn repeats: tools, schema, caps, bounds."""
         self._plan = plan
-        self._home = home
+        self._scope = scope
         self._recorder = recorder
         self._transcript = transcript
-        self.line = ModelLine(plan, home.gate.limits, transcript)
+        self.line = ModelLine(plan, scope.gate.limits, transcript)
         self._call_ids = {
             call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
         }
         self._node_id: str | None = None
-        self._backoff = Backoff(home.clock, home.rng, home.gate.cancellation, self._seconds_left)
+        self._backoff = Backoff(scope.clock, scope.rng, scope.gate.cancellation, self._seconds_left)
 
     async def ask(self, turn: int, *, landing: bool) -> ModelReply:
         """Ask for one reply; where the model in use cannot give one, ask the next one of the line.
@@ -127,7 +127,7 @@ class ModelCalls:
 
     def _estimate(self, model: ModelInUse, input_tokens: int, landing: bool) -> Estimate:
         cap = self._landing_cap(model) if landing else model.cap
-        return estimate_call(input_tokens, cap, self._home.gate.limits.min_output_tokens, model.price)
+        return estimate_call(input_tokens, cap, self._scope.gate.limits.min_output_tokens, model.price)
 
     def _worth_another(self, estimate: Estimate, landing: bool, wait: float) -> bool:
         """Whether the model in use is tried again: not where another one answers sooner, or spends no retry."""
@@ -135,7 +135,7 @@ class ModelCalls:
             return True
         phase: Phase = "landing" if landing else "work"
         again = CallRequest(kind="llm", estimate=estimate, retry=True, phase=phase)
-        return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._home.gate.affords(again)
+        return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._scope.gate.affords(again)
 
     def _another(self, landing: bool, *, cheaper: bool = False) -> ModelInUse | None:
         """Return who would take over now: the ceilings must pay for the least of a call to it."""
@@ -145,7 +145,7 @@ class ModelCalls:
         def fits(model: ModelInUse) -> bool:
             estimate = self._estimate(model, model.bound.tokens(self._transcript), landing)
             phase: Phase = "landing" if landing else "work"
-            return self._home.gate.affords(CallRequest(kind="llm", estimate=estimate, phase=phase))
+            return self._scope.gate.affords(CallRequest(kind="llm", estimate=estimate, phase=phase))
 
         return self.line.find(fits, cheaper=cheaper)
 
@@ -158,12 +158,12 @@ class ModelCalls:
             return False
         left = self.line.in_use.label
         self.line.take_over(candidate)
-        now = self._home.clock.now()
+        now = self._scope.clock.now()
         self._recorder.record(ModelSwitched(turn, left, candidate.label, failure.reason, failure.stop.message, now))
         return True
 
     def _over(self, landing: bool) -> Stop | None:
-        return self._home.gate.stop if landing else self._home.gate.work_stop
+        return self._scope.gate.stop if landing else self._scope.gate.work_stop
 
     def switch_to(self, source: str, turn: int) -> str | None:
         """Go on with the model of a source's escalation; return its label, or None if it cannot take over."""
@@ -171,7 +171,7 @@ class ModelCalls:
         candidate = None if wanted is None else self.line.named(wanted.model)
         if candidate is None:
             return None
-        left, now = self.line.in_use.label, self._home.clock.now()
+        left, now = self.line.in_use.label, self._scope.clock.now()
         self.line.take_over(candidate)
         said = f"The advice of {source} was not heeded."
         self._recorder.record(ModelSwitched(turn, left, candidate.label, "escalated", said, now))
@@ -191,7 +191,7 @@ class ModelCalls:
         self, turn: int, number: int, estimate: Estimate, after: Estimate | None, landing: bool
     ) -> ModelReply:
         """Make one admitted attempt and record its reply."""
-        clock, in_use = self._home.clock, self.line.in_use
+        clock, in_use = self._scope.clock, self.line.in_use
         model, price = in_use.model, in_use.price
         began = clock.monotonic()
         spent = Charge()
@@ -214,9 +214,9 @@ class ModelCalls:
             return charge_failure(error, estimate, ticket.max_output_tokens, price)
 
         request = call_request(in_use, estimate, after, retry=number > 1, landing=landing)
-        outcome = await self._home.gate.acall(request, work, meter)
+        outcome = await self._scope.gate.acall(request, work, meter)
         if not outcome.admitted and outcome.decision in WAITING:
-            outcome = await asked_again(self._home, request, work, meter, outcome)
+            outcome = await asked_again(self._scope, request, work, meter, outcome)
         self._node_id = outcome.node_id
         reply = outcome.value
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
@@ -269,7 +269,7 @@ class ModelCalls:
 
     def _record_failure(self, turn: int, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""
-        now = self._home.clock.now()
+        now = self._scope.clock.now()
         asked = self.line.in_use.label
         self._recorder.record(ModelFailed(turn, number, fault, said, retry_in, self._node_id, now, asked))
 
@@ -298,7 +298,7 @@ class ModelCalls:
         return replace(reply, message=replace(reply.message, tool_calls=tuple(calls)))
 
     def _landing_cap(self, model: ModelInUse) -> int:
-        landing = self._home.gate.limits.landing
+        landing = self._scope.gate.limits.landing
         return min(landing.max_output_tokens, model.cap) if landing else model.cap
 
     def _landing_estimate(self, turn: int, model: ModelInUse, call: Estimate) -> Estimate | None:
@@ -306,7 +306,7 @@ class ModelCalls:
 
         A budget that cannot pay for both is spent on the first turn of work: handing over nothing is worth nothing.
         """
-        gate = self._home.gate
+        gate = self._scope.gate
         least = gate.limits.min_output_tokens
         if gate.limits.landing is None:
             return None
@@ -319,7 +319,7 @@ class ModelCalls:
         window = in_use.model.context_window
         if window is None:
             return None
-        limits = self._home.gate.limits
+        limits = self._scope.gate.limits
         return window - min(in_use.cap, limits.min_output_tokens) - (self._landing_cap(in_use) if limits.landing else 0)
 
     def _check_context(self, in_use: ModelInUse, landing: bool) -> None:
@@ -332,10 +332,10 @@ class ModelCalls:
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
     def _seconds_left(self) -> float | None:
-        if self._home.gate.work_stop is not None:
+        if self._scope.gate.work_stop is not None:
             return 0.0
-        deadline = self._home.gate.work_deadline
-        return None if deadline is None else deadline.remaining(self._home.clock).total_seconds()
+        deadline = self._scope.gate.work_deadline
+        return None if deadline is None else deadline.remaining(self._scope.clock).total_seconds()
 
 
 def call_request(

@@ -34,7 +34,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import CrashError, run_in_worker
 from watchkeeper.kernel.states import ToolsDone
 from watchkeeper.runtime.events import Recorder
-from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
+from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
 from watchkeeper.runtime.retry import WAITING, asked_again, held_back
 from watchkeeper.runtime.user_code import closed, failure_of
 from watchkeeper.session.tagging import check
@@ -77,21 +77,21 @@ class Attempt(msgspec.Struct, frozen=True):
 class ToolCalls:
     """The tool side of one run."""
 
-    def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder) -> None:
         """Index the prompt's tools by name."""
         self._plan = plan
-        self._home = home
+        self._scope = scope
         self._recorder = recorder
         self._usage: TokenUsage | None = None
-        self._run_id = str(home.run_context.run_id)
+        self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
-        self._scope = ToolScope(
-            session=home.session,
-            run_context=home.run_context,
-            filesystem=home.filesystem,
-            resources=home.resources,
-            budget=home.gate.budget_status,
-            clock=home.clock,
+        self._tool_scope = ToolScope(
+            session=scope.session,
+            run_context=scope.run_context,
+            filesystem=scope.filesystem,
+            resources=scope.resources,
+            budget=scope.gate.budget_status,
+            clock=scope.clock,
         )
 
     async def run(self, calls: Sequence[ToolCall], usage: TokenUsage | None) -> ToolsDone:
@@ -145,7 +145,7 @@ class ToolCalls:
 
     async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int) -> Attempt:
         """Make one admitted attempt; classify how it went."""
-        clock = self._home.clock
+        clock = self._scope.clock
         began = clock.monotonic()
         context: ToolContext | None = None
         process = tool.process()
@@ -173,14 +173,14 @@ class ToolCalls:
             arguments=call.arguments,
         )
         try:
-            outcome = await self._home.gate.acall(request, work, no_charge)
+            outcome = await self._scope.gate.acall(request, work, no_charge)
             if not outcome.admitted and outcome.decision in WAITING:
-                outcome = await asked_again(self._home, request, work, no_charge, outcome)
+                outcome = await asked_again(self._scope, request, work, no_charge, outcome)
         finally:
             if process is not None:  # nothing follows the call while anything of it is alive
                 await process.gone()
         stop = self._stop_of(outcome)
-        word, result = classify(tool, outcome, stop, has_files=self._scope.filesystem is not None)
+        word, result = classify(tool, outcome, stop, has_files=self._tool_scope.filesystem is not None)
         return Attempt(
             outcome=word,
             result=result,
@@ -198,7 +198,7 @@ class ToolCalls:
         stop = outcome.stop
         if stop is None or stop.source != "hook":
             return stop
-        return stop if stop in (self._home.gate.stop, self._home.gate.work_stop) else None
+        return stop if stop in (self._scope.gate.stop, self._scope.gate.work_stop) else None
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
         info = CallInfo(
@@ -206,17 +206,17 @@ class ToolCalls:
             tool_name=tool.name,
             attempt=number,
             idempotency_key=f"{self._run_id}:{call.call_id}",
-            deadline=self._home.gate.work_deadline if tool.timeout is None else self._deadline(ticket),
+            deadline=self._scope.gate.work_deadline if tool.timeout is None else self._deadline(ticket),
             cancellation=ticket.cancellation,
         )
-        return ToolContext(info, self._scope)
+        return ToolContext(info, self._tool_scope)
 
     def _deadline(self, ticket: Ticket) -> Deadline | None:
         """Return when a call with a time-out of its own will be cancelled: then, or at the run's deadline."""
-        whole = self._home.gate.work_deadline
+        whole = self._scope.gate.work_deadline
         if ticket.timeout is None:
             return whole
-        return earliest(whole, Deadline(self._home.clock.now() + timedelta(seconds=ticket.timeout)))
+        return earliest(whole, Deadline(self._scope.clock.now() + timedelta(seconds=ticket.timeout)))
 
     async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         """Keep or drop what the tool did, record the attempt, and say it to the model."""
@@ -243,7 +243,7 @@ class ToolCalls:
             await closed(f"resources of {context.tool_name}", context.aclose())
 
     def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
-        home, plan = self._home, self._plan
+        scope, plan = self._scope, self._plan
         text = cut(attempt.result.render())
         self._recorder.record(
             ToolInvoked(
@@ -252,12 +252,12 @@ class ToolCalls:
                 name=call.name,
                 params=attempt.params,
                 result=attempt.result,
-                session_id=home.session.session_id,
-                created_at=home.clock.now(),
+                session_id=scope.session.session_id,
+                created_at=scope.clock.now(),
                 usage=self._usage,
                 rendered_output=text,
                 call_id=call.call_id,
-                event_id=home.ids.uuid(),
+                event_id=scope.ids.uuid(),
                 outcome=attempt.outcome,
                 duration_ms=attempt.duration_ms,
                 attempt=attempt.number,

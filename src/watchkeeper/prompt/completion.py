@@ -12,7 +12,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import Deadline
@@ -22,12 +22,15 @@ from watchkeeper.core.model import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.quantities import DurationLike
 from watchkeeper.core.text import bounded
 from watchkeeper.core.workers import is_crash, run_in_worker, said_by
-from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
+from watchkeeper.prompt.nested import (
+    NESTED,
+    NestedAdapter,
+    NestedExecutionConfig,
+    NestedExecutionContext,
+    derive_nested_deadline,
+)
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
-
-if TYPE_CHECKING:
-    from watchkeeper.prompt.adapter import ProviderAdapter
 
 OnError = Literal["open", "closed"]
 """What work means that nobody could verify: ``open`` lets the run end as done, ``closed`` stops it."""
@@ -102,7 +105,7 @@ class TaskCompletionContext:
     filesystem: Filesystem | None = None
     deadline: Deadline | None = None
     run_context: RunContext | None = None
-    adapter: ProviderAdapter | None = None
+    adapter: NestedAdapter | None = None
     task: str = ""
     nested: NestedExecutionConfig = NESTED
 

@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -29,15 +29,18 @@ from watchkeeper.prompt.advice import (
     Severity,
     check_source_name,
 )
-from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
+from watchkeeper.prompt.nested import (
+    NESTED,
+    NestedAdapter,
+    NestedExecutionConfig,
+    NestedExecutionContext,
+    derive_nested_deadline,
+)
+from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, is_success
 from watchkeeper.tools.filesystem import Filesystem, normal_path
-
-if TYPE_CHECKING:
-    from watchkeeper.prompt.adapter import ProviderAdapter
-    from watchkeeper.prompt.rendered import RenderedPrompt
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -138,7 +141,7 @@ class FeedbackContext(ObserverContext, frozen=True):
         prompt: The run's prompt as its agent got it: messages, tools, type of the answer; None outside of a run.
     """
 
-    adapter: ProviderAdapter | None = None
+    adapter: NestedAdapter | None = None
     nested: NestedExecutionConfig = NESTED
     prompt: RenderedPrompt[Any] | None = None
 

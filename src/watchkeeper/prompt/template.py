@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import GenericAlias, MappingProxyType
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
 
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, on_error_of
-from watchkeeper.prompt.nested import NestedExecutionConfig
+from watchkeeper.prompt.nested import EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
 from watchkeeper.prompt.rendered import RenderedPrompt
@@ -462,3 +462,37 @@ def _put(section: MarkdownSection, page: _Page, level: int, bindings: Bindings, 
     page.add([heading, *gap, *body])
     for child in section.children:
         _put(child, page, level + 1, bindings, tools)
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class ProviderAdapter(Protocol):
+    """Evaluates prompts with one model.
+
+    One of your own may take the options as ``**options: Unpack[EvaluateOptions]``, or those that it knows by name.
+    """
+
+    def evaluate(
+        self, prompt: Prompt[AnswerT], *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[AnswerT]:
+        """Evaluate a prompt and return the answer.
+
+        Args:
+            prompt: What to evaluate.
+            *params: Dataclass values to bind to it.
+            **options: See `EvaluateOptions`.
+
+        Raises:
+            PromptEvaluationError: With phase ``preflight`` for a deadline that cannot be, and for failures.
+            DeadlineExceededError: The deadline passed.
+            BudgetExceededError: A ceiling was reached.
+            OutputParseError: The final answer does not fit.
+        """
+        ...
+
+    async def evaluate_async(
+        self, prompt: Prompt[AnswerT], *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[AnswerT]:
+        """Evaluate a prompt; as `evaluate`, on the caller's loop."""
+        ...

@@ -20,7 +20,7 @@ from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, Sto
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import said_by
-from watchkeeper.runtime.plan import RunHome
+from watchkeeper.runtime.plan import RunScope
 from watchkeeper.shield.decision import Decision
 
 if TYPE_CHECKING:
@@ -173,12 +173,12 @@ WAITING: Final = frozenset({Decision.RETRY, Decision.QUEUE})
 
 
 async def asked_again(
-    home: RunHome, request: CallRequest, work: Work[T], meter: Meter[T], refused: Outcome[T]
+    scope: RunScope, request: CallRequest, work: Work[T], meter: Meter[T], refused: Outcome[T]
 ) -> Outcome[T]:
     """Ask for admission until it is granted or refused for good; return what came of it.
 
     Args:
-        home: Where the run lives.
+        scope: What the run works within.
         request: What is asked, the same every time.
         work: What runs if the call is admitted.
         meter: Says what it cost.
@@ -190,15 +190,15 @@ async def asked_again(
 
     async def asked() -> Outcome[T]:
         first = retrying.statistics["attempt_number"] == 1
-        return refused if first else await home.gate.acall(request, work, meter)
+        return refused if first else await scope.gate.acall(request, work, meter)
 
     def gives_up(state: RetryCallState) -> bool:
         nonlocal repeats
         repeats += _said(state).decision is Decision.RETRY
-        left = _seconds_left(home, request)
+        left = _seconds_left(scope, request)
         return repeats >= MAX_ATTEMPTS or (state.attempt_number > 1 and left is not None and left <= 0)
 
-    waits = Backoff(home.clock, home.rng, home.gate.cancellation, lambda: _seconds_left(home, request))
+    waits = Backoff(scope.clock, scope.rng, scope.gate.cancellation, lambda: _seconds_left(scope, request))
     retrying = AsyncRetrying(
         sleep=waits.pause,
         wait=waits.growing,
@@ -216,12 +216,12 @@ def _said(state: RetryCallState) -> Outcome[Any]:
     return outcome
 
 
-def _seconds_left(home: RunHome, request: CallRequest) -> float | None:
+def _seconds_left(scope: RunScope, request: CallRequest) -> float | None:
     landing = request.phase == "landing"
-    if (home.gate.stop if landing else home.gate.work_stop) is not None:
+    if (scope.gate.stop if landing else scope.gate.work_stop) is not None:
         return 0.0
-    deadline = home.gate.deadline if landing else home.gate.work_deadline
-    return None if deadline is None else deadline.remaining(home.clock).total_seconds()
+    deadline = scope.gate.deadline if landing else scope.gate.work_deadline
+    return None if deadline is None else deadline.remaining(scope.clock).total_seconds()
 
 
 def held_back(outcome: Outcome[Any]) -> str:
