@@ -343,7 +343,7 @@ def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt
 
 
 def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-    """A child's own calls are charged where they are made."""
+    """Nothing: a tool costs nothing by itself, and a child's own calls are charged where they are made."""
     return NO_CHARGE
 
 

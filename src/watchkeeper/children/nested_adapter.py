@@ -7,7 +7,7 @@ without a `judging.NestedEvaluator` would escape all of them.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, ChildTask
 from watchkeeper.core.clock import Deadline, checked_deadline
@@ -19,6 +19,7 @@ from watchkeeper.core.errors import (
     PromptEvaluationError,
 )
 from watchkeeper.core.limits import tighten
+from watchkeeper.kernel.turn_machine import CEILING_STOPS
 from watchkeeper.prompt.nested import EvaluateOptions, PromptResponse, check_options, nested_limits, refuse_tools
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
@@ -26,17 +27,6 @@ from watchkeeper.runtime.result import RunResult
 from watchkeeper.runtime.shared_budget import is_drawn_from
 
 OutputT = TypeVar("OutputT")
-
-BUDGET_STOPS: Final = frozenset(
-    {
-        "budget_exceeded",
-        "token_limit_exceeded",
-        "step_limit_exceeded",
-        "tool_call_limit_exceeded",
-        "retry_budget_exceeded",
-        "turn_limit_exceeded",
-    }
-)
 
 
 class RunAdapter:
@@ -144,7 +134,7 @@ def stop_error(result: RunResult[Any], deadline: Deadline | None) -> PromptEvalu
     error: PromptEvaluationError
     if stop.reason == "timeout":
         error = DeadlineExceededError(said, prompt_name=name, provider_payload=payload)
-    elif stop.reason in BUDGET_STOPS:
+    elif stop.reason in CEILING_STOPS:
         error = BudgetExceededError(said, prompt_name=name, provider_payload=payload)
     elif stop.reason in ("output_invalid", "empty_answer"):
         error = OutputParseError(stop.message, raw=result.text, prompt_name=name)

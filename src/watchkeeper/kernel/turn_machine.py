@@ -38,7 +38,7 @@ from watchkeeper.kernel.states import (
     Unparsable,
 )
 
-LANDABLE: Final = frozenset(
+CEILING_STOPS: Final = frozenset(
     {
         "budget_exceeded",
         "token_limit_exceeded",
@@ -46,12 +46,12 @@ LANDABLE: Final = frozenset(
         "tool_call_limit_exceeded",
         "retry_budget_exceeded",
         "turn_limit_exceeded",
-        "timeout",
-        "context_full",
-        "interrupted",
-        "escalated",
     }
 )
+"""Stops that say that a ceiling on money or on a count was reached."""
+
+LANDABLE: Final = CEILING_STOPS | {"timeout", "context_full", "interrupted", "escalated"}
+"""Stops after which a last turn may hand over what there is."""
 
 EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your final answer now."
 CUT_NOTICE: Final = (

@@ -41,6 +41,7 @@ from watchkeeper.kernel.states import (
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
 from watchkeeper.loop.compaction import Compaction
 from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.loop.retry import WorkStoppedError
 from watchkeeper.loop.tool_calls import ToolCalls
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.completion import (
@@ -54,7 +55,6 @@ from watchkeeper.prompt.nested import NESTED
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, Recorder
 from watchkeeper.runtime.plan import RunPlan, RunScope
-from watchkeeper.runtime.retry import WorkStoppedError
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
 
 SETTLE_SECONDS: Final = 3.0

@@ -16,7 +16,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.children.child import no_charge
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
 from watchkeeper.core.clock import Deadline, earliest
 from watchkeeper.core.codec import CodecError
@@ -33,9 +34,9 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import CrashError, run_in_worker
 from watchkeeper.kernel.states import ToolsDone
+from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import Recorder
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
-from watchkeeper.runtime.retry import WAITING, asked_again, held_back
 from watchkeeper.runtime.user_code import closed, failure_of
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
@@ -43,7 +44,6 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
 
-NO_CHARGE = Charge()
 DEADLINE_MESSAGE = "deadline exceeded"
 """What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
 
@@ -173,9 +173,7 @@ class ToolCalls:
             arguments=call.arguments,
         )
         try:
-            outcome = await self._scope.gate.acall(request, work, no_charge)
-            if not outcome.admitted and outcome.decision in WAITING:
-                outcome = await asked_again(self._scope, request, work, no_charge, outcome)
+            outcome = await call_through(self._scope, request, work, no_charge)
         finally:
             if process is not None:  # nothing follows the call while anything of it is alive
                 await process.gone()
@@ -265,11 +263,6 @@ class ToolCalls:
             )
         )
         return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
-
-
-def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-    """Tools cost nothing by themselves."""
-    return NO_CHARGE
 
 
 def not_run(call: ToolCall, stop: Stop) -> Attempt:
