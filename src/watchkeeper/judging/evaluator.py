@@ -44,6 +44,8 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.states import End
 from watchkeeper.loop.adapter import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
+from watchkeeper.loop.models import charge_failure, estimate_call, message_bytes
+from watchkeeper.loop.retry import held_back, provider_stop
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.nested import NestedExecutionContext, PromptResponse, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
@@ -52,8 +54,6 @@ from watchkeeper.runtime.events import ModelReplied, Recorder
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.retry import held_back, provider_stop
-from watchkeeper.runtime.run_models import charge_failure, estimate_call, message_bytes
 from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.user_code import StrayCancellationError, is_cancelled
 from watchkeeper.shield.decision import Decision
