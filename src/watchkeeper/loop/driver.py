@@ -78,7 +78,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute], Awaitable[Ending]]
-"""Takes a run from its first messages to its end."""
+"""Takes a run from its first messages to its end; `drive` is the loop's."""
 
 
 async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute) -> Ending:
@@ -129,14 +129,11 @@ class _Driver:
             on_context_full=plan.on_context_full,
         )
         self.children = Children(family, execute)
-        self.oversight = (
-            Oversight(plan, scope, self.recorder, self.models.switch_to, self.children) if plan.sources else None
-        )
-        self.compaction = (
-            Compaction(scope, self.recorder, self.models, transcript, self.children)
-            if plan.on_context_full == "compact"
-            else None
-        )
+        self.oversight = self.compaction = None
+        if plan.sources:
+            self.oversight = Oversight(plan, scope, self.recorder, self.models.switch_to, self.children)
+        if plan.on_context_full == "compact":
+            self.compaction = Compaction(scope, self.recorder, self.models, transcript, self.children)
         limits = scope.gate.limits
         rules = LoopRules(
             max_turns=limits.ceiling("max_turns"),
@@ -219,8 +216,9 @@ class _Driver:
         if checker is None:
             raise RuntimeError("a check was asked for, but the run has no checker")
         gate = self.children.family.verdict_gate or self.scope.gate
-        stop = gate.stop or self._interruption()
-        if stop is not None:
+        over = self.scope.gate.work_stop
+        stop = gate.stop or (over if over is not None and over.reason == "interrupted" else None)
+        if stop is not None:  # a person who wishes to end the work is not kept waiting for a verdict
             return self._not_checked(stop)
         context = TaskCompletionContext(
             session=self.scope.session,
@@ -249,11 +247,6 @@ class _Driver:
             return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
         self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.scope.clock.now()))
         return Checked(result.status, result.explanation)
-
-    def _interruption(self) -> Stop | None:
-        """Return the wish of a person to end the work, who then is not kept waiting for a verdict."""
-        stop = self.scope.gate.work_stop
-        return stop if stop is not None and stop.reason == "interrupted" else None
 
     def _not_checked(self, stop: Stop) -> Stopped:
         """Record that an answer was given, but no verdict."""

@@ -45,7 +45,7 @@ from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
 
 DEADLINE_MESSAGE = "deadline exceeded"
-"""What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
+"""What a tool's result says when time was over."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -85,6 +85,7 @@ class ToolCalls:
         self._usage: TokenUsage | None = None
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
+        self._parallel = frozenset(tool.name for tool in plan.prompt.tools if tool.parallel_safe)
         self._tool_scope = ToolScope(
             session=scope.session,
             run_context=scope.run_context,
@@ -116,14 +117,10 @@ class ToolCalls:
         if len(calls) == 1:
             return (calls,)
         batches: list[Sequence[ToolCall]] = []
-        for side_by_side, group in groupby(calls, self._may_run_beside):
+        for side_by_side, group in groupby(calls, lambda call: call.name in self._parallel):
             together = tuple(group)
             batches += [together] if side_by_side else [(call,) for call in together]
         return batches
-
-    def _may_run_beside(self, call: ToolCall) -> bool:
-        tool = self._tools.get(call.name)
-        return tool is not None and tool.parallel_safe
 
     async def _call(self, call: ToolCall) -> Attempt:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
@@ -199,22 +196,18 @@ class ToolCalls:
         return stop if stop in (self._scope.gate.stop, self._scope.gate.work_stop) else None
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
+        deadline = self._scope.gate.work_deadline
+        if tool.timeout is not None and ticket.timeout is not None:  # its own may come first
+            deadline = earliest(deadline, Deadline(self._scope.clock.now() + timedelta(seconds=ticket.timeout)))
         info = CallInfo(
             call_id=call.call_id,
             tool_name=tool.name,
             attempt=number,
             idempotency_key=f"{self._run_id}:{call.call_id}",
-            deadline=self._scope.gate.work_deadline if tool.timeout is None else self._deadline(ticket),
+            deadline=deadline,
             cancellation=ticket.cancellation,
         )
         return ToolContext(info, self._tool_scope)
-
-    def _deadline(self, ticket: Ticket) -> Deadline | None:
-        """Return when a call with a time-out of its own will be cancelled: then, or at the run's deadline."""
-        whole = self._scope.gate.work_deadline
-        if ticket.timeout is None:
-            return whole
-        return earliest(whole, Deadline(self._scope.clock.now() + timedelta(seconds=ticket.timeout)))
 
     async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         """Keep or drop what the tool did, record the attempt, and say it to the model."""
@@ -282,10 +275,9 @@ def classify(
 ) -> tuple[ToolOutcome, ToolResult[Any]]:
     """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
     if stop is not None:
-        ran = outcome.admitted
         if stop.reason == "timeout":
             return "deadline", ToolResult.error(DEADLINE_MESSAGE)
-        if ran:
+        if outcome.admitted:
             return "cancelled", ToolResult.error(f"stopped midway: {stop.message}")
         return "denied", ToolResult.error(f"not run: {stop.message}")
     if not outcome.admitted:
