@@ -225,19 +225,6 @@ class ModelLine:
         switched: Whether another than the first was ever in use.
     """
 
-    __slots__ = (
-        "_tried",
-        "answered_by",
-        "in_use",
-        "limits",
-        "models",
-        "plan",
-        "services",
-        "switched",
-        "tools",
-        "transcript",
-    )
-
     def __init__(self, plan: RunPlan[Any], limits: Limits, transcript: Transcript) -> None:
         """Begin with the model that was asked for."""
         self.plan = plan

@@ -316,3 +316,19 @@ def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget 
     own = NESTED_LIMITS if budget is None else tighten(NESTED_LIMITS, budget.as_limits(), clock)
     ends = earliest(derive_nested_deadline(deadline, longest, clock=clock), own.start(clock))
     return replace(own, deadline=ends)
+
+
+def nested_context(
+    asking: Any, budget: Budget | None, max_duration: DurationLike | None, purpose: Purpose
+) -> NestedExecutionContext:
+    """Return what a nested evaluation is given by whoever asks for it: the context of a checker or of a provider."""
+    longest = max_duration or asking.nested.longest
+    return NestedExecutionContext(
+        parent_session=asking.session,
+        parent_run_context=asking.run_context,
+        deadline=derive_nested_deadline(asking.deadline, longest, clock=asking.session.clock),
+        budget=budget,
+        resource_overrides={} if asking.filesystem is None else {Filesystem: asking.filesystem},
+        config=asking.nested,
+        purpose=purpose,
+    )

@@ -4,6 +4,10 @@
 wrong with a template is found when it is made: syntax, equal keys, tools that clash, an output type that has no
 schema, and, if it declares its ``params``, placeholders and predicates that nothing fills. Without declared params,
 what is missing is known, and refused, when it is rendered.
+
+A `Prompt` is a template with what is bound to it. Both are frozen: `bind` and `with_variables` return new prompts.
+Rendering is pure: the same prompt renders to the same messages every time, values are inserted exactly as they are, and
+a name without a value is an error, never an empty gap.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from watchkeeper.prompt.sections import (
     ambiguous,
     field_owners,
     fill,
+    listed,
     listing,
     match_predicate,
     unfilled,
@@ -185,37 +190,29 @@ def _check_nested(given: object) -> None:
 
 
 def _configs(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
-    if isinstance(given, kind) or not hasattr(given, "__iter__"):
-        raise ObserverError(f"{name} must be a list or tuple of {kind.__name__}(...), not {given!r}")
-    configs = tuple(cast("Sequence[Any]", given))
-    for config in configs:
-        if not isinstance(config, kind):
-            raise ObserverError(f"{name} holds {config!r}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))")
-    return configs
+    said = f"{name} holds {{item!r}}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
+    of = f" of {kind.__name__}(...)"
+    return listed(given, name, lambda item: isinstance(item, kind), said, of=of, error=ObserverError)
 
 
 def _as_sections(given: object) -> tuple[MarkdownSection, ...]:
-    if isinstance(given, (MarkdownSection, str)) or not hasattr(given, "__iter__"):
-        raise PromptDefinitionError(f"sections must be a list or tuple of sections, not {given!r}")
-    sections = tuple(cast("Sequence[Any]", given))
+    said = "{item!r} is not a section; use MarkdownSection(title=, key=, template=)"
+    sections = listed(given, "sections", lambda item: isinstance(item, MarkdownSection), said, of=" of sections")
     if not sections:
         raise PromptDefinitionError("it has no sections; give at least one MarkdownSection(title=, key=, template=)")
-    for section in sections:
-        if not isinstance(section, MarkdownSection):
-            raise PromptDefinitionError(f"{section!r} is not a section; use MarkdownSection(title=, key=, template=)")
     return sections
 
 
 def _as_params(given: object) -> tuple[type[Any], ...]:
-    if isinstance(given, type) or not hasattr(given, "__iter__"):
-        raise PromptDefinitionError(f"params must be a list or tuple of dataclass types, not {given!r}")
-    params = tuple(cast("Sequence[Any]", given))
-    for type_ in params:
-        if not (isinstance(type_, type) and dataclasses.is_dataclass(type_)):
-            raise PromptDefinitionError(f"{type_!r} in params is not a dataclass; declare dataclass types")
+    said = "{item!r} in params is not a dataclass; declare dataclass types"
+    params = listed(given, "params", _is_dataclass_type, said, of=" of dataclass types")
     if len(set(params)) < len(params):
         raise PromptDefinitionError("params names a type twice")
     return params
+
+
+def _is_dataclass_type(item: object) -> bool:
+    return isinstance(item, type) and dataclasses.is_dataclass(item)
 
 
 def _check_section_keys(sections: Iterator[MarkdownSection]) -> None:
@@ -240,13 +237,6 @@ def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
                 raise PromptDefinitionError(f"{where} with the name {tool.name!r}; rename one: @tool(name=...)")
     return tuple(tool for tool, _ in found.values())
 
-
-# --- prompt ---------------------------------------------------------------------------------------------------------
-# A prompt: a template together with what is bound to it, ready to render.
-#
-# Frozen: `bind` and `with_variables` return new prompts. Rendering is pure: the same prompt renders to the same
-# messages
-# every time, values are inserted exactly as they are, and a name without a value is an error, never an empty gap.
 
 _DEEPEST_HEADING: Final = 6
 
