@@ -226,7 +226,7 @@ def nesting(depths: list[int], most: int) -> Callable[[TaskCompletionContext], A
     """Start a child that is checked by starting a child that is checked by ..."""
 
     async def act(context: TaskCompletionContext) -> Any:
-        depths.append(sum(children(context).family.home.depths.values()))
+        depths.append(sum(children(context).family.scope.depths.values()))
         section = MarkdownSection(title="", key="task", template="Go.")
         checker = Inside(act)
         prompt = Prompt(PromptTemplate[str](ns="t", key="k", sections=(section,), task_completion_checker=checker))
@@ -276,7 +276,7 @@ async def test_nobody_below_can_raise_what_somebody_above_allows() -> None:
     depths: list[int] = []
 
     async def act(context: TaskCompletionContext) -> Any:
-        depths.append(sum(children(context).family.home.depths.values()))
+        depths.append(sum(children(context).family.scope.depths.values()))
         section = MarkdownSection(title="", key="task", template="Go.")
         template = PromptTemplate[str](ns="t", key="k", sections=(section,), task_completion_checker=Inside(act))
         return await children(context).start(task(prompt=Prompt(template), max_depth=1 if len(depths) == 1 else 9))
@@ -350,7 +350,7 @@ def test_whatever_way_children_end_nothing_of_them_stays(ends: list[str], carve:
     left: list[dict[str, int]] = []
 
     async def act(context: TaskCompletionContext) -> Any:
-        gate = children(context).family.home.gate
+        gate = children(context).family.scope.gate
         left.append(gate.left())
         spent = 0
         references: list[Any] = []
