@@ -1,8 +1,8 @@
-"""The ceilings of an evaluation, and a tracker that parents and children share.
+"""The ceilings of an evaluation, a tracker that several evaluations share, and what is left at one moment.
 
-`Budget` is ceilings only, immutable. What was used is `Usage`. `BudgetTracker` holds both together, is safe under
-threads, and may be handed from a parent to a child so that both draw from one budget. `BudgetStatus` is a look at both
-at one moment: what a tool, an observer or a person is shown; nothing is enforced with it.
+`Budget` is ceilings only, immutable; what was used is `Usage`. `BudgetTracker` holds both together, is safe under
+threads, and may be handed from a parent to a child so that both draw from one budget. `BudgetStatus` is a snapshot of
+both, for a tool, an observer or a person. Nothing here enforces anything: that is the gate's work, on `Limits`.
 """
 
 from __future__ import annotations

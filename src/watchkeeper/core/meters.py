@@ -87,6 +87,10 @@ class LimitMeter:
         """What is counted, in the plural."""
         return self.units or f"{self.unit}s"
 
+    def figure(self, number: int) -> str:
+        """Write an amount without a unit, but for money: ``$2.00``, ``500,000``."""
+        return format_money(number) if self.measures == "money" else f"{number:,}"
+
     def amount(self, number: int) -> str:
         """Write an amount with its unit: ``$2.00``, ``1 step``, ``500,000 tokens``."""
         return format_money(number) if self.measures == "money" else counted(number, self.unit, self.plural)
@@ -213,9 +217,6 @@ BY_FIELD: Final[Mapping[str, LimitMeter]] = {meter.field: meter for meter in MET
 
 NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(BY_FIELD)
 """No ceiling, for every field in `Limits` that is one."""
-
-BUDGET_STOPS: Final = frozenset(meter.reason for meter in METERS)
-"""The reasons of stops at a limit other than the deadline."""
 
 UNLIMITED_COUNTS: Final[Mapping[str, tuple[Calls, ...]]] = {
     "cached_tokens": (),
