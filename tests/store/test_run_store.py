@@ -146,18 +146,24 @@ def test_another_connection_reads_while_the_run_goes_on(store: RunStore) -> None
         assert [event.body["text"] for event in reader.events(str(run_id), after=2)] == ["two"]
 
 
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
+    """Return one store for many examples, each with runs of its own."""
+    with RunStore(tmp_path_factory.mktemp("runs") / "runs.db") as made:
+        yield made
+
+
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=8), after=st.integers(0, 12))
 def test_events_come_back_once_in_order_however_they_were_batched(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], after: int
+    shared_store: RunStore, counts: list[int], after: int
 ) -> None:
     run_id, other, seq = uuid4(), uuid4(), 1
-    with RunStore(tmp_path_factory.mktemp("runs") / "runs.db") as store:
-        for number in counts:
-            batch = log(run_id, *(Note(seq + index) for index in range(number)), first=seq)
-            store.append(batch + log(other, Note("other"), first=seq))
-            store.append(batch)
-            seq += number
-        found = [(event.seq, event.load()) for event in store.events(str(run_id), after)]
+    for number in counts:
+        batch = log(run_id, *(Note(seq + index) for index in range(number)), first=seq)
+        shared_store.append(batch + log(other, Note("other"), first=seq))
+        shared_store.append(batch)
+        seq += number
+    found = [(event.seq, event.load()) for event in shared_store.events(str(run_id), after)]
     assert found == [(number, Note(number)) for number in range(after + 1, seq)]
 
 
