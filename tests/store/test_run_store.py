@@ -85,8 +85,8 @@ def test_the_checkers_last_word_is_kept(store: RunStore) -> None:
     store.append(log(one, started(), replace(ended(one), verdict="verified"), NoticeAppended("late", START)))
     store.append(log(two, started(later=1), replace(ended(two), verdict="unverified")))
     store.append(log(open_, started(later=2)))
-    assert [row.verdict for row in store.runs()] == [None, "unverified", "verified"]
-    assert store.find(str(one)).verdict == "verified"
+    assert [row.completion for row in store.runs()] == [None, "unverified", "verified"]
+    assert store.find(str(one)).completion == "verified"
 
 
 def test_turns_and_usage_are_kept_and_unknown_before_the_end(store: RunStore) -> None:
@@ -95,7 +95,7 @@ def test_turns_and_usage_are_kept_and_unknown_before_the_end(store: RunStore) ->
     many = ManyStarted(started().run_context, "ns/key", "m", "none", ("a",), 2, START + timedelta(seconds=1))
     store.append(log(whole, many, ManyEnded(whole, None, 1, 1, USAGE, 1.0, START)))
     store.append(log(open_, started(later=2)))
-    assert [(row.turns, row.tool_calls, row.verdict) for row in store.runs()] == [
+    assert [(row.turns, row.tool_calls, row.completion) for row in store.runs()] == [
         (None, None, None),
         (None, 1, None),
         (7, 1, "unchecked"),
@@ -121,7 +121,7 @@ def test_a_run_over_many_has_its_items_as_children(store: RunStore) -> None:
     store.append(log(one, started("b", parent, later=1)) + log(two, started("a", parent)))
     store.append(log(parent, ManyEnded(parent, None, 2, 3, USAGE, 1.0, START), first=2))
     (row,) = store.runs()
-    assert (row.items, row.done, row.item) == (3, 2, None)
+    assert (row.items, row.items_done, row.item) == (3, 2, None)
     assert [(child.item, child.parent_id) for child in store.children(row.run_id)] == [
         ("a", str(parent)),
         ("b", str(parent)),

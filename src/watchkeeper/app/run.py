@@ -28,7 +28,7 @@ from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
 from watchkeeper.runtime.plan import Place, RunHome, RunPlan
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import ManyResult, RunResult, without_output
+from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import ChainMetadata
@@ -427,12 +427,13 @@ class _Crew(Generic[OutputT]):
         self, index: int, stop: Stop, session: Session, context: RunContext, error: BaseException | None
     ) -> RunResult[OutputT]:
         """Return the result of an item whose loop never ran, or could not go on."""
-        return without_output(
-            stop,
+        return RunResult(
+            stop=stop,
             run_id=context.run_id,
             prompt_name=self.prompt.template.name,
             model=self.around.models.first.label,
             limits=self.each,
+            started_at=self.clock.now(),
             session=session,
             error=error,
             item=self.labels[index],

@@ -212,7 +212,7 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
         finally:
             if store is not None:
                 store.close()
-        data = report.many_as_data(result) if isinstance(result, ManyResult) else report.as_data(result)
+        data = result.as_data()
         lost = (
             print_json(out, data)
             if order.as_json

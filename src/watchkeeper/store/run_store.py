@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64decode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.logs import logger
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.log import Envelope, event_tag
-from watchkeeper.session.tagging import dump, load
+from watchkeeper.session.tagging import MARK, dump, forms, load
 from watchkeeper.store.sqlite import DEFAULT, Schema, chosen_file, connect, connect_to_read, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -70,6 +72,12 @@ SCHEMA: Final = Schema(
     ),
 )
 
+HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
+"""Tags of the standard library's types, which hold one thing."""
+
+
+MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
+
 UNWRITABLE: Final = "$unwritable"
 PAGE: Final = 500
 
@@ -106,12 +114,12 @@ class StoredRun:
         started_at: When it began.
         ended_at: When it ended; None while it runs, or if its process died.
         stop: Why it ended early, as JSON-able data, or None.
-        done: Items that were completed, of a run over many.
+        items_done: Items that were completed, of a run over many.
         tokens: Tokens used, once it ended.
         cost_nanos: Cost in nano-dollars, once it ended; None if unknown.
         steps: Admitted calls, once it ended.
         duration_ms: How long it took, once it ended.
-        verdict: The completion checker's last word, once it ended; None for a run over many items.
+        completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
     """
@@ -126,12 +134,12 @@ class StoredRun:
     started_at: datetime
     ended_at: datetime | None
     stop: dict[str, Any] | None
-    done: int | None
+    items_done: int | None
     tokens: int | None
     cost_nanos: int | None
     steps: int | None
     duration_ms: float | None
-    verdict: str | None
+    completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
 
@@ -139,6 +147,48 @@ class StoredRun:
     def tool_calls(self) -> int | None:
         """Admitted tool calls, once it ended."""
         return None if self.usage is None else self.usage.get("tool_calls")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, once it ended."""
+        return None if self.duration_ms is None else self.duration_ms / 1000
+
+    def sentence(self, note: str = "") -> str:
+        """Say how it ended, in the words of its result; ``note`` is what its completion checker said last."""
+        if self.ended_at is None:
+            return "Not ended: it is still running, or its process died."
+        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds)
+        stop = None if self.stop is None else str(self.stop["message"])
+        done = "" if self.items is None else items_done(self.items_done, self.items)
+        return end_in_words(took, stop, self.completion, note, done=done)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as JSON-able data, with the keys that a result has for the same things.
+
+        What is not known before the end is None until then; ``items`` and ``items_done`` are None but for a run over
+        many.
+        """
+        ended = self.ended_at is not None
+        return run_as_data(
+            run_id=self.run_id,
+            parent_id=self.parent_id,
+            item=self.item,
+            prompt=self.prompt,
+            model=self.model,
+            ok=self.stop is None and self.items_done == self.items if ended else None,
+            items=self.items,
+            items_done=self.items_done,
+            stop=self.stop,
+            completion=self.completion,
+            turns=self.turns,
+            tokens=self.tokens,
+            usage=self.usage,
+            cost_usd=self.cost_nanos if ended else None,
+            duration_seconds=self.seconds,
+            limits=self.limits,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +383,31 @@ def _writable(text: str) -> str:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
-    values = list(row)
+    *values, body = row
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    values[9] = json.loads(values[9]) if values[9] else None
-    end: dict[str, Any] = json.loads(values.pop() or "{}")
-    return StoredRun(*values, *(end.get(name) for name in ("verdict", "turns", "usage")))
+    values[9] = untyped(json.loads(values[9])) if values[9] else None
+    end: dict[str, Any] = json.loads(body or "{}")
+    return StoredRun(*values, *(end.get("verdict"), end.get("turns"), untyped(end.get("usage"))))
+
+
+def untyped(data: Any) -> Any:
+    """Return the JSON of a store without the names of types in it, as a person would write it."""
+    if isinstance(data, list):
+        items: list[Any] = cast("Any", data)
+        return [untyped(item) for item in items]
+    if not isinstance(data, dict):
+        return data
+    fields: dict[str, Any] = cast("Any", data)
+    tag = str(fields.get(MARK, ":"))
+    if tag in MAPPINGS and "items" in fields:
+        return {str(untyped(key)): untyped(value) for key, value in fields["items"]}
+    if tag == "str":
+        return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
+    held = next((key for key in ("items", "value") if key in fields), None)
+    if tag in HOLDERS and held is not None:
+        return untyped(fields[held])
+    return {key: untyped(value) for key, value in fields.items() if key != MARK}
 
 
 def store_path(where: Path | str | None, environ: Mapping[str, str] | None = None) -> Path | None:
