@@ -388,7 +388,8 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
     values[9] = untyped(json.loads(values[9])) if values[9] else None
     end: dict[str, Any] = json.loads(body or "{}")
-    return StoredRun(*values, *(end.get("verdict"), end.get("turns"), untyped(end.get("usage"))))
+    values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
+    return StoredRun(*values)
 
 
 def untyped(data: Any) -> Any:
