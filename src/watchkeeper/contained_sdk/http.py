@@ -591,6 +591,8 @@ def translated(request: Any, provider: str) -> Generator[None]:
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}
+LOADED_BY_FIRST_CALL: Final = ("openai.resources.chat", "openai.resources.responses")
+"""500 modules that the OpenAI package imports only when its first call is made; Anthropic's imports all with itself."""
 
 
 def contained_http_client(
@@ -626,10 +628,22 @@ def contained_async_http_client(
 
 def _sending(kind: str, transport: Any, httpx: ModuleType | None) -> tuple[Any, Any]:
     """Return the httpx module, and the transport that sends."""
+    import_interfaces()
     module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
     if transport is None:
         transport = getattr(module, kind)(limits=module.Limits(**CONNECTIONS))
     return module, transport
+
+
+def import_interfaces() -> None:
+    """Import what the SDK in use would import at its first call.
+
+    There it would take a third of a second of the block's time, and hold up the event loop for as long.
+    """
+    if "openai" in sys.modules:
+        for name in LOADED_BY_FIRST_CALL:
+            with suppress(ImportError):  # a version that is laid out differently
+                importlib.import_module(name)
 
 
 def sdk_module() -> ModuleType:
