@@ -2,13 +2,15 @@
 
 The block that is in force is found by a context variable. A model call reserves its worst case, is sent with the output
 cap that was granted, and is charged what the provider counted; where nobody can know that, the reservation stands. A
-refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here speaks HTTP.
+refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here sends or waits.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -160,23 +162,6 @@ ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_containe
 """The block inside which the running code was called; None outside of all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """A request as a transport hands it over.
-
-    Attributes:
-        url: Where it goes.
-        path: The path of that.
-        body: What it brings.
-        retry: Whether the SDK repeats a request that failed.
-    """
-
-    url: str
-    path: str
-    body: bytes
-    retry: bool
-
-
 class ContainedCall:
     """One request that the gate decides about.
 
@@ -189,15 +174,18 @@ class ContainedCall:
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
     """
 
-    def __init__(self, block: Containment, posted: Posted, provider: str, output_cap: int) -> None:
-        """Find the worst case.
+    def __init__(self, block: Containment, request: Any, body: bytes, provider: str, output_cap: int) -> None:
+        """Find the worst case of an httpx request, its body read.
 
         Raises:
             CallStopped: If it cannot be bounded, but has to be.
         """
         self.block = block
-        self._posted = posted
-        self.sent = read_call(posted)
+        self._path: str = request.url.path
+        self._body = body
+        retries = request.headers.get(RETRY_HEADER, "0")
+        self._retry = bool(retries.isdecimal() and int(retries))
+        self.sent = read_call(self._path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
         self.provider = provider or (self.sent.wire.provider if self.sent else "openai")
@@ -211,11 +199,11 @@ class ContainedCall:
         return self.sent is not None and self.sent.streaming
 
     def _ask(self) -> None:
-        sent, block, retry = self.sent, self.block, self._posted.retry
+        sent, block, retry = self.sent, self.block, self._retry
         self.price = None
         if sent is None:
             self._estimate = Estimate(known_cost=False)
-            self.request = CallRequest("tool", self._posted.path, self._estimate, retry=retry)
+            self.request = CallRequest("tool", self._path, self._estimate, retry=retry)
             return
         name = self._model or sent.model
         replies = sent.wire.replies
@@ -252,7 +240,7 @@ class ContainedCall:
     def body(self, ticket: Ticket) -> bytes:
         """Return what to send, given what was granted."""
         if self.sent is None:
-            return self._posted.body
+            return self._body
         return self.sent.capped(ticket.max_output_tokens if self.block.bounded else None, self._model)
 
     def answered(self, content: bytes) -> None:
@@ -322,11 +310,11 @@ def wire_at(path: str) -> Wire | None:
     return next((wire for wire in WIRES if path.endswith(wire.path)), None)
 
 
-def read_call(posted: Posted) -> SentRequest | None:
+def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
     """Return the model call that a request is, or None if it is none that is known."""
-    wire = wire_at(posted.path)
+    wire = wire_at(path)
     try:
-        return None if wire is None else SentRequest(wire, posted.body, posted.url)
+        return None if wire is None else SentRequest(wire, body, url)
     except msgspec.DecodeError:
         return None
 
@@ -343,3 +331,87 @@ def unpriced(error: UnpricedModelError) -> CallStopped:
         "pip install 'watchkeeper[prices]' for the list)"
     )
     return CallStopped(None, ways)
+
+
+# --- requests and responses of httpx --------------------------------------------------------------------------------
+
+RETRY_HEADER: Final = "x-stainless-retry-count"
+"""In which the SDKs count the attempts that they have repeated."""
+
+TIMEOUTS: Final = ("connect", "read", "write", "pool")
+NEVER_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
+"""Errors after which nothing can have been billed."""
+
+
+def module_of(value: Any) -> Any:
+    """Return the module, httpx or httpx2, that a request or a transport comes from."""
+    for base in type(value).__mro__:
+        name = base.__module__.partition(".")[0]
+        if name in ("httpx", "httpx2"):
+            return importlib.import_module(name)
+    return importlib.import_module("httpx")
+
+
+def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
+    """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
+    httpx = module_of(request)
+    headers = httpx.Headers(request.headers)
+    headers.pop("content-length", None)
+    if call.streaming:
+        headers["accept-encoding"] = "identity"  # its token counts are read while it passes
+    extensions = dict(request.extensions)
+    if ticket.timeout is not None:
+        extensions["timeout"] = bounded(extensions.get("timeout") or {}, ticket.timeout)
+    return httpx.Request(request.method, request.url, headers=headers, content=call.body(ticket), extensions=extensions)
+
+
+def bounded(timeouts: Mapping[str, float | None], most: float) -> dict[str, float]:
+    """Return an SDK's timeouts, none of them longer than the call may take."""
+    return {name: min(most, seconds) if (seconds := timeouts.get(name)) is not None else most for name in TIMEOUTS}
+
+
+def as_whole(request: Any, response: Any, content: bytes) -> Any:
+    """Return a response that is here as a whole."""
+    return module_of(request).Response(
+        response.status_code, headers=response.headers, content=content, extensions=response.extensions
+    )
+
+
+def as_answer(call: ContainedCall, response: Any) -> Any:
+    """Return a whole response that is an answer, once its call knows what it cost.
+
+    Raises:
+        ProviderError: If it is a refusal; the call keeps the response for its caller.
+    """
+    if response.status_code < 400:
+        call.answered(response.content)
+        return response
+    from watchkeeper.adapters import provider_errors
+
+    if call.outlasts(provider_errors.retry_after(response.headers, SYSTEM_CLOCK)):
+        response.headers["x-should-retry"] = "false"  # the SDKs look at it before they wait
+    call.failure = response
+    try:
+        said = response.json()
+    except ValueError:
+        said = None
+    status, (code, text) = response.status_code, provider_errors.describe(said)
+    fault = provider_errors.classify(code, text, status)
+    words = provider_errors.say(call.provider, status, text or code or response.reason_phrase)
+    raise provider_errors.fault_error(fault, words, provider=call.provider, status=status, billed=fault == "timeout")
+
+
+@contextmanager
+def translated(request: Any, provider: str) -> Generator[None]:
+    """Turn the transport's errors into ours; the original is the cause, and it is known whether somebody has to pay."""
+    httpx = module_of(request)
+    try:
+        yield
+    except httpx.TransportError as error:
+        kind = type(error).__name__
+        raise ProviderError(
+            f"{provider} at {request.url.host}: {kind}: {error}",
+            fault="timeout" if isinstance(error, httpx.TimeoutException) else "connection",
+            provider=provider,
+            billed=kind not in NEVER_SENT,
+        ) from error
