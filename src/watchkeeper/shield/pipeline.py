@@ -22,7 +22,7 @@ from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.text import shown
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
-# --- hooks ----------------------------------------------------------------------------------------------------------
+# --- hooks ------------------------------------------------------------------------------------------------------------
 # The vocabulary of shield hooks: what a `ShieldPipeline` may ask, and when (seed: execution-context).
 #
 # Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
