@@ -28,7 +28,6 @@ TRACED: Final = frozenset(
         "accounting/ledger.py",
         "containment/calls.py",
         "containment/settlement.py",
-        "containment/waiting.py",
         "containment/execution_context.py",
         "containment/guards.py",
         "shield/pipeline.py",

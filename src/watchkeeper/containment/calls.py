@@ -1,14 +1,16 @@
-"""The calls of one context: admitted, past the guards and begun, or refused; and what stops them.
+"""The calls of one context: admitted, made to wait, past the guards and begun, or refused; and what stops them.
 
 The ledger says whether a call is admitted, the guards may still refuse it; then everything that was reserved for it is
-given back. A call that has begun is in `ContextCalls.in_flight` until it is settled (`settlement`). Nothing here waits
-(`waiting`), runs the work of a call (`in_flight`), or knows the context that owns the calls.
+given back. A call that has begun is in `ContextCalls.in_flight` until it is settled (`settlement`). Nothing here runs
+the work of a call (`in_flight`), or knows the context that owns the calls.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
@@ -17,12 +19,13 @@ from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
 from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, KINDS, Admitted, Waits, aborted, exhausted, expired
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, circuit_open, stop_by_hook
-from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, Outcome
+from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, Outcome, running_loop, set_timer
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock
+from watchkeeper.core.clock import Clock, Timer
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.core.workers import BlockingCall, run_in_worker
 from watchkeeper.shield.decision import Decision, SafetyEvent
 
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
@@ -64,6 +67,13 @@ class RepeatedFailures:
                 self._failures[operation] = self._failures.get(operation, 0) + 1
             else:
                 self._failures.pop(operation, None)
+
+
+def operation_exhausted(request: CallRequest) -> Stop:
+    """Say that an operation has been repeated as often as its own policy allows."""
+    name, retries = request.operation_name or f"A {KINDS[request.kind]} without a name", request.max_retries
+    said = f"{name} has failed too often in a row: {retries} {'retry is' if retries == 1 else 'retries are'} allowed."
+    return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
 
 
 class Tree(NamedTuple):
@@ -373,8 +383,113 @@ class ContextCalls:
         return reason if reason in CALL_STOPS else None
 
 
-def operation_exhausted(request: CallRequest) -> Stop:
-    """Say that an operation has been repeated as often as its own policy allows."""
-    name, retries = request.operation_name or f"A {KINDS[request.kind]} without a name", request.max_retries
-    said = f"{name} has failed too often in a row: {retries} {'retry is' if retries == 1 else 'retries are'} allowed."
-    return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
+# --- waiting ----------------------------------------------------------------------------------------------------------
+# For its turn a call waits until the ledger notifies it to ask again, its phase is over, or its context is aborted or
+# closed; it holds nothing meanwhile. Calls are asked in the order in which they came, but one that fits may pass one
+# that does not. Hooks that block (a person who is asked, a server that decides) are asked on a worker thread; nobody
+# waits beyond their own time, the end of the call's phase, or an abort. An answer that comes later is dropped, and what
+# it counted is given back. Each wait exists twice: on a running loop, which goes on meanwhile, and blocking the thread.
+
+
+async def wait_for_turn(
+    calls: ContextCalls, request: CallRequest, waiter: Waiter, clock: Clock
+) -> InFlightCall | Outcome[Any] | GuardedCall:
+    """Wait on the running loop until the call is admitted or refused."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+
+    def notify(_: object = None) -> None:
+        with suppress(RuntimeError):  # a loop that was closed has nobody left to wake
+            loop.call_soon_threadsafe(woken.set)
+
+    timer: Timer | None = None
+
+    def ring() -> None:
+        nonlocal timer
+        timer = None
+        woken.set()
+
+    waiter.notify = notify
+    until = calls.phase_ends(request)
+    unlink = calls.cancellation.on_cancel(notify)
+    try:
+        while (admitted := calls.admit_waiting(request, waiter)) is None:
+            if timer is None and until != NEVER:
+                timer = set_timer(clock, until, ring)  # again, if it rang a moment too early
+            await woken.wait()
+            woken.clear()
+        return admitted
+    finally:
+        unlink()
+        if timer is not None:
+            timer.cancel()
+        calls.withdraw(waiter)
+
+
+def block_for_turn(
+    calls: ContextCalls, request: CallRequest, waiter: Waiter, clock: Clock
+) -> InFlightCall | Outcome[Any] | GuardedCall:
+    """Block this thread until the call is admitted or refused.
+
+    The thread of a running loop is never blocked: whoever holds what is wanted may need that very loop to give it back.
+    There the call is refused if it does not fit now.
+    """
+    waiter.last_chance = running_loop() is not None
+    woken = threading.Event()
+    waiter.notify = woken.set
+    until = calls.phase_ends(request)
+    unlink = calls.cancellation.on_cancel(lambda _: woken.set())
+    try:
+        while (admitted := calls.admit_waiting(request, waiter)) is None:
+            clock.wait(woken, None if until == NEVER else until - clock.monotonic())
+            woken.clear()
+        return admitted
+    finally:
+        unlink()
+        calls.withdraw(waiter)
+
+
+async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
+    """Ask without blocking the running loop; return the call, or its refusal."""
+    loop = asyncio.get_running_loop()
+    asking: asyncio.Task[SafetyEvent | None] = loop.create_task(
+        run_in_worker(guarded.review, on_late=guarded.answered_late)
+    )
+
+    def give_up(_: str) -> None:
+        with suppress(RuntimeError):  # a loop that was closed has nobody left who waits
+            loop.call_soon_threadsafe(asking.cancel)
+
+    timer = set_timer(clock, guarded.answer_by, lambda: give_up(""))
+    unlink = calls.cancellation.on_cancel(give_up)
+    try:
+        await asyncio.wait((asking,))
+        event = None if asking.cancelled() else asking.result()
+    except BaseException:
+        asking.cancel()
+        calls.refund(guarded)
+        raise
+    finally:
+        unlink()
+        timer.cancel()
+    return calls.begin_guarded(guarded, event, answered=not asking.cancelled())
+
+
+def block_for_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
+    """Ask and block this thread; return the call, or its refusal."""
+    asking = BlockingCall(guarded.review)
+    unlink = calls.cancellation.on_cancel(lambda _: asking.wake())
+    try:
+        asking.wait(guarded.answer_by - clock.monotonic(), clock)
+        left = asking.leave()
+        event = None if left else asking.result()
+    except BaseException:
+        if asking.leave():
+            asking.when_late(guarded.answered_late)
+        calls.refund(guarded)
+        raise
+    finally:
+        unlink()
+    if left:
+        asking.when_late(guarded.answered_late)
+    return calls.begin_guarded(guarded, event, answered=not left)

@@ -32,7 +32,14 @@ from watchkeeper.accounting.admission import Demand, check_weights, decide, left
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.accounting.refusals import Exhausted
-from watchkeeper.containment.calls import ContextCalls, Tree
+from watchkeeper.containment.calls import (
+    ContextCalls,
+    Tree,
+    ask_hooks,
+    block_for_hooks,
+    block_for_turn,
+    wait_for_turn,
+)
 from watchkeeper.containment.config import (
     CostOf,
     ExecutionConfig,
@@ -60,7 +67,6 @@ from watchkeeper.containment.in_flight import (
 )
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
 from watchkeeper.containment.settlement import abandon, finish
-from watchkeeper.containment.waiting import ask_hooks, block_for_hooks, block_for_turn, wait_for_turn
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
