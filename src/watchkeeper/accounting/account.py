@@ -23,7 +23,7 @@ from watchkeeper.core.limits import AccountLimit, Limits, Period
 from watchkeeper.core.usage import TokenUsage, Usage
 
 # What is counted, as indexes of the lists below. The first seven can have a ceiling; admission checks them in this
-# order.
+# order. The next three are the kinds of tokens, as in `TokenUsage`.
 COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = range(7)
 CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = range(7, 11)
 
@@ -187,13 +187,7 @@ def usage_of(account: Account) -> Usage:
     """Return what an account and all below it have used."""
     settled = account.settled.copy()
     return Usage(
-        tokens=TokenUsage(
-            settled[INPUT_TOKENS],
-            settled[OUTPUT_TOKENS],
-            settled[CACHED_TOKENS],
-            settled[CACHE_WRITE_TOKENS],
-            settled[REASONING_TOKENS],
-        ),
+        tokens=TokenUsage(settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS:MODEL_CALLS]),
         cost_nanos=None if account.unpriced else settled[COST],
         model_calls=settled[MODEL_CALLS],
         tool_calls=settled[TOOL_CALLS],

@@ -70,11 +70,9 @@ class Ledger(Protocol):
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
         """
-        ...
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Take in new accounts below one parent and carve for each its share of all that the parent has left."""
-        ...
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, in one critical section.
@@ -82,31 +80,24 @@ class Ledger(Protocol):
         Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
         waiter, the waiter is remembered in the same critical section.
         """
-        ...
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter; harmless if it is forgotten already."""
-        ...
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
-        ...
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
-        ...
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
-        ...
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; return whether this one was put."""
-        ...
 
     def close(self, account: Account, now: float) -> None:
         """Admit nothing more; give back what the account carved and what it still holds for a landing turn."""
-        ...
 
 
 # --- calls that wait --------------------------------------------------------------------------------------------------
@@ -115,7 +106,11 @@ class Ledger(Protocol):
 # chance: it fits now or is refused. All of it happens in the ledger's critical section.
 
 
-class Waiter:
+def do_nothing() -> None:
+    """Do nothing."""
+
+
+class Waiter(msgspec.Struct, eq=False):
     """A call that waits for others to give back what they hold.
 
     Attributes:
@@ -126,15 +121,11 @@ class Waiter:
         last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
     """
 
-    __slots__ = ("around", "demand", "last_chance", "notified", "notify")
-
-    def __init__(self, demand: Demand, around: tuple[Demand, ...]) -> None:
-        """Wait with nobody to notify yet."""
-        self.demand = demand
-        self.around = around
-        self.notify: Callable[[], None] = do_nothing
-        self.notified = False
-        self.last_chance = False
+    demand: Demand
+    around: tuple[Demand, ...]
+    notify: Callable[[], None] = do_nothing
+    notified: bool = False
+    last_chance: bool = False
 
     def wake(self) -> None:
         """Make the call ask again."""
@@ -142,31 +133,20 @@ class Waiter:
         self.notify()
 
 
-def do_nothing() -> None:
-    """Do nothing."""
-
-
-class Waiters:
+class Waiters(msgspec.Struct, eq=False):
     """The calls that wait, in the order in which they came.
 
     Attributes:
+        elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers.
         listed: They themselves.
         reserving: Calls under way for which something is reserved.
         landing: Accounts that keep something for a landing turn.
     """
 
-    __slots__ = ("_elsewhere", "landing", "listed", "reserving")
-
-    def __init__(self, elsewhere: Callable[[Account, int], bool]) -> None:
-        """Start with nobody.
-
-        Args:
-            elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers.
-        """
-        self.listed: list[Waiter] = []
-        self.reserving: set[Demand] = set()
-        self.landing: set[Account] = set()
-        self._elsewhere = elsewhere
+    elsewhere: Callable[[Account, int], bool]
+    listed: list[Waiter] = []
+    reserving: set[Demand] = set()
+    landing: set[Account] = set()
 
     def queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
         """Keep or forget a waiter after it asked."""
@@ -204,7 +184,7 @@ class Waiters:
             verdict = decide(waiter.demand, now)
             if not isinstance(verdict, Waits) or (verdict.limit, verdict.account) in seen:
                 continue
-            if self.is_releasable(verdict.account, verdict.limit) or self._elsewhere(verdict.account, verdict.limit):
+            if self.is_releasable(verdict.account, verdict.limit) or self.elsewhere(verdict.account, verdict.limit):
                 return True
             seen.add((verdict.limit, verdict.account))
         return False

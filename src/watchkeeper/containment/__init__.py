@@ -4,10 +4,13 @@ It is useful by itself, around any framework or none: open an `ExecutionContext`
 names below are imported when they are first used; those of `watchkeeper.shield` can be imported from here too.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from watchkeeper import shield
 from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
@@ -18,28 +21,7 @@ if TYPE_CHECKING:
     from watchkeeper.containment.in_flight import Outcome, Ticket
     from watchkeeper.containment.record import ContextSnapshot, NodeRecord
     from watchkeeper.core.cancellation import CancellationToken
-    from watchkeeper.shield.circuit_breaker import (
-        CircuitBreaker,
-        CircuitBreakers,
-        CircuitState,
-        PolicyContext,
-        PolicyDecision,
-    )
-    from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
-    from watchkeeper.shield.egress import EgressAllowList
-    from watchkeeper.shield.model_downgrade import ModelDowngradeHook
-    from watchkeeper.shield.pipeline import (
-        BudgetBoundaryHook,
-        EgressBoundaryHook,
-        PreDispatchHook,
-        ReleasingHook,
-        ResponseHook,
-        RetryBoundaryHook,
-        ShieldPipeline,
-        ToolDispatchHook,
-    )
-    from watchkeeper.shield.tool_permission import ToolPermissionHook
-    from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
+    from watchkeeper.shield import *
 
 _NAMES: Final = {
     "watchkeeper.accounting.call_request": ("CallRequest", "Charge", "Estimate"),
@@ -49,28 +31,7 @@ _NAMES: Final = {
     "watchkeeper.containment.in_flight": ("Outcome", "Ticket"),
     "watchkeeper.containment.record": ("ContextSnapshot", "NodeRecord"),
     "watchkeeper.core.cancellation": ("CancellationToken",),
-    "watchkeeper.shield.circuit_breaker": (
-        "CircuitBreaker",
-        "CircuitBreakers",
-        "CircuitState",
-        "PolicyContext",
-        "PolicyDecision",
-    ),
-    "watchkeeper.shield.decision": ("ChainMetadata", "Decision", "SafetyEvent", "ToolCallContext"),
-    "watchkeeper.shield.egress": ("EgressAllowList",),
-    "watchkeeper.shield.model_downgrade": ("ModelDowngradeHook",),
-    "watchkeeper.shield.pipeline": (
-        "BudgetBoundaryHook",
-        "EgressBoundaryHook",
-        "PreDispatchHook",
-        "ReleasingHook",
-        "ResponseHook",
-        "RetryBoundaryHook",
-        "ShieldPipeline",
-        "ToolDispatchHook",
-    ),
-    "watchkeeper.shield.tool_permission": ("ToolPermissionHook",),
-    "watchkeeper.shield.windows": ("BudgetWindowHook", "TokenRateHook"),
+    "watchkeeper.shield": tuple(shield.__all__),
 }
 
 __all__ = [

@@ -102,23 +102,6 @@ class ContextCalls:
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
     """
 
-    __slots__ = (
-        "_guards",
-        "_numbers",
-        "_priced",
-        "aborted",
-        "account",
-        "cancellation",
-        "clock",
-        "closed",
-        "in_flight",
-        "incidents",
-        "ledger",
-        "nodes",
-        "repeated",
-        "snapshot_at_stop",
-    )
-
     def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
         """Open for calls."""
         self.clock, self.ledger, self._numbers, self._guards = tree
@@ -139,51 +122,51 @@ class ContextCalls:
 
     # --- admission ----------------------------------------------------------------------------------------------------
 
-    def admit(self, request: CallRequest) -> InFlightCall | Outcome[Any] | Waiter | GuardedCall:
+    def admit(
+        self, request: CallRequest, waiter: Waiter | None = None
+    ) -> InFlightCall | Outcome[Any] | Waiter | GuardedCall:
         """Ask for admission: return the call, or its refusal, or what it has to wait for.
 
         That is a Waiter if others hold what it needs, or a GuardedCall if it is admitted and a hook that blocks is to
         be asked.
+
+        Args:
+            request: What is asked.
+            waiter: The one that was returned before, if the call asks again.
         """
-        if self.closed:
-            self.check_open()
         guards, outer = self._guards, CURRENT_CALL.get()
-        if guards is not None and ASKING.get() is guards:  # asked about itself, the hook would never end
-            raise ConfigurationError("a hook called the ExecutionContext that asks it; give it a context of its own")
-        if self._priced and not request.estimate.known_cost:
-            raise UnpricedModelError(
-                f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds; give a price, or"
-                " lift max_cost_usd"
-            )
-        now = self.clock.monotonic()
-        if request.max_retries is not None and self.repeated.exhausted(request):
-            return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
-        demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
-        grant = self.ledger.admit(demand, now)
-        if type(grant) is Admitted:
+        if waiter is not None:
+            now, demand = self.clock.monotonic(), waiter.demand
+            if self.closed:
+                return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
+        else:
+            if self.closed:
+                self.check_open()
+            if guards is not None and ASKING.get() is guards:  # asked about itself, the hook would never end
+                raise ConfigurationError(
+                    "a hook called the ExecutionContext that asks it; give it a context of its own"
+                )
+            if self._priced and not request.estimate.known_cost:
+                raise UnpricedModelError(
+                    f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds;"
+                    " give a price, or lift max_cost_usd"
+                )
+            now = self.clock.monotonic()
+            if request.max_retries is not None and self.repeated.exhausted(request):
+                return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
+            demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
+        grant = self.ledger.admit(demand, now, waiter)
+        if isinstance(grant, Admitted):
             if guards is None or request.kind == "child":
                 return self._begin(request, demand, outer, now)
             return self._ask_guards(guards, request, demand, outer, now)
-        if type(grant) is Refused:
-            return self._refuse(request, grant, outer, now)
-        return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
-
-    def admit_waiting(self, request: CallRequest, waiter: Waiter) -> InFlightCall | Outcome[Any] | GuardedCall | None:
-        """Ask for admission on behalf of a call that waits; None if it has to go on waiting."""
-        guards, outer, now = self._guards, CURRENT_CALL.get(), self.clock.monotonic()
-        if self.closed:
-            return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
-        grant = self.ledger.admit(waiter.demand, now, waiter)
-        if type(grant) is Admitted:
-            if guards is None or request.kind == "child":
-                return self._begin(request, waiter.demand, outer, now)
-            return self._ask_guards(guards, request, waiter.demand, outer, now)
-        if type(grant) is Refused:
-            return self._refuse(request, grant, outer, now)
-        if not waiter.last_chance or not isinstance(grant, Waits):
-            return None
-        stop = exhausted(grant, self.account, landing=request.phase == "landing")
-        return self._refuse(request, Refused(stop, latched=False), outer, now)
+        if isinstance(grant, Waits):
+            if waiter is None:
+                return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
+            if not waiter.last_chance:
+                return waiter
+            grant = Refused(exhausted(grant, self.account, landing=request.phase == "landing"), latched=False)
+        return self._refuse(request, grant, outer, now)
 
     def withdraw(self, waiter: Waiter) -> None:
         """Stop waiting; harmless if the call was admitted or refused."""
@@ -196,7 +179,7 @@ class ContextCalls:
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
         node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
-        call = InFlightCall(node, outer, demand, request, self.cancellation)
+        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer)
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
         if timeout is not None and now + timeout < until:
@@ -413,7 +396,7 @@ async def wait_for_turn(
     until = calls.phase_ends(request)
     unlink = calls.cancellation.on_cancel(notify)
     try:
-        while (admitted := calls.admit_waiting(request, waiter)) is None:
+        while isinstance(admitted := calls.admit(request, waiter), Waiter):
             if timer is None and until != NEVER:
                 timer = set_timer(clock, until, ring)  # again, if it rang a moment too early
             await woken.wait()
@@ -440,7 +423,7 @@ def block_for_turn(
     until = calls.phase_ends(request)
     unlink = calls.cancellation.on_cancel(lambda _: woken.set())
     try:
-        while (admitted := calls.admit_waiting(request, waiter)) is None:
+        while isinstance(admitted := calls.admit(request, waiter), Waiter):
             clock.wait(woken, None if until == NEVER else until - clock.monotonic())
             woken.clear()
         return admitted

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.account import spent_share
@@ -98,7 +99,7 @@ class Guards:
         return self.ask("before_egress", ctx, url, method)
 
 
-class GuardedCall:
+class GuardedCall(msgspec.Struct, eq=False):
     """One admitted call about which the guards are asked, before it runs and afterwards.
 
     Attributes:
@@ -109,22 +110,17 @@ class GuardedCall:
         outer: The guarded call inside which it is made.
         answer_by: Monotonic instant up to which hooks that block are waited for.
         permit: Its leave to pass the breaker.
+        after: What hooks see of it after the call, if that differs.
     """
 
-    __slots__ = ("_after", "answer_by", "ctx", "demand", "guards", "outer", "permit", "request")
-
-    def __init__(
-        self, guards: Guards, ctx: ToolCallContext, request: CallRequest, demand: Demand, outer: GuardedCall | None
-    ) -> None:
-        """Hold no permit yet."""
-        self.guards = guards
-        self.ctx = ctx
-        self.request = request
-        self.demand = demand
-        self.outer = outer
-        self.answer_by = 0.0
-        self.permit: Permit | None = None
-        self._after: ToolCallContext | None = None
+    guards: Guards
+    ctx: ToolCallContext
+    request: CallRequest
+    demand: Demand
+    outer: GuardedCall | None
+    answer_by: float = 0.0
+    permit: Permit | None = None
+    after: ToolCallContext | None = None
 
     # --- before the call ----------------------------------------------------------------------------------------------
 
@@ -192,7 +188,7 @@ class GuardedCall:
         guards, cost = self.guards, (charge.cost_nanos or 0) / NANOS_PER_USD
         if guards.told_costs or guards.asked_about_answers or not succeeded:
             tokens = charge.tokens
-            self._after = replace(
+            self.after = replace(
                 self.ctx,
                 tokens_in=None if tokens is NO_TOKENS else tokens.input_tokens,
                 tokens_out=None if tokens is NO_TOKENS else tokens.output_tokens,
@@ -200,13 +196,13 @@ class GuardedCall:
             )
         if not guards.told_costs or not (succeeded or cost):
             return None
-        return guards.ask("before_charge", self._after or self.ctx, cost)
+        return guards.ask("before_charge", self.after or self.ctx, cost)
 
     def answered(self, response: Any) -> SafetyEvent | None:
         """Show the hooks what a model answered; return what one of them said against it."""
         if not self.guards.asked_about_answers or self.ctx.kind != "llm":
             return None
-        return self.guards.ask("after_llm_call", self._after or self.ctx, response)
+        return self.guards.ask("after_llm_call", self.after or self.ctx, response)
 
     def failed(self, error: BaseException) -> SafetyEvent | None:
         """Ask the hooks what a failure means.
@@ -217,7 +213,7 @@ class GuardedCall:
         pipeline = self.guards.pipeline
         if pipeline is None or not (self.request.spends_retry_on_error or pipeline.concerns("on_error")):
             return None
-        return self.guards.ask("on_error", self._after or self.ctx, error)
+        return self.guards.ask("on_error", self.after or self.ctx, error)
 
 
 def stop_by_hook(event: SafetyEvent) -> Stop | None:

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar
+from dataclasses import dataclass
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType, coroutine
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -53,14 +54,16 @@ class Ticket:
         max_output_tokens: Output cap that was granted; at most what was wished for.
         timeout: Seconds left for the call when it was admitted, or None.
         charged_nanos: What the work said it cost, by `charge`; None if it said nothing.
+        interrupted: Why the call was interrupted, if it was; the first reason stays.
     """
 
-    __slots__ = ("_parent_token", "_token", "charged_nanos", "max_output_tokens", "node", "timeout")
+    __slots__ = ("_parent_token", "_token", "charged_nanos", "interrupted", "max_output_tokens", "node", "timeout")
 
     node: Node
     max_output_tokens: int
     timeout: float | None
     charged_nanos: int | None
+    interrupted: Interruption | None
     _parent_token: CancellationToken
     _token: CancellationToken | None
 
@@ -74,6 +77,8 @@ class Ticket:
         """Cancelled when the call's time is over or its context is aborted or closed."""
         if self._token is None:
             self._token = self._parent_token.child()
+        if self.interrupted is not None:
+            self._token.cancel(self._parent_token.reason or self.interrupted)
         return self._token
 
     def charge(self, usd: Dollars) -> None:
@@ -118,6 +123,7 @@ class AbandonedError(Exception):
     """The work did not end within its grace; its result will be late."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InFlightCall(Ticket):
     """One call under way.
 
@@ -129,7 +135,6 @@ class InFlightCall(Ticket):
         inner: The call that its work is waiting in, in the same task.
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
         overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
-        interrupted: Why it was interrupted, if it was; the first reason stays.
         cancelled: Whether its task was cancelled for it.
         outer_cancelled: Whether its task was cancelled, while it was under way, for a call around it.
         done: Whether its work has ended.
@@ -139,59 +144,30 @@ class InFlightCall(Ticket):
         abandoned_thread: The worker's call in which abandoned work goes on.
     """
 
-    __slots__ = (
-        "_foreign",
-        "_owes_uncancel",
-        "_timer",
-        "abandoned_task",
-        "abandoned_thread",
-        "cancelled",
-        "demand",
-        "done",
-        "expires_at",
-        "guarded",
-        "inner",
-        "interrupted",
-        "outer",
-        "outer_cancelled",
-        "overrun",
-        "request",
-        "task",
-        "wake",
-    )
-
-    def __init__(
-        self, node: Node, outer: InFlightCall | None, demand: Demand, request: CallRequest, token: CancellationToken
-    ) -> None:
-        """Begin a call that has been admitted."""
-        self.node = node
-        self.max_output_tokens = demand.granted
-        self.timeout = None
-        self.charged_nanos = None
-        self._parent_token = token
-        self._token = None
-        self.request = request
-        self.demand = demand
-        self.guarded: GuardedCall | None = None
-        self.outer = outer
-        self.inner: InFlightCall | None = None
-        self.expires_at = NEVER
-        self.overrun: Interruption = "deadline"
-        self.interrupted: Interruption | None = None
-        self.cancelled = self.outer_cancelled = self.done = False
-        self.task: asyncio.Task[Any] | None = None
-        self.wake: Callable[[], None] | None = None
-        self.abandoned_task: asyncio.Task[Any] | None = None
-        self.abandoned_thread: BlockingCall[Any] | None = None
-        self._timer: Timer | None = None
-
-    @property
-    def cancellation(self) -> CancellationToken:
-        """Cancelled when the call's time is over or its context is aborted or closed."""
-        token = super().cancellation
-        if self.interrupted is not None:
-            token.cancel(self._parent_token.reason or self.interrupted)
-        return token
+    node: Node
+    max_output_tokens: int
+    _parent_token: CancellationToken
+    request: CallRequest
+    demand: Demand
+    outer: InFlightCall | None
+    timeout: float | None = None
+    charged_nanos: int | None = None
+    _token: CancellationToken | None = None
+    guarded: GuardedCall | None = None
+    inner: InFlightCall | None = None
+    expires_at: float = NEVER
+    overrun: Interruption = "deadline"
+    interrupted: Interruption | None = None
+    cancelled: bool = False
+    outer_cancelled: bool = False
+    done: bool = False
+    task: asyncio.Task[Any] | None = None
+    wake: Callable[[], None] | None = None
+    abandoned_task: asyncio.Task[Any] | None = None
+    abandoned_thread: BlockingCall[Any] | None = None
+    _timer: Timer | None = None
+    _foreign: int = 0  # cancellations of the task that were pending when it was armed
+    _owes_uncancel: bool = False
 
     def chain(self) -> Iterator[InFlightCall]:
         """Return this call and those around it, innermost first."""
@@ -260,7 +236,6 @@ class InFlightCall(Ticket):
         task = asyncio.current_task()
         assert task is not None, "the gate's async calls run in an asyncio task"
         self._foreign = task.cancelling()
-        self._owes_uncancel = False
         self.task = task
         outer = self.outer
         if outer is not None and (outer.task is None or outer.task is task):  # it may have yet to be armed

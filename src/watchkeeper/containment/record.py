@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, cast, overload
 
 import msgspec
+from msgspec.structs import astuple
 
 from watchkeeper.accounting.call_request import NodeKind
 from watchkeeper.core.clock import Clock
@@ -175,21 +176,13 @@ class NodeRecord:
 
 def record_of(node: Node, ending: Ending | None, wall_time: Callable[[float], datetime]) -> NodeRecord:
     """Write a node out with the given ending."""
-    return NodeRecord(
-        node_id=node.node_id,
-        parent_id=node.parent.node_id if node.parent else None,
-        kind=node.kind,
-        operation_name=node.name,
-        start_ts=wall_time(node.began),
-        end_ts=wall_time(ending.at) if ending else None,
-        status=ending.status if ending else "running",
-        cost_usd=(ending.cost_nanos or 0) / NANOS_PER_USD if ending else 0.0,
-        retries_used=ending.retries if ending else 0,
-        usage=ending.tokens if ending else None,
-        stop_reason=ending.stop_reason if ending else None,
-        error=ending.error if ending else None,
-        late_result=ending.late_result if ending else None,
-    )
+    parent_id = node.parent.node_id if node.parent else None
+    begun = (node.node_id, parent_id, node.kind, node.name, wall_time(node.began))
+    if ending is None:
+        return NodeRecord(*begun, None, "running", 0.0, 0)
+    at, status, cost_nanos, tokens, retries, stop_reason, error, late_result = astuple(ending)
+    cost_usd = (cost_nanos or 0) / NANOS_PER_USD
+    return NodeRecord(*begun, wall_time(at), status, cost_usd, retries, tokens, stop_reason, error, late_result)
 
 
 class NodeStore:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, RETRIES, retries_left, stop_of
@@ -33,17 +34,6 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import shown, written
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision
-
-
-class Ended(NamedTuple):
-    """How the work of a call ended."""
-
-    call: InFlightCall
-    value: Any
-    error: Exception | None
-    charge: Charge
-    reason: Interruption | None
-    now: float
 
 
 def finish(
@@ -73,7 +63,7 @@ def finish(
     if overrun and error is None:
         error = timed_out(call)
     if reason is not None or error is not None:
-        return conclude(calls, Ended(call, value, error, charge, reason, now))
+        return conclude(calls, call, value, error, charge, reason, now)
     record(calls, call, charge, "ok", None, broken, now)
     event = call.guarded.answered(value) if call.guarded is not None else None
     if event is None:
@@ -89,49 +79,49 @@ def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -
     charge = reserved_charge(call)
     late = LateResult(call, charge, meter, calls.ledger, calls.clock, partial(calls.in_flight.pop, number, None))
     error = timed_out(call) if reason in ("deadline", "call_timeout") else None
-    outcome = conclude(calls, Ended(call, None, error, charge, reason, calls.clock.monotonic()))
+    outcome = conclude(calls, call, None, error, charge, reason, calls.clock.monotonic())
     calls.in_flight[number] = call
     return outcome, late
 
 
-def conclude(calls: ContextCalls, ended: Ended) -> Outcome[Any]:
-    """Settle and record a call that failed, overran or was stopped."""
-    call, value, error, charge, reason, now = ended
-    if reason is None or reason == "call_timeout":
-        return fail(calls, ended)
-    account, landing = calls.account, call.demand.landing
+def conclude(
+    calls: ContextCalls,
+    call: InFlightCall,
+    value: Any,
+    error: Exception | None,
+    charge: Charge,
+    reason: Interruption | None,
+    now: float,
+) -> Outcome[Any]:
+    """Settle and record a call that failed, overran or was stopped; only the end of all time is latched."""
+    account, request, landing = calls.account, call.request, call.demand.landing
     if reason == "deadline":
         over = calls.time_is_over(landing=landing, now=now)
         record(calls, call, charge, "timeout", "timeout", error, now)
         if over.latched:
             calls.report_stop(expired(account, landing=landing))
-        stop = over.stop
-    else:
+        return Outcome(Decision.HALT, value, error, over.stop.reason, over.stop, call.node)
+    if reason in ("aborted", "closed"):
         stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
         record(calls, call, charge, "aborted", stop.reason, error, now)
-    return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
-
-
-def fail(calls: ContextCalls, ended: Ended) -> Outcome[Any]:
-    """Settle and record a call that failed by itself or overran its own time-out; nothing is latched."""
-    call, value, error, charge, reason, now = ended
+        return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
     record(calls, call, charge, "timeout" if reason else "error", reason, error, now)
     event = call.guarded.failed(error) if call.guarded is not None and error is not None else None
     if event is not None:
         calls.incidents.record(event)
-    exhausted = call.request.max_retries is not None and calls.repeated.exhausted(call.request)
-    if not exhausted and (not call.demand.may_fail or retries_left(calls.account)):
-        if event is None:
-            return Outcome(Decision.RETRY, value, error, reason, None, call.node)
-        stop = stop_by_hook(event)
-        said = event.event_type if stop is not None else reason or event.event_type
-        mark(call, said)
-        return Outcome(event.decision, value, error, said, stop, call.node)
-    said = f"{named(call, capital=True)} failed and no retry is left: {written(error)}"
-    stop = Stop("provider_error", "gate", said, "max_retries")
-    mark(call, stop.reason)
-    calls.incidents.report(stop)
-    return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
+    exhausted = request.max_retries is not None and calls.repeated.exhausted(request)
+    if exhausted or (call.demand.may_fail and not retries_left(account)):
+        said = f"{named(call, capital=True)} failed and no retry is left: {written(error)}"
+        stop = Stop("provider_error", "gate", said, "max_retries")
+        mark(call, stop.reason)
+        calls.incidents.report(stop)
+        return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
+    if event is None:
+        return Outcome(Decision.RETRY, value, error, reason, None, call.node)
+    by_hook = stop_by_hook(event)
+    said = event.event_type if by_hook is not None else reason or event.event_type
+    mark(call, said)
+    return Outcome(event.decision, value, error, said, by_hook, call.node)
 
 
 def record(
@@ -197,10 +187,10 @@ def reserved_charge(call: InFlightCall) -> Charge:
     return Charge(tokens, max(amounts.get(COST, 0), call.charged_nanos or 0))
 
 
-class LateResult:
+class LateResult(msgspec.Struct, eq=False):
     """Waits, without a context, for the result of one abandoned call.
 
-    Args:
+    Attributes:
         call: The call.
         booked: What was charged for it when it was abandoned.
         meter: Says what it cost.
@@ -209,35 +199,27 @@ class LateResult:
         forget: Called at the end: the call is no longer under way in any sense.
     """
 
-    __slots__ = ("_booked", "_call", "_clock", "_forget", "_ledger", "_meter")
-
-    def __init__(
-        self,
-        call: InFlightCall,
-        booked: Charge,
-        meter: Meter[Any] | None,
-        ledger: Ledger,
-        clock: Clock,
-        forget: Callable[[], object],
-    ) -> None:
-        """Remember what was booked, and what to do when the truth is known."""
-        self._call, self._booked, self._meter = call, booked, meter
-        self._ledger, self._clock, self._forget = ledger, clock, forget
+    call: InFlightCall
+    booked: Charge
+    meter: Meter[Any] | None
+    ledger: Ledger
+    clock: Clock
+    forget: Callable[[], object]
 
     def arrive(self, value: Any, error: BaseException | None) -> None:
         """Take in the result, or the error, whenever it comes."""
-        call, now = self._call, self._clock.monotonic()
+        call, now = self.call, self.clock.monotonic()
         ending = call.node.ending
-        charge, broken = self._booked, None
-        if self._meter is not None:
-            charge, broken = measure(call, value, error, self._meter)
-            self._ledger.correct(call.demand, self._booked, charge, now)
+        charge, broken = self.booked, None
+        if self.meter is not None:
+            charge, broken = measure(call, value, error, self.meter)
+            self.ledger.correct(call.demand, self.booked, charge, now)
         if ending is not None:
             said = shown(error) if error is not None else ending.error
             call.node.ending = replace(
                 ending, cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
             )
-        self._forget()
+        self.forget()
         if broken is not None and not isinstance(broken, Exception):
             raise broken
 

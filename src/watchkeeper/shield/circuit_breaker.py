@@ -95,22 +95,6 @@ class CircuitBreaker:
         LimitsError: If a value makes no sense.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_failures",
-        "_generation",
-        "_lock",
-        "_open_until",
-        "_predicate",
-        "_probe",
-        "_probe_until",
-        "_recovery",
-        "_state",
-        "_threshold",
-        "name",
-    )
-
     def __init__(
         self,
         failure_threshold: CountLike = 5,

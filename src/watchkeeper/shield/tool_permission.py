@@ -229,15 +229,10 @@ def words(values: Iterable[str], field: str) -> tuple[str, ...]:
     """
     if isinstance(values, str):
         raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
-    found: list[str] = []
-    for value in _items(values, field):
+    if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ConfigurationError(f"{field}={values!r} is not a list of texts")
+    found = tuple(cast("Iterable[object]", values))
+    for value in found:
         if not isinstance(value, str) or not value.strip():
             raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
-        found.append(value)
-    return tuple(found)
-
-
-def _items(values: object, field: str) -> Iterable[object]:
-    if not isinstance(values, Iterable):
-        raise ConfigurationError(f"{field}={values!r} is not a list of texts")
-    return cast("Iterable[object]", values)
+    return cast("tuple[str, ...]", found)
