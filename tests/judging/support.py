@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.runtime.support import agent, play
+from tests.kit import agent, play
 from watchkeeper.children.child import Children, children_of
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
+from tests.kit import Call, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, ProviderFault, ThrottleError
 from watchkeeper.core.limits import Limits

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import JUDGE, Call, ScriptedModel, Slow, events, play
+from tests.kit import JUDGE, Call, ScriptedModel, Slow, events, play
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.core.limits import Limits

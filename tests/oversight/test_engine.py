@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, events, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, play
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import Message, ToolMessage, UserMessage

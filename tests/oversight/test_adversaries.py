@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, events, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, play
 from watchkeeper import Adapter, Prompt, Session
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, FilesystemError

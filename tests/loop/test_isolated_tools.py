@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
 from tests.tools import isolated_functions as functions
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.limits import Limits

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
 from watchkeeper.app.models import lineup
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, events, play
-from tests.runtime.test_oversight import ALWAYS, Watcher, looks, told, watched
+from tests.kit import Call, Report, Say, ScriptedModel, events, play
+from tests.oversight.test_engine import ALWAYS, Watcher, looks, told, watched
 from watchkeeper.adapters.scripted import Calls
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
