@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.judging.support import ANSWER, Inside, answers, children, inside, question
-from tests.kit import Call, Say, ScriptedModel, agent, events, play
+from tests.kit import ANSWER, Call, Inside, Say, ScriptedModel, agent, answers, children, events, inside, play, question
 from tests.subagents.support import DIG, dispatching, parent_template
 from tests.subagents.support import task as dispatched
 from watchkeeper.app.run import arun

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Report, events, play
-from tests.oversight.test_engine import ALWAYS, Watcher, looks, watched
+from tests.oversight.support import ALWAYS, Watcher, looks, watched
 from watchkeeper.core import workers
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ObserverError
