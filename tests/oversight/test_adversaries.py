@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, play
-from tests.oversight.support import ALWAYS, PATIENCE, Watcher, delivered, looks, watched
+from tests.oversight.support import ALWAYS, PATIENCE, Watcher, delivered, look, looks, watched
 from watchkeeper import Adapter, Prompt, Session
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
