@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, events, play
+from tests.kit import Call, Report, Say, ScriptedModel, events, play
 from watchkeeper import Session, Snapshot
 from watchkeeper.adapters.scripted import Step
 from watchkeeper.app.run import arun, arun_many

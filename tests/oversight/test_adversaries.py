@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, events, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, play
+from tests.oversight.support import ALWAYS, PATIENCE, Watcher, delivered, look, looks, watched
 from watchkeeper import Adapter, Prompt, Session
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
@@ -29,8 +30,6 @@ from watchkeeper.prompt.observer import (
     ObserverContext,
     ObserverTrigger,
 )
-from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.prompt.trajectory import digest
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
@@ -44,29 +43,7 @@ from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 
-ALWAYS = ObserverTrigger(on_every_call=True)
-PATIENCE = 30.0
 AT = datetime(2026, 11, 21, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Does what a function does."""
-
-    look: Callable[[ObserverContext], Any]
-    name: str = "Watcher"
-
-    def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        return True
-
-    def observe(self, session: Session, *, context: ObserverContext) -> Any:
-        return self.look(context)
-
-
-@tool
-def look(a: int = 0) -> str:
-    """Look."""
-    return f"saw {a}"
 
 
 @tool
@@ -76,24 +53,7 @@ async def look_later(a: int = 0) -> str:
     return f"saw {a}"
 
 
-def watched(*configs: Any, **fields: Any) -> PromptTemplate[Report]:
-    """Return an agent with these observers; those without a configuration look at every call."""
-    observers = [each if isinstance(each, ObserverConfig) else ObserverConfig(each, ALWAYS) for each in configs]
-    sections = [MarkdownSection(title="Task", key="task", template="Look.", tools=(look, look_later))]
-    return PromptTemplate[Report](ns="t", key="hostile", sections=sections, observers=observers, **fields)
-
-
-def looks(count: int) -> list[Any]:
-    """Return a script with so many tool calls, one a turn, and an answer."""
-    return [*(Call("look", {"a": number}) for number in range(count)), Say(Report(count))]
-
-
-def delivered(result: Any) -> list[ObserversRan]:
-    """Return the looks after which the agent was told something."""
-    return [ran for ran in events(result, ObserversRan) if ran.told]
-
-
-def outcomes(result: Any) -> list[list[tuple[str, str]]]:
+def rounds(result: Any) -> list[list[tuple[str, str]]]:
     """Return what came of each round."""
     return [[(ran.source, ran.outcome) for ran in each.runs] for each in events(result, ObserversRan)]
 
@@ -134,7 +94,7 @@ async def test_megabytes_are_shortened_with_a_note(said: Callable[[], Assessment
 )
 async def test_what_could_not_be_rendered_is_refused_where_it_is_made(said: Callable[[], Any]) -> None:
     result = await play(watched(Watcher(lambda context: said())), looks(1))
-    assert outcomes(result) == [[("Watcher", "failed")]]
+    assert rounds(result) == [[("Watcher", "failed")]]
     assert len(events(result, ObserversRan)[0].runs[0].error or "") < 600
     assert result.output == Report(1)
 
@@ -165,7 +125,7 @@ async def test_whatever_is_raised_is_recorded_and_the_run_goes_on(error: BaseExc
         raise error
 
     result = await play(watched(Watcher(fail), Watcher(lambda context: Assessment("x", "y"), "Other")), looks(1))
-    assert outcomes(result) == [[("Watcher", "failed"), ("Other", "advised")]]
+    assert rounds(result) == [[("Watcher", "failed"), ("Other", "advised")]]
     assert type(error).__name__ in (events(result, ObserversRan)[0].runs[0].error or "")
     assert result.output == Report(1)
 
@@ -200,7 +160,7 @@ async def test_one_that_writes_to_the_session_is_no_danger_to_the_run() -> None:
 
     result = await play(watched(Watcher(write)), looks(3))
     assert [seen.calls for seen in result.session[Seen].all()] == [1, 2, 3]
-    assert outcomes(result) == [[("Watcher", "advised")]] * 3
+    assert rounds(result) == [[("Watcher", "advised")]] * 3
 
 
 async def test_one_that_resets_the_session_is_survived() -> None:
@@ -234,7 +194,7 @@ async def test_one_that_empties_what_it_is_given_harms_those_behind_it_and_not_t
         return Assessment("x", "y")
 
     result = await play(watched(Watcher(lambda context: Assessment("x", "a"), "First"), Watcher(spoil)), looks(2))
-    assert outcomes(result) == [[("First", "advised"), ("Watcher", "advised")]] * 2
+    assert rounds(result) == [[("First", "advised"), ("Watcher", "advised")]] * 2
     assert len(result.session[Assessment].all()) == 4
 
 
@@ -259,7 +219,7 @@ async def test_what_one_says_that_was_left_behind_is_lost() -> None:
     clock.advance(6)
     result = await running
     assert heard == [[]]
-    assert outcomes(result) == [[("Hangs", "overran")]]
+    assert rounds(result) == [[("Hangs", "overran")]]
 
 
 async def test_after_the_run_was_cancelled_no_further_observer_is_asked() -> None:
@@ -305,7 +265,7 @@ async def test_the_plain_half_of_an_async_observer_does_not_run_on_the_loop() ->
             raise asyncio.CancelledError
 
     result = await play(watched(Half(), Cancelled()), looks(1))
-    assert outcomes(result) == [[("Half", "advised"), ("Cancelled", "failed")]]
+    assert rounds(result) == [[("Half", "advised"), ("Cancelled", "failed")]]
     assert loops not in threads
 
 
@@ -319,7 +279,7 @@ async def test_an_async_observer_that_has_nothing_to_say_leaves_no_trace() -> No
         async def observe(self, session: Session, *, context: ObserverContext) -> None:
             return None
 
-    assert outcomes(await play(watched(Silent()), looks(3))) == []
+    assert rounds(await play(watched(Silent()), looks(3))) == []
 
 
 async def test_the_session_may_be_used_from_another_thread_meanwhile() -> None:
@@ -361,8 +321,8 @@ async def test_a_file_that_cannot_be_looked_for_is_reported_once() -> None:
     waits = ObserverConfig(Watcher(lambda context: None, "Waits"), ObserverTrigger(when_file_exists="a.txt"))
     template = watched(waits, Watcher(lambda context: Assessment("x", "y")))
     result = await play(template, looks(3), filesystem=Broken())
-    assert outcomes(result)[0] == [("Waits", "failed"), ("Watcher", "advised")]
-    assert outcomes(result)[1:] == [[("Watcher", "advised")]] * 2
+    assert rounds(result)[0] == [("Waits", "failed"), ("Watcher", "advised")]
+    assert rounds(result)[1:] == [[("Watcher", "advised")]] * 2
     assert "when_file_exists: FilesystemError: the disk is gone" in (
         events(result, ObserversRan)[0].runs[0].error or ""
     )
@@ -370,7 +330,7 @@ async def test_a_file_that_cannot_be_looked_for_is_reported_once() -> None:
 
 async def test_without_files_an_awaited_file_never_appears() -> None:
     waits = ObserverConfig(Watcher(lambda context: Assessment("x", "y")), ObserverTrigger(when_file_exists="a.txt"))
-    assert outcomes(await play(watched(waits), looks(2))) == []
+    assert rounds(await play(watched(waits), looks(2))) == []
 
 
 async def test_a_reducer_of_the_users_that_fails_costs_no_advice() -> None:
@@ -392,7 +352,8 @@ async def test_a_reducer_of_the_users_that_fails_costs_no_advice() -> None:
 @pytest.mark.spec("TO-011")
 async def test_tools_that_run_side_by_side_are_looked_at_once_all_are_done() -> None:
     seen: list[int] = []
-    template = watched(Watcher(lambda context: seen.append(context.tool_call_count)))
+    watcher = Watcher(lambda context: seen.append(context.tool_call_count))
+    template = watched(watcher, tools=(look, look_later))
     both = Calls(tuple(Call("look_later", {"a": number}) for number in range(5)))
     await play(template, [both, both, Say(Report(1))])
     assert seen == [5, 10]
@@ -453,7 +414,7 @@ async def test_what_failed_for_a_provider_is_recorded_as_for_an_observer() -> No
 
     template = watched(feedback_providers=[FeedbackProviderConfig(Judge(), ALWAYS)])
     result = await play(template, looks(2))
-    assert outcomes(result) == [[("Judge", "failed")], [("Judge", "advised")]]
+    assert rounds(result) == [[("Judge", "failed")], [("Judge", "advised")]]
     assert "provide() must return Feedback or None" in (events(result, ObserversRan)[0].runs[0].error or "")
 
 
@@ -505,7 +466,7 @@ async def test_a_later_run_of_the_session_has_limits_and_observers_of_its_own() 
     release.set()
     session = first.session
     before = session.snapshot()
-    assert outcomes(first) == [[("Hangs", "overran")], [("Shares", "advised")], [("Shares", "advised")]]
+    assert rounds(first) == [[("Hangs", "overran")], [("Shares", "advised")], [("Shares", "advised")]]
 
     await play(template, looks(8), limits, clock=clock, session=session)
     later = [(ran.call_index, [each.source for each in ran.runs]) for ran in session[ObserversRan].all()[3:]]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage

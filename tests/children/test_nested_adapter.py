@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.judging.support import ANSWER, Inside, children, inside, question
-from tests.runtime.support import Report, ScriptedModel, agent, events
+from tests.kit import ANSWER, Inside, Report, ScriptedModel, agent, children, events, inside, question
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import TestClock

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, events, play
-from tests.runtime.test_oversight import ALWAYS, Watcher, looks, told, watched
+from tests.kit import Call, Panic, Report, Say, ScriptedModel, events, play
+from tests.oversight.support import ALWAYS, Watcher, looks, told, watched
 from watchkeeper.adapters.scripted import Calls
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
@@ -85,10 +85,6 @@ async def test_a_prompt_with_odd_file_names_is_run() -> None:
 
 
 # --- odd errors -------------------------------------------------------------------------------------------------------
-
-
-class Panic(BaseException):
-    """What extensions written in Rust raise."""
 
 
 class Unreadable(Exception):

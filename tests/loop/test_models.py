@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.support import Call, Calls, ScriptedModel, play
+from tests.kit import Call, Calls, ScriptedModel, play
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
+from tests.kit import Call, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import PromptEvaluationError, Stop

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, reason, step, tool_texts
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import LimitsError, ProviderError, ThrottleError, UnpricedModelError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.messages import ImagePart, ToolMessage
+from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
@@ -28,17 +28,6 @@ from watchkeeper.tools.tool import tool
 
 ONE_HOUR = 3600.0
 PRICES = {"scripted": ModelPrice.per_million(1, 10)}
-
-
-@tool
-async def step() -> str:
-    """Take a step."""
-    return "ok"
-
-
-def reason(result: Any) -> str:
-    assert result.stop is not None
-    return str(result.stop.reason)
 
 
 # --- deadlines (seed: deadlines) --------------------------------------------------------------------------------------
@@ -113,7 +102,7 @@ async def test_a_tool_in_flight_is_cancelled_at_the_deadline_and_the_run_lands()
     result = await play(agent(hang), model, Limits(deadline="1h"), clock=clock)
     assert cancelled == ["hang"]
     assert outcomes(result) == [("hang", "deadline")]
-    assert said(model) == ["deadline exceeded"]
+    assert tool_texts(model) == ["deadline exceeded"]
     assert reason(result) == "timeout"
     assert result.partial == Report(1)
     assert result.duration <= timedelta(hours=1)
@@ -157,7 +146,7 @@ async def test_calls_behind_the_deadline_are_answered_without_being_run() -> Non
     model = ScriptedModel([Calls((Call("slow"), Call("record"))), Say(Report(1))])
     result = await play(agent(slow, record), model, Limits(deadline="1h"), clock=clock)
     assert outcomes(result) == [("slow", "deadline"), ("record", "skipped")]
-    assert said(model) == ["deadline exceeded", "deadline exceeded"]
+    assert tool_texts(model) == ["deadline exceeded", "deadline exceeded"]
     assert ran == []
 
 
@@ -201,7 +190,7 @@ async def test_a_tools_own_time_out_ends_that_call_alone() -> None:
     model = ScriptedModel([Call("hang"), Say(Report(1))])
     result = await play(agent(hang), model, Limits(deadline=None), clock=clock)
     assert outcomes(result) == [("hang", "timeout")]
-    assert said(model) == ["hang did not finish within 10s and was stopped."]
+    assert tool_texts(model) == ["hang did not finish within 10s and was stopped."]
     assert result.ok
 
 
@@ -314,7 +303,7 @@ async def test_the_tool_call_limit_answers_the_calls_it_refuses() -> None:
     assert outcomes(result) == [("step", "ok"), ("step", "ok"), ("step", "denied")]
     assert reason(result) == "tool_call_limit_exceeded"
     assert result.usage.tool_calls == 2
-    assert len(said(model)) == 3
+    assert len(tool_texts(model)) == 3
 
 
 @pytest.mark.spec("DL-014")
@@ -415,7 +404,7 @@ async def test_tools_that_may_run_side_by_side_do_and_one_failure_loses_no_other
     model = ScriptedModel([Calls(tuple(Call("meet", {"name": name}) for name in "abc")), Say(Report(0))])
     result = await play(agent(meet), model)
     assert outcomes(result) == [("meet", "ok"), ("meet", "crashed"), ("meet", "ok")]
-    assert said(model) == ["a", "meet failed: ValueError: b fails", "c"]
+    assert tool_texts(model) == ["a", "meet failed: ValueError: b fails", "c"]
 
 
 async def test_other_tools_run_one_after_the_other_in_the_order_of_the_calls() -> None:
@@ -432,7 +421,7 @@ async def test_other_tools_run_one_after_the_other_in_the_order_of_the_calls() -
 
     model = ScriptedModel([Calls(tuple(Call("alone", {"name": name}) for name in "abc")), Say(Report(0))])
     await play(agent(alone), model)
-    assert said(model) == ["1", "1", "1"]
+    assert tool_texts(model) == ["1", "1", "1"]
 
 
 # --- from outside -----------------------------------------------------------------------------------------------------
@@ -464,8 +453,3 @@ async def test_cancelling_the_task_of_a_run_is_raised_and_ends_the_tool() -> Non
 def test_limits_in_force_stand_in_the_result_and_in_words() -> None:
     limits = Limits(deadline=datetime(2030, 1, 1, tzinfo=UTC), max_cost_usd="2.50", landing=Landing(time_share=0.1))
     assert limits.describe().startswith("deadline 2030-01-01T00:00:00+00:00, cost $2.50")
-
-
-def said(model: ScriptedModel) -> list[str]:
-    """Return what the model was told by tools, in order."""
-    return [message.text for message in model.requests[-1].transcript if isinstance(message, ToolMessage)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
-from tests.judging.support import question
-from tests.runtime.support import Call, ScriptedModel
+from tests.kit import Call, ScriptedModel, question
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.children.nesting import attached, is_inside, run_at

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import JUDGE, Call, ScriptedModel, Slow, events, play
+from tests.kit import JUDGE, Call, Panic, ScriptedModel, Slow, events, play
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.core.limits import Limits
@@ -22,11 +22,6 @@ from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
-
-
-class Panic(BaseException):
-    """Stands for what a Rust extension raises."""
-
 
 CRASHES = [Panic("rust"), GeneratorExit("rust"), BaseExceptionGroup("rust", [Panic()])]
 PASSING = [KeyboardInterrupt(), SystemExit(3), BreakOut("block")]

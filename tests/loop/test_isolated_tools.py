@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, tool_texts
 from tests.tools import isolated_functions as functions
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import ToolMessage
 from watchkeeper.runtime.events import RunEnded
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
@@ -59,15 +58,10 @@ class Living:
             os.close(self.descriptor)
 
 
-def said(model: ScriptedModel) -> list[str]:
-    """Return what the model was told by tools."""
-    return [message.text for message in model.requests[-1].transcript if isinstance(message, ToolMessage)]
-
-
 async def test_a_value_comes_back_and_the_attempt_is_an_event() -> None:
     model = ScriptedModel([Call("work", {"a": 2}), Say(Report(4))])
     result = await play(agent(isolated(functions.add)), model)
-    assert said(model) == ["4"]
+    assert tool_texts(model) == ["4"]
     invoked = events(result, ToolInvoked)[0]
     assert (invoked.outcome, invoked.result.value, invoked.attempt) == ("ok", 4, 1)
     assert invoked.node_id is not None
@@ -77,21 +71,21 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
     model = ScriptedModel([Call("work", {"text": "not this"}), Say(Report(0))])
     result = await play(agent(isolated(functions.fail)), model)
     assert outcomes(result) == [("work", "crashed")]
-    assert said(model) == ["work failed: ValueError: not this"]
+    assert tool_texts(model) == ["work failed: ValueError: not this"]
 
 
 async def test_a_refusal_for_the_model_is_invalid() -> None:
     model = ScriptedModel([Call("work", {"text": "only digits"}), Say(Report(0))])
     result = await play(agent(isolated(functions.refuse)), model)
     assert outcomes(result) == [("work", "invalid")]
-    assert said(model) == ["only digits"]
+    assert tool_texts(model) == ["only digits"]
 
 
 async def test_a_death_is_retried_as_any_crash() -> None:
     model = ScriptedModel([Call("work", {"code": 3}), Say(Report(0))])
     result = await play(agent(isolated(functions.leave, retries=1)), model)
     assert outcomes(result) == [("work", "crashed")] * 2
-    assert "ended with exit code 3 before it returned a result" in said(model)[0]
+    assert "ended with exit code 3 before it returned a result" in tool_texts(model)[0]
 
 
 @pytest.mark.parametrize("function", [functions.wait_stubbornly, functions.wait_for_shell])
@@ -109,7 +103,7 @@ async def test_the_tools_own_time_out_ends_the_process_before_the_model_is_asked
     model = ScriptedModel([Call("work", {"fifo": fifo}), answer])
     result = await play(agent(isolated(function, timeout="4s")), model, clock=SYSTEM_CLOCK)
     assert outcomes(result) == [("work", "timeout")]
-    assert said(model) == ["work did not finish within 4s and was stopped."]
+    assert tool_texts(model) == ["work did not finish within 4s and was stopped."]
     assert dead == [True]
 
 

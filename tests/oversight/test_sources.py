@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Report, events, play
-from tests.runtime.test_oversight import ALWAYS, Watcher, looks, watched
+from tests.kit import Report, events, play
+from tests.oversight.support import ALWAYS, Watcher, looks, watched
 from watchkeeper.core import workers
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ObserverError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, agent
+from tests.kit import Call, Report, Say, ScriptedModel, agent
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import (

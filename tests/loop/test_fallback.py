@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -10,9 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
+from tests.kit import (
+    Call,
+    Report,
+    Say,
+    ScriptedModel,
+    agent,
+    always_down,
+    down,
+    events,
+    named,
+    play,
+    reason,
+    step,
+    switches,
+)
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError, ProviderError, ProviderFault, ThrottleError
+from watchkeeper.core.errors import ConfigurationError, ProviderFault, ThrottleError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
@@ -20,12 +33,10 @@ from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.loop.models import ModelLine, services_of
 from watchkeeper.loop.retry import MAX_ATTEMPTS
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, RunStarted, TextDelta
+from watchkeeper.runtime.events import ModelFailed, ModelReplied, RunStarted, TextDelta
 from watchkeeper.runtime.plan import PricedModel, RunPlan
-from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.tools.tool import tool
 
 DONE = Say(Report(1))
 SWITCHING: list[ProviderFault] = [
@@ -40,49 +51,13 @@ SWITCHING: list[ProviderFault] = [
 ]
 
 
-@tool
-async def step() -> str:
-    """Take a step."""
-    return "ok"
-
-
-def down(
-    fault: ProviderFault = "overloaded", retry_after: float | None = None, *, billed: bool = False
-) -> ProviderError:
-    error = ProviderError(f"it is {fault}", fault=fault, provider="p", billed=billed)
-    error.retry_after = retry_after
-    return error
-
-
-def model(name: str, script: Iterable[Any], **facts: Any) -> ScriptedModel:
-    return ScriptedModel(script, name=name, provider=facts.pop("provider", f"of-{name}"), **facts)
-
-
-def always(name: str, fault: ProviderFault = "overloaded", **facts: Any) -> ScriptedModel:
-    """Return a model that is down for good."""
-
-    def fail(request: ModelRequest) -> Exception:
-        return down(fault)
-
-    return ScriptedModel(fail, name=name, provider=f"of-{name}", **facts)
-
-
-def switches(result: RunResult[Any]) -> list[tuple[int, str, str, str]]:
-    return [(each.turn, each.from_model, each.to_model, each.reason) for each in events(result, ModelSwitched)]
-
-
-def reason(result: RunResult[Any]) -> str:
-    assert result.stop is not None
-    return str(result.stop.reason)
-
-
 # --- when ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("FR-120")
 @pytest.mark.parametrize("fault", SWITCHING)
 async def test_the_next_model_answers_when_the_first_one_is_down_or_refuses(fault: ProviderFault) -> None:
-    first, second = always("one", fault), model("two", [DONE])
+    first, second = always_down("one", fault), named("two", [DONE])
     result = await play(agent(), first, fallback=[second])
     assert result.output == Report(1)
     assert switches(result) == [(1, "of-one:one", "of-two:two", fault)]
@@ -92,8 +67,8 @@ async def test_the_next_model_answers_when_the_first_one_is_down_or_refuses(faul
 
 @pytest.mark.parametrize("fault", ["context_full", "bad_request"])
 async def test_what_is_wrong_with_the_request_is_not_asked_of_another(fault: ProviderFault) -> None:
-    second = model("two", [DONE])
-    result = await play(agent(), model("one", [down(fault)]), fallback=[second])
+    second = named("two", [DONE])
+    result = await play(agent(), named("one", [down(fault)]), fallback=[second])
     assert reason(result) == ("context_full" if fault == "context_full" else "provider_error")
     assert second.requests == []
     assert result.answered_by == ()
@@ -102,13 +77,15 @@ async def test_what_is_wrong_with_the_request_is_not_asked_of_another(fault: Pro
 @pytest.mark.parametrize("fault", ["context_full", "bad_request"])
 async def test_what_a_model_that_took_over_cannot_take_is_asked_of_the_next(fault: ProviderFault) -> None:
     """For example an image that it cannot read: the request was fine for the one before."""
-    result = await play(agent(), always("one", "auth"), fallback=[always("two", fault), model("three", [DONE])])
+    result = await play(
+        agent(), always_down("one", "auth"), fallback=[always_down("two", fault), named("three", [DONE])]
+    )
     assert result.output == Report(1)
     assert [to for _, _, to, _ in switches(result)] == ["of-two:two", "of-three:three"]
 
 
 async def test_the_first_failure_of_a_turn_is_what_the_run_stops_with() -> None:
-    result = await play(agent(), always("one", "auth"), fallback=[always("two", "context_full")])
+    result = await play(agent(), always_down("one", "auth"), fallback=[always_down("two", "context_full")])
     assert reason(result) == "provider_error"
     assert result.stop is not None
     assert "it is auth" in result.stop.message
@@ -122,11 +99,11 @@ async def test_work_that_is_over_while_a_model_is_down_lands_with_another() -> N
             return Decision.HALT if cost_usd > 0.001 else None
 
     broken = down("auth", billed=True)
-    first = model("one", [Call("step"), broken, down("auth")], free=False)
+    first = named("one", [Call("step"), broken, down("auth")], free=False)
     result = await play(
         agent(step),
         first,
-        fallback=[model("two", [Say(Report(2))])],
+        fallback=[named("two", [Say(Report(2))])],
         shield=ShieldPipeline(budget=Last()),
         prices={"one": ModelPrice.per_million(1, 1)},
     )
@@ -136,13 +113,13 @@ async def test_work_that_is_over_while_a_model_is_down_lands_with_another() -> N
 
 
 async def test_a_failure_names_who_was_asked() -> None:
-    result = await play(agent(), always("one", "auth"), fallback=[model("two", [DONE])])
+    result = await play(agent(), always_down("one", "auth"), fallback=[named("two", [DONE])])
     assert [failed.model for failed in events(result, ModelFailed)] == ["of-one:one"]
 
 
 async def test_a_reply_that_refuses_is_asked_of_the_next_and_paid_for_all_the_same() -> None:
-    refusing = model("one", [Say("I would rather not.", finish="refusal")], free=False)
-    second = model("two", [DONE], free=False)
+    refusing = named("one", [Say("I would rather not.", finish="refusal")], free=False)
+    second = named("two", [DONE], free=False)
     prices = {"one": ModelPrice.per_million(1, 1), "two": ModelPrice.per_million(1, 1)}
     result = await play(agent(), refusing, fallback=[second], prices=prices)
     assert result.output == Report(1)
@@ -152,49 +129,51 @@ async def test_a_reply_that_refuses_is_asked_of_the_next_and_paid_for_all_the_sa
 
 
 async def test_a_refusal_with_nobody_left_ends_the_run_as_ever() -> None:
-    refusing = model("two", [Say("No.", finish="refusal")])
-    result = await play(agent(), always("one", "auth"), fallback=[refusing])
+    refusing = named("two", [Say("No.", finish="refusal")])
+    result = await play(agent(), always_down("one", "auth"), fallback=[refusing])
     assert reason(result) == "refused"
 
 
 async def test_a_bug_in_an_adapter_is_not_an_outage() -> None:
-    second = model("two", [DONE])
-    result = await play(agent(), model("one", [RuntimeError("a bug")]), fallback=[second])
+    second = named("two", [DONE])
+    result = await play(agent(), named("one", [RuntimeError("a bug")]), fallback=[second])
     assert reason(result) == "error"
     assert second.requests == []
 
 
 async def test_what_is_wrong_with_a_fallback_when_it_is_asked_is_a_stop_and_loses_nothing() -> None:
-    result = await play(agent(), always("one", "auth"), fallback=[model("two", [ConfigurationError("no such thing")])])
+    result = await play(
+        agent(), always_down("one", "auth"), fallback=[named("two", [ConfigurationError("no such thing")])]
+    )
     assert reason(result) == "error"
 
 
 async def test_a_wait_that_is_too_long_is_not_waited_for_when_another_can_answer() -> None:
     clock = TestClock()
-    throttled = model("one", [ThrottleError("slow down", provider="p", retry_after=300)])
-    result = await play(agent(), throttled, fallback=[model("two", [DONE])], clock=clock)
+    throttled = named("one", [ThrottleError("slow down", provider="p", retry_after=300)])
+    result = await play(agent(), throttled, fallback=[named("two", [DONE])], clock=clock)
     assert switches(result) == [(1, "of-one:one", "of-two:two", "rate_limit")]
     assert result.duration.total_seconds() == 0
 
 
 async def test_a_wait_is_waited_for_when_nobody_else_can_answer() -> None:
-    throttled = model("one", [ThrottleError("slow down", provider="p", retry_after=300), DONE])
+    throttled = named("one", [ThrottleError("slow down", provider="p", retry_after=300), DONE])
     result = await play(agent(), throttled)
     assert result.duration.total_seconds() == 300
 
 
 async def test_a_switch_needs_no_retry_and_latches_none() -> None:
     """With one retry left to spend, the first model gets it; the next one is asked all the same."""
-    first = always("one")
-    result = await play(agent(), first, Limits(max_retries=1), fallback=[model("two", [DONE])])
+    first = always_down("one")
+    result = await play(agent(), first, Limits(max_retries=1), fallback=[named("two", [DONE])])
     assert result.output == Report(1)
     assert len(first.requests) == 2
     assert result.usage.retries == 1
 
 
 async def test_without_any_retry_the_next_model_is_asked_at_once() -> None:
-    first = always("one")
-    result = await play(agent(), first, Limits(max_retries=0), fallback=[model("two", [DONE])])
+    first = always_down("one")
+    result = await play(agent(), first, Limits(max_retries=0), fallback=[named("two", [DONE])])
     assert result.output == Report(1)
     assert len(first.requests) == 1
 
@@ -203,8 +182,8 @@ async def test_without_any_retry_the_next_model_is_asked_at_once() -> None:
 
 
 async def test_the_run_stays_with_the_one_that_took_over() -> None:
-    first = model("one", [Call("step"), *[down()] * MAX_ATTEMPTS])
-    second = model("two", [Call("step"), Call("step"), DONE])
+    first = named("one", [Call("step"), *[down()] * MAX_ATTEMPTS])
+    second = named("two", [Call("step"), Call("step"), DONE])
     result = await play(agent(step), first, fallback=[second])
     assert result.output == Report(1)
     assert switches(result) == [(2, "of-one:one", "of-two:two", "overloaded")]
@@ -213,7 +192,7 @@ async def test_the_run_stays_with_the_one_that_took_over() -> None:
 
 
 async def test_each_model_is_tried_once_in_a_turn_and_then_the_run_stops() -> None:
-    models = [always(name, "auth") for name in ("one", "two", "three")]
+    models = [always_down(name, "auth") for name in ("one", "two", "three")]
     result = await play(agent(), models[0], fallback=models[1:])
     assert reason(result) == "provider_error"
     assert [len(each.requests) for each in models] == [1, 1, 1]
@@ -226,8 +205,8 @@ async def test_each_model_is_tried_once_in_a_turn_and_then_the_run_stops() -> No
 
 
 async def test_in_a_later_turn_the_first_model_may_take_over_from_the_second() -> None:
-    first = model("one", [down("auth"), DONE])
-    second = model("two", [Call("step"), down("auth")])
+    first = named("one", [down("auth"), DONE])
+    second = named("two", [Call("step"), down("auth")])
     result = await play(agent(step), first, fallback=[second])
     assert result.output == Report(1)
     assert [(turn, a, b) for turn, a, b, _ in switches(result)] == [
@@ -263,16 +242,16 @@ async def test_a_turn_asks_every_model_at_most_once_and_always_ends(ups: list[li
 
 async def test_a_model_whose_context_is_too_small_is_passed_over() -> None:
     large = TokenUsage(90_000, 100)
-    first = model("one", [ModelReply(AssistantMessage("", (ToolCall("c", "step", "{}"),)), large), down("auth")])
-    small, fitting = model("small", [DONE], context_window=8_000), model("two", [DONE], context_window=200_000)
+    first = named("one", [ModelReply(AssistantMessage("", (ToolCall("c", "step", "{}"),)), large), down("auth")])
+    small, fitting = named("small", [DONE], context_window=8_000), named("two", [DONE], context_window=200_000)
     result = await play(agent(step), first, fallback=[small, fitting])
     assert result.output == Report(1)
     assert small.requests == []
 
 
 async def test_a_first_turn_is_judged_by_its_bytes() -> None:
-    small = model("small", [DONE], context_window=64)
-    result = await play(agent(), always("one", "auth"), fallback=[small])
+    small = named("small", [DONE], context_window=64)
+    result = await play(agent(), always_down("one", "auth"), fallback=[small])
     assert reason(result) == "provider_error"
     assert small.requests == []
 
@@ -282,21 +261,21 @@ async def test_a_full_context_of_the_one_in_use_lands_with_it() -> None:
         ModelReply(AssistantMessage("", (ToolCall("c", "step", "{}"),)), TokenUsage(7_900, 10), "tool_calls"),
         DONE,
     ]
-    second = model("two", turns, context_window=8_000)
-    result = await play(agent(step), always("one", "auth"), fallback=[second])
+    second = named("two", turns, context_window=8_000)
+    result = await play(agent(step), always_down("one", "auth"), fallback=[second])
     assert (reason(result), result.partial) == ("context_full", Report(1))
 
 
 async def test_the_last_turn_may_be_taken_by_another_model() -> None:
-    first = model("one", [Call("step"), down("auth")])
-    result = await play(agent(step), first, Limits(max_turns=2), fallback=[model("two", [DONE])])
+    first = named("one", [Call("step"), down("auth")])
+    result = await play(agent(step), first, Limits(max_turns=2), fallback=[named("two", [DONE])])
     assert (reason(result), result.partial) == ("turn_limit_exceeded", Report(1))
     assert [replied.landing for replied in events(result, ModelReplied)] == [False, True]
 
 
 def test_a_model_beside_the_line_gives_its_place_back_to_it() -> None:
     """The one that an escalation went on with may be replaced by the first one, the cheaper one may not."""
-    one, two, other = model("one", []), model("two", []), PricedModel(model("other", []), None)
+    one, two, other = named("one", []), named("two", []), PricedModel(named("other", []), None)
     fallback = (PricedModel(two, None),)
     prompt = Prompt(agent()).render()
     escalated = ModelLine(
@@ -319,8 +298,8 @@ def test_a_model_beside_the_line_gives_its_place_back_to_it() -> None:
 
 
 async def test_the_conversation_goes_on_as_it_stands_with_caps_and_settings_of_the_new_model() -> None:
-    first = model("one", [Call("step"), down("auth")], provider="here", max_output_tokens=9_000)
-    second = model("two", [DONE], provider="there", max_output_tokens=500)
+    first = named("one", [Call("step"), down("auth")], provider="here", max_output_tokens=9_000)
+    second = named("two", [DONE], provider="there", max_output_tokens=500)
     settings = ModelSettings(max_output_tokens=4_000, temperature=0.5, extra={"service_tier": "flex"})
     await play(agent(step), first, fallback=[second], settings=settings)
     (asked,) = second.requests
@@ -333,7 +312,7 @@ async def test_the_conversation_goes_on_as_it_stands_with_caps_and_settings_of_t
 
 
 async def test_settings_of_a_provider_go_to_all_its_models() -> None:
-    first, second = model("one", [down("auth")], provider="p"), model("two", [DONE], provider="p")
+    first, second = named("one", [down("auth")], provider="p"), named("two", [DONE], provider="p")
     settings = ModelSettings(extra={"service_tier": "flex"})
     await play(agent(), first, fallback=[second], settings=settings)
     assert second.requests[0].settings is settings
@@ -341,8 +320,8 @@ async def test_settings_of_a_provider_go_to_all_its_models() -> None:
 
 @pytest.mark.parametrize(("native", "backup"), [(True, False), (False, True), (True, True), (False, False)])
 async def test_the_answers_form_reaches_models_of_both_kinds(native: bool, backup: bool) -> None:
-    first = model("one", [down("auth")], native_output=native)
-    second = model("two", [DONE], native_output=backup)
+    first = named("one", [down("auth")], native_output=native)
+    second = named("two", [DONE], native_output=backup)
     await play(agent(), first, fallback=[second])
     in_prompt = "# Answer format" in second.requests[0].transcript[0].text
     assert in_prompt is not (native and backup)
@@ -356,12 +335,12 @@ async def test_text_streams_from_whoever_answers() -> None:
         if isinstance(event, TextDelta):
             said.append(event.text)
 
-    await play(agent(), always("one", "auth"), fallback=[model("two", [DONE])], on_event=hear)
+    await play(agent(), always_down("one", "auth"), fallback=[named("two", [DONE])], on_event=hear)
     assert "".join(said) == '{"total":1,"note":""}'
 
 
 async def test_the_log_names_the_line_before_anything_happens() -> None:
-    result = await play(agent(), model("one", [DONE]), fallback=[model("two", []), model("three", [])])
+    result = await play(agent(), named("one", [DONE]), fallback=[named("two", []), named("three", [])])
     (started,) = events(result, RunStarted)
     assert started.fallback == ("of-two:two", "of-three:three")
     assert switches(result) == []
@@ -375,25 +354,25 @@ PRICES = {"one": CHEAP, "two": DEAR}
 
 
 async def test_every_attempt_is_charged_at_the_price_of_the_model_that_made_it() -> None:
-    first = model("one", [Call("step"), down("auth")], free=False)
-    second = model("two", [DONE], free=False)
+    first = named("one", [Call("step"), down("auth")], free=False)
+    second = named("two", [DONE], free=False)
     result = await play(agent(step), first, Limits(max_cost_usd=5), fallback=[second], prices=PRICES)
     assert [replied.cost_nanos for replied in events(result, ModelReplied)] == [140_000, 13_000_000]
     assert result.cost == Decimal("0.01314")
 
 
 async def test_a_dearer_model_gets_the_cap_that_is_left_to_afford() -> None:
-    second = model("two", [DONE], free=False)
+    second = named("two", [DONE], free=False)
     limits = Limits(max_cost_usd="0.5", landing=None)
-    await play(agent(), always("one", "auth", free=False), limits, fallback=[second], prices=PRICES)
+    await play(agent(), always_down("one", "auth", free=False), limits, fallback=[second], prices=PRICES)
     assert 256 <= second.requests[0].max_output_tokens < 1_250  # $0.50 buys 1,250 tokens at $400 a million
 
 
 async def test_a_model_that_the_ceiling_cannot_pay_is_passed_over() -> None:
-    dear, cheap = model("two", [DONE], free=False), model("three", [DONE], free=False)
+    dear, cheap = named("two", [DONE], free=False), named("three", [DONE], free=False)
     prices = {**PRICES, "three": CHEAP}
     limits = Limits(max_cost_usd="0.1", landing=None)
-    result = await play(agent(), always("one", "auth", free=False), limits, fallback=[dear, cheap], prices=prices)
+    result = await play(agent(), always_down("one", "auth", free=False), limits, fallback=[dear, cheap], prices=prices)
     assert result.output == Report(1)
     assert dear.requests == []
     assert switches(result) == [(1, "of-one:one", "of-three:three", "auth")]
@@ -436,9 +415,9 @@ async def test_no_ceiling_is_exceeded_across_switches(faults: list[Any], cents: 
 
 def test_a_breaker_watches_a_provider_and_models_of_one_provider_each_by_itself() -> None:
     line = [
-        PricedModel(model("a", [], provider="x"), None),
-        PricedModel(model("b", [], provider="y"), None),
-        PricedModel(model("c", [], provider="y"), None),
-        PricedModel(model("c", [], provider="y"), None),
+        PricedModel(named("a", [], provider="x"), None),
+        PricedModel(named("b", [], provider="y"), None),
+        PricedModel(named("c", [], provider="y"), None),
+        PricedModel(named("c", [], provider="y"), None),
     ]
     assert services_of(line) == ("x", "y:b", "y:c", "y:c (4)")

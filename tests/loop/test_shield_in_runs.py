@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from tests.kit import (
+    Call,
+    Calls,
+    Report,
+    Say,
+    ScriptedModel,
+    agent,
+    always_down,
+    down,
+    events,
+    named,
+    outcomes,
+    play,
+    reason,
+    step,
+    switches,
+)
 from watchkeeper.app.models import lineup
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError, ProviderError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
-from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.loop.retry import MAX_ATTEMPTS, is_outage
-from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
-from watchkeeper.runtime.result import RunResult
+from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.model_downgrade import ModelDowngradeHook
@@ -70,34 +83,6 @@ class AnswerHook:
         return next(self._script, None)
 
 
-@tool
-async def step() -> str:
-    """Take a step."""
-    return "ok"
-
-
-def model(name: str, script: Iterable[Any] | Callable[[ModelRequest], Any], **facts: Any) -> ScriptedModel:
-    made: Any = script
-    return ScriptedModel(made, name=name, provider=facts.pop("provider", f"of-{name}"), **facts)
-
-
-def down(fault: Any = "overloaded") -> ProviderError:
-    return ProviderError(f"it is {fault}", fault=fault, provider="p")
-
-
-def always_down(name: str, fault: Any = "overloaded", **facts: Any) -> ScriptedModel:
-    return model(name, lambda _: down(fault), **facts)
-
-
-def reason(result: RunResult[Any]) -> str:
-    assert result.stop is not None
-    return str(result.stop.reason)
-
-
-def switches(result: RunResult[Any]) -> list[tuple[int, str, str]]:
-    return [(each.turn, each.to_model, each.reason) for each in events(result, ModelSwitched)]
-
-
 def before_models(hook: Any) -> ShieldPipeline:
     return ShieldPipeline(pre_dispatch=hook)
 
@@ -112,7 +97,7 @@ def before_tools(hook: Any) -> ShieldPipeline:
 async def test_hooks_see_who_is_asked_and_what_it_may_cost() -> None:
     hook = Hook()
     prices = {"one": ModelPrice.per_million(1, 1)}
-    await play(agent(), model("one", [DONE], free=False), shield=before_models(hook), prices=prices)
+    await play(agent(), named("one", [DONE], free=False), shield=before_models(hook), prices=prices)
     (seen,) = hook.asked
     assert (seen.kind, seen.model, seen.endpoint, seen.tool_name) == ("llm", "of-one:one", "of-one", "one")
     assert seen.degraded is False
@@ -123,7 +108,7 @@ async def test_hooks_see_who_is_asked_and_what_it_may_cost() -> None:
 @pytest.mark.spec("FR-123")
 async def test_a_halt_stops_the_run_without_a_last_turn_and_keeps_what_there_was() -> None:
     """A last turn would be one more call that the hook forbids."""
-    one = model("one", [Calls((Call("step"),), text="So far: 1.")])
+    one = named("one", [Calls((Call("step"),), text="So far: 1.")])
     result = await play(agent(step), one, shield=before_models(Hook(None, Decision.HALT)))
     assert reason(result) == "policy_halt"
     assert result.partial == "So far: 1."
@@ -133,23 +118,23 @@ async def test_a_halt_stops_the_run_without_a_last_turn_and_keeps_what_there_was
 
 async def test_a_full_window_stops_the_run_as_a_rate_limit() -> None:
     shield = before_models(BudgetWindowHook(2, degrade_threshold=1))
-    result = await play(agent(step), model("one", lambda _: Call("step")), shield=shield)
+    result = await play(agent(step), named("one", lambda _: Call("step")), shield=shield)
     assert reason(result) == "provider_rate_limit"
     assert len(events(result, ModelReplied)) == 2
 
 
 async def test_quarantine_stops_the_run() -> None:
-    result = await play(agent(), model("one", []), shield=before_models(Hook(Decision.QUARANTINE)))
+    result = await play(agent(), named("one", []), shield=before_models(Hook(Decision.QUARANTINE)))
     assert reason(result) == "policy_quarantine"
 
 
 @pytest.mark.spec("FR-123")
 async def test_degrade_goes_on_with_the_cheaper_model_for_the_rest_of_the_run() -> None:
     hook = Hook(None, Decision.DEGRADE, Decision.DEGRADE, always=Decision.DEGRADE, fallback_model="small")
-    one, small = model("one", [Call("step")]), model("small", [Call("step"), DONE])
+    one, small = named("one", [Call("step")]), named("small", [Call("step"), DONE])
     result = await play(agent(step), one, shield=before_models(hook), fallback=[small])
     assert result.output == Report(1)
-    assert switches(result) == [(2, "of-small:small", "degraded")]
+    assert switches(result) == [(2, "of-one:one", "of-small:small", "degraded")]
     assert result.answered_by == ("of-one:one", "of-small:small")
     assert [seen.degraded for seen in hook.asked] == [False, False, True, True]
 
@@ -164,7 +149,7 @@ async def test_the_cheaper_model_need_not_be_a_fallback(monkeypatch: pytest.Monk
     small = Small([DONE], name="small", provider="of-small")
     monkeypatch.setattr(f"{lineup.__module__}.model_from", {"of-small:small": small}.__getitem__)
     hook = Hook(Decision.DEGRADE, fallback_model="of-small:small")
-    result = await play(agent(), model("one", []), shield=before_models(hook))
+    result = await play(agent(), named("one", []), shield=before_models(hook))
     assert result.output == Report(1)
     assert closed == ["small"]
 
@@ -172,17 +157,17 @@ async def test_the_cheaper_model_need_not_be_a_fallback(monkeypatch: pytest.Monk
 async def test_the_downgrade_hook_switches_when_its_share_is_spent() -> None:
     """Once half of the fifty cents is spent, calls go to the model that was named."""
     prices = {"one": ModelPrice.per_million(100, 500), "small": ModelPrice.per_million(1, 1)}
-    one, small = model("one", lambda _: Call("step"), free=False), model("small", [DONE], free=False)
+    one, small = named("one", lambda _: Call("step"), free=False), named("small", [DONE], free=False)
     shield = before_models(ModelDowngradeHook("of-small:small", at_cost_share=0.5))
     limits = Limits(max_cost_usd="0.5", landing=None)
     result = await play(agent(step), one, limits, shield=shield, fallback=[small], prices=prices)
     assert result.output == Report(1)
-    assert switches(result) == [(14, "of-small:small", "degraded")]
+    assert switches(result) == [(14, "of-one:one", "of-small:small", "degraded")]
     assert result.cost == Decimal("0.26012")
 
 
 async def test_degrade_stops_where_no_cheaper_model_is_named() -> None:
-    one = model("one", [])
+    one = named("one", [])
     result = await play(agent(), one, shield=before_models(Hook(Decision.DEGRADE)))
     assert reason(result) == "policy_halt"
     assert one.requests == []
@@ -191,8 +176,8 @@ async def test_degrade_stops_where_no_cheaper_model_is_named() -> None:
 async def test_degrade_stops_where_the_cheaper_model_was_down_in_this_turn() -> None:
     """The other fallback takes over, the hook says DEGRADE again, and the cheaper one is not tried twice."""
     hook = Hook(always=Decision.DEGRADE, fallback_model="small")
-    small, other = always_down("small", "auth"), model("other", [DONE])
-    result = await play(agent(), model("one", []), shield=before_models(hook), fallback=[other, small])
+    small, other = always_down("small", "auth"), named("other", [DONE])
+    result = await play(agent(), named("one", []), shield=before_models(hook), fallback=[other, small])
     assert reason(result) == "provider_error"
     assert len(small.requests) == 1
     assert other.requests == []
@@ -200,21 +185,21 @@ async def test_degrade_stops_where_the_cheaper_model_was_down_in_this_turn() -> 
 
 async def test_the_cheaper_model_that_is_asked_for_already_is_not_degraded() -> None:
     hook = Hook(always=Decision.DEGRADE, fallback_model="of-one:one")
-    result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
+    result = await play(agent(), named("one", [DONE]), shield=before_models(hook))
     assert result.output == Report(1)
     assert switches(result) == []
 
 
 async def test_a_cheaper_model_without_a_price_is_refused_before_anything_is_spent() -> None:
     hook = Hook(fallback_model="http://127.0.0.1:9/v1#mine")
-    one = model("one", [DONE])
+    one = named("one", [DONE])
     with pytest.raises(UnpricedModelError, match="mine"):
         await play(agent(), one, Limits(max_cost_usd=1), shield=before_models(hook))
     assert one.requests == []
 
 
 async def test_an_unknown_cheaper_model_is_refused_before_anything_is_spent() -> None:
-    one = model("one", [DONE])
+    one = named("one", [DONE])
     with pytest.raises(ConfigurationError, match="smal"):
         await play(agent(), one, shield=before_models(Hook(fallback_model="smal")))
     assert one.requests == []
@@ -223,7 +208,7 @@ async def test_an_unknown_cheaper_model_is_refused_before_anything_is_spent() ->
 @pytest.mark.spec("FR-123")
 async def test_retry_is_asked_again_after_a_wait() -> None:
     hook = Hook(Decision.RETRY, Decision.RETRY)
-    result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
+    result = await play(agent(), named("one", [DONE]), shield=before_models(hook))
     assert result.output == Report(1)
     assert 0.75 <= result.duration.total_seconds() <= 1.5
     assert result.usage.retries == 0
@@ -232,14 +217,14 @@ async def test_retry_is_asked_again_after_a_wait() -> None:
 
 async def test_retry_for_ever_ends() -> None:
     hook = Hook(always=Decision.RETRY)
-    result = await play(agent(), model("one", []), shield=before_models(hook))
+    result = await play(agent(), named("one", []), shield=before_models(hook))
     assert reason(result) == "policy_halt"
     assert len(hook.asked) == MAX_ATTEMPTS
 
 
 async def test_queue_waits_until_the_hook_lets_it_pass() -> None:
     hook = Hook(*[Decision.QUEUE] * 9)
-    result = await play(agent(), model("one", [DONE]), shield=before_models(hook))
+    result = await play(agent(), named("one", [DONE]), shield=before_models(hook))
     assert result.output == Report(1)
     assert result.duration.total_seconds() > 60
 
@@ -247,14 +232,14 @@ async def test_queue_waits_until_the_hook_lets_it_pass() -> None:
 @pytest.mark.spec("FR-123")
 async def test_queue_waits_at_most_to_the_deadline() -> None:
     hook = Hook(always=Decision.QUEUE)
-    result = await play(agent(), model("one", []), Limits(deadline="10m", landing=None), shield=before_models(hook))
+    result = await play(agent(), named("one", []), Limits(deadline="10m", landing=None), shield=before_models(hook))
     assert reason(result) == "timeout"
     assert result.duration.total_seconds() == pytest.approx(600, abs=1)
 
 
 async def test_what_waits_in_the_queue_ends_when_the_run_is_cancelled() -> None:
     hook = Hook(always=Decision.QUEUE)
-    run = asyncio.create_task(play(agent(), model("one", []), Limits(deadline=None), shield=before_models(hook)))
+    run = asyncio.create_task(play(agent(), named("one", []), Limits(deadline=None), shield=before_models(hook)))
     while len(hook.asked) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0)
     run.cancel()
@@ -267,7 +252,7 @@ async def test_a_broken_hook_holds() -> None:
         def before_llm_call(self, ctx: ToolCallContext) -> None:
             raise ValueError("a bug")
 
-    one = model("one", [])
+    one = named("one", [])
     result = await play(agent(), one, shield=before_models(Broken()))
     assert reason(result) == "hook_failed"
     assert one.requests == []
@@ -277,7 +262,7 @@ async def test_a_broken_hook_holds() -> None:
 
 
 async def test_an_answer_that_a_hook_halts_is_paid_for_and_not_used() -> None:
-    one = model("one", [DONE])
+    one = named("one", [DONE])
     result = await play(agent(), one, shield=before_models(AnswerHook(Decision.HALT)))
     assert reason(result) == "policy_halt"
     assert result.output is None
@@ -285,7 +270,7 @@ async def test_an_answer_that_a_hook_halts_is_paid_for_and_not_used() -> None:
 
 
 async def test_an_answer_that_a_hook_would_have_again_is_asked_for_again() -> None:
-    one = model("one", [Say(Report(0)), DONE])
+    one = named("one", [Say(Report(0)), DONE])
     result = await play(agent(), one, shield=before_models(AnswerHook(Decision.RETRY)))
     assert result.output == Report(1)
     assert [failed.fault for failed in events(result, ModelFailed)] == ["server"]
@@ -295,25 +280,25 @@ async def test_an_answer_that_a_hook_would_have_again_is_asked_for_again() -> No
 async def test_an_answer_that_degrades_is_asked_of_the_cheaper_model() -> None:
     hook = AnswerHook(Decision.DEGRADE)
     hook.fallback_model = "small"  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-    one, small = model("one", [Say(Report(0))]), model("small", [DONE])
+    one, small = named("one", [Say(Report(0))]), named("small", [DONE])
     result = await play(agent(), one, shield=before_models(hook), fallback=[small])
     assert result.output == Report(1)
-    assert switches(result) == [(1, "of-small:small", "degraded")]
+    assert switches(result) == [(1, "of-one:one", "of-small:small", "degraded")]
 
 
 async def test_failures_are_tried_again_where_no_retry_hook_says_anything() -> None:
     """The pipeline's own policy for failures is for callers who have no rule of their own."""
-    result = await play(agent(), model("one", [down(), DONE]), shield=before_models(Hook()))
+    result = await play(agent(), named("one", [down(), DONE]), shield=before_models(Hook()))
     assert result.output == Report(1)
     assert events(result, SafetyEvent) == []
 
 
 async def test_a_retry_hook_that_halts_ends_the_attempts_with_this_model() -> None:
-    one, two = always_down("one"), model("two", [DONE])
+    one, two = always_down("one"), named("two", [DONE])
     result = await play(agent(), one, shield=ShieldPipeline(retry=Hook(Decision.HALT)), fallback=[two])
     assert result.output == Report(1)
     assert len(one.requests) == 1
-    assert switches(result) == [(1, "of-two:two", "overloaded")]
+    assert switches(result) == [(1, "of-one:one", "of-two:two", "overloaded")]
 
 
 async def test_a_retry_hook_that_halts_ends_the_run_where_nobody_else_is_left() -> None:
@@ -325,13 +310,13 @@ async def test_a_retry_hook_that_halts_ends_the_run_where_nobody_else_is_left() 
 
 
 async def test_a_retry_hook_that_abstains_leaves_it_to_the_run() -> None:
-    result = await play(agent(), model("one", [down(), DONE]), shield=ShieldPipeline(retry=Hook(Decision.RETRY)))
+    result = await play(agent(), named("one", [down(), DONE]), shield=ShieldPipeline(retry=Hook(Decision.RETRY)))
     assert result.output == Report(1)
 
 
 async def test_a_budget_hook_that_halts_ends_the_work_and_the_run_lands() -> None:
     hook = Hook(Decision.HALT)
-    one = model("one", [Call("step"), DONE])
+    one = named("one", [Call("step"), DONE])
     result = await play(agent(step), one, shield=ShieldPipeline(budget=hook))
     assert (reason(result), result.partial) == ("budget_exceeded", Report(1))
     assert outcomes(result) == [("step", "denied")]
@@ -343,7 +328,7 @@ async def test_a_budget_hook_that_halts_ends_the_work_and_the_run_lands() -> Non
 @pytest.mark.spec("FR-124")
 @pytest.mark.parametrize("said", [Decision.HALT, Decision.QUARANTINE, Decision.DEGRADE])
 async def test_a_tool_hook_denies_that_call_only_and_the_model_is_told(said: Decision) -> None:
-    one = model("one", [Calls((Call("step"), Call("step"))), DONE])
+    one = named("one", [Calls((Call("step"), Call("step"))), DONE])
     result = await play(agent(step), one, shield=before_tools(Hook(said)))
     assert result.output == Report(1)
     assert outcomes(result) == [("step", "denied"), ("step", "ok")]
@@ -357,21 +342,21 @@ async def test_a_tool_hook_denies_that_call_only_and_the_model_is_told(said: Dec
 
 @pytest.mark.parametrize("said", [Decision.RETRY, Decision.QUEUE])
 async def test_a_tool_call_that_waits_runs_later(said: Decision) -> None:
-    one = model("one", [Call("step"), DONE])
+    one = named("one", [Call("step"), DONE])
     result = await play(agent(step), one, shield=before_tools(Hook(said)))
     assert outcomes(result) == [("step", "ok")]
     assert result.duration.total_seconds() > 0
 
 
 async def test_a_tool_call_that_is_put_off_for_ever_is_denied() -> None:
-    one = model("one", [Call("step"), DONE])
+    one = named("one", [Call("step"), DONE])
     result = await play(agent(step), one, shield=before_tools(Hook(*[Decision.RETRY] * MAX_ATTEMPTS)))
     assert outcomes(result) == [("step", "denied")]
     assert result.output == Report(1)
 
 
 async def test_a_tool_call_that_waits_ends_at_the_deadline_and_the_run_lands() -> None:
-    one = model("one", [Call("step"), DONE])
+    one = named("one", [Call("step"), DONE])
     hook = Hook(always=Decision.QUEUE)
     result = await play(agent(step), one, Limits(deadline="10m"), shield=before_tools(hook))
     assert (reason(result), result.partial) == ("timeout", Report(1))
@@ -387,7 +372,7 @@ async def test_a_tool_that_a_retry_hook_halts_is_not_repeated_and_the_run_goes_o
         ran.append(1)
         raise ValueError("no")
 
-    one = model("one", [Call("fails"), DONE])
+    one = named("one", [Call("fails"), DONE])
     result = await play(agent(fails), one, shield=ShieldPipeline(retry=Hook(Decision.HALT)))
     assert result.output == Report(1)
     assert outcomes(result) == [("fails", "crashed")]
@@ -400,7 +385,7 @@ async def test_a_tool_that_fails_is_repeated_where_no_retry_hook_says_anything()
         """Fail."""
         raise ValueError("no")
 
-    one = model("one", [Call("fails"), DONE])
+    one = named("one", [Call("fails"), DONE])
     result = await play(agent(fails), one, shield=before_tools(Hook()))
     assert outcomes(result) == [("fails", "crashed"), ("fails", "crashed")]
 
@@ -412,18 +397,18 @@ async def test_a_tool_that_fails_is_repeated_where_no_retry_hook_says_anything()
 async def test_an_open_breaker_skips_a_model_at_once_without_spending_retries() -> None:
     breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
     breakers.of("of-one").record_failure()
-    one, two = always_down("one"), model("two", [DONE])
+    one, two = always_down("one"), named("two", [DONE])
     result = await play(agent(), one, fallback=[two], breakers=breakers)
     assert result.output == Report(1)
     assert one.requests == []
-    assert switches(result) == [(1, "of-two:two", "circuit_open")]
+    assert switches(result) == [(1, "of-one:one", "of-two:two", "circuit_open")]
     assert (result.usage.retries, result.usage.steps) == (0, 1)
 
 
 async def test_a_breaker_that_opens_ends_the_retries() -> None:
     breakers = CircuitBreakers(failure_threshold=2, clock=TestClock())
     one = always_down("one")
-    result = await play(agent(), one, fallback=[model("two", [DONE])], breakers=breakers)
+    result = await play(agent(), one, fallback=[named("two", [DONE])], breakers=breakers)
     assert result.output == Report(1)
     assert len(one.requests) == 2
     assert breakers.of("of-one").state is CircuitState.OPEN
@@ -431,7 +416,7 @@ async def test_a_breaker_that_opens_ends_the_retries() -> None:
 
 async def test_without_a_fallback_an_open_breaker_stops_the_run() -> None:
     breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
-    one = model("one", [Call("step"), down()])
+    one = named("one", [Call("step"), down()])
     result = await play(agent(step), one, breakers=breakers)
     assert reason(result) == "circuit_open"
     assert len(one.requests) == 2
@@ -440,7 +425,7 @@ async def test_without_a_fallback_an_open_breaker_stops_the_run() -> None:
 async def test_what_a_provider_said_is_told_rather_than_that_nobody_asked_it() -> None:
     breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
     breakers.of("of-two").record_failure()
-    result = await play(agent(), always_down("one", "auth"), fallback=[model("two", [])], breakers=breakers)
+    result = await play(agent(), always_down("one", "auth"), fallback=[named("two", [])], breakers=breakers)
     assert reason(result) == "provider_error"
     assert result.stop is not None
     assert "it is auth" in result.stop.message
@@ -448,12 +433,12 @@ async def test_what_a_provider_said_is_told_rather_than_that_nobody_asked_it() -
 
 async def test_a_run_with_fallbacks_has_breakers_of_its_own() -> None:
     """Five failures in a row open them; the next turn does not ask again."""
-    one = model("one", [*[down()] * MAX_ATTEMPTS])
-    two = model("two", [Call("step"), down("auth")])
+    one = named("one", [*[down()] * MAX_ATTEMPTS])
+    two = named("two", [Call("step"), down("auth")])
     result = await play(agent(step), one, fallback=[two])
     assert reason(result) == "provider_error"
     assert len(one.requests) == MAX_ATTEMPTS
-    assert switches(result) == [(1, "of-two:two", "overloaded"), (2, "of-one:one", "auth")]
+    assert switches(result) == [(1, "of-one:one", "of-two:two", "overloaded"), (2, "of-two:two", "of-one:one", "auth")]
 
 
 async def test_tools_pass_the_breakers_of_providers() -> None:
@@ -463,7 +448,7 @@ async def test_tools_pass_the_breakers_of_providers() -> None:
         raise ValueError("no")
 
     breakers = CircuitBreakers(failure_threshold=1, clock=TestClock())
-    result = await play(agent(fails), model("one", [Call("fails"), Call("fails"), DONE]), breakers=breakers)
+    result = await play(agent(fails), named("one", [Call("fails"), Call("fails"), DONE]), breakers=breakers)
     assert outcomes(result) == [("fails", "crashed"), ("fails", "crashed")]
     assert dict(breakers.states()) == {"of-one": CircuitState.CLOSED}
 
