@@ -4,7 +4,7 @@ A front is a package or module whose names may be imported from outside: it impo
 ``if TYPE_CHECKING:``, and finds them in a table when the program runs (`watchkeeper.core.lazy_names`). Only the imports
 are written by hand. Run this after a change of them, or of what a public name takes; tests compare.
 
-Usage: render_fronts.py
+Usage: python -m scripts.render_fronts
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "watchkeeper"
+PACKAGE = "watchkeeper"
+SOURCE = ROOT / "src" / PACKAGE
 LISTED = ROOT / "tests" / "packaging" / "public_api.txt"
 TABLE = re.compile(r"(public_names\(\n        __name__,\n        )\{.*?\}(,\n    \)\n)", re.DOTALL)
 ROW_WIDTH = 120
 HEAD = """\
-# Every public name and what it takes. A test compares; `python scripts/render_fronts.py` renews this file.
+# Every public name and what it takes. A test compares; `python -m scripts.render_fronts` renews this file.
 # A line that goes or changes breaks users: say so in CHANGELOG.md.
 """
 
@@ -95,8 +96,8 @@ def with_table(path: Path) -> str:
 
 
 def definition_of(module: str, name: str) -> Definition | None:
-    """Return the statement that defines a name in a module."""
-    for node in tree_of(path_of(module)).body:
+    """Return the statement that defines a name in a module; of an overloaded function, the last."""
+    for node in reversed(tree_of(path_of(module)).body):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
             return node
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets):
@@ -130,10 +131,16 @@ def described_lines(front: str, name: str, node: Definition | None) -> Iterator[
             yield from member_lines(name, member)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         yield f"{whole}{signature(node)}"
-    elif node is None or node.value is None:
-        yield whole
     else:
-        yield f"{whole} = {' '.join(ast.unparse(node.value).split())}"
+        yield f"{whole} = {value_of(node)}"
+
+
+def value_of(node: Definition | None) -> str:
+    """Return the text of a constant's value; of an object, what makes it."""
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    if isinstance(value, ast.Call):
+        return f"{ast.unparse(value.func)}(...)"
+    return " ".join(ast.unparse(value).split()) if value else ""
 
 
 def member_lines(owner: str, node: ast.stmt) -> Iterator[str]:
