@@ -3,7 +3,7 @@
 #   make run       the example agent on six real messages, with the bundled local model (no key, no account)
 #   make test      all tests that are not slow
 #   make verify    the slow tests: those that need the local model
-#   make lint, make types, make layers, make wheel, make test-newest, make bench, make clean
+#   make lint, make types, make layers, make shape, make wheel, make test-newest, make bench, make clean
 #
 # make run MODEL=openai:gpt-5-mini, or ARGS="--model openai:gpt-5-mini --max-cost 0.10": the same agent elsewhere.
 # make test ARGS="-k budget": more options for pytest. PYTHON=... chooses the interpreter of a new environment.
@@ -37,7 +37,7 @@ RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
 MEASURED := core session shield accounting tools containment prompt kernel runtime children oversight loop
 COVERAGE := $(addprefix --cov=watchkeeper.,$(MEASURED)) --cov-report=term
 
-.PHONY: run test test-newest verify lint format types layers wheel bench setup clean help
+.PHONY: run test test-newest verify lint format types layers shape wheel bench setup clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -75,6 +75,10 @@ types: $(STAMPS)/dev
 
 layers: $(STAMPS)/dev
 	$(BIN)/lint-imports --no-logo --no-cache
+
+# How much code there is and how scattered, before and now; ARGS="--circles", ARGS="--duplicates" print those.
+shape: $(STAMPS)/dev
+	@$(BIN)/python scripts/shape.py $(ARGS)
 
 wheel: $(STAMPS)/dev
 	$(BIN)/python scripts/check_wheel.py -- $(EXAMPLE)

@@ -139,7 +139,7 @@ def value_of(node: Definition | None) -> str:
     """Return the text of a constant's value; of an object, what makes it."""
     value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
     if isinstance(value, ast.Call):
-        return f"{ast.unparse(value.func)}(...)"
+        return f"{ast.unparse(value.func)}()"
     return " ".join(ast.unparse(value).split()) if value else ""
 
 

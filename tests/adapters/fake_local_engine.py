@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def real_engine() -> Any:
-    path = Path(__file__).parents[2] / "src" / "watchkeeper" / "adapters" / "local_engine.py"
+    path = Path(__file__).parents[2] / "src" / "watchkeeper" / "local" / "engine.py"
     spec = importlib.util.spec_from_file_location("local_engine", path)
     assert spec is not None
     assert spec.loader is not None

@@ -9,6 +9,8 @@ import contextlib
 import contextvars
 import gc
 import importlib
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -696,6 +698,33 @@ def test_the_deadline_ends_a_call_of_plain_code(stream: bool) -> None:
     assert caught.value.stop.reason == "timeout"
     assert caught.value.result.elapsed_ms < 5000
     assert caught.value.result.usage.cost_nanos > 16_384 * 10_000
+
+
+FIRST_CALL = """
+import sys
+from watchkeeper.app.contained import contained
+from watchkeeper.core.usage import ModelPrice
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.wire import say
+from openai import OpenAI
+from watchkeeper.contained_sdk.http import {client}
+
+with FakeOpenAI(lambda number, body: say("Good.")) as server:
+    {client}()
+    client = OpenAI(api_key="k", base_url=server.base_url, http_client=None)
+    with contained(timeout="1m"):
+        before = set(sys.modules)
+        client.chat.completions.create(model="m", messages=[dict(role="user", content="Hello.")])
+        client.responses.create(model="m", input="Hello.")
+        print(sorted(name for name in set(sys.modules) - before if name.startswith("openai")))
+"""
+
+
+@pytest.mark.parametrize("client", ["contained_http_client", "contained_async_http_client"])
+def test_the_first_call_of_a_process_imports_nothing_of_the_sdk_s_in_the_block_s_time(client: str) -> None:
+    code = FIRST_CALL.format(client=client)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 @pytest.mark.parametrize("stream", [False, True])

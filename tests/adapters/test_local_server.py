@@ -181,7 +181,7 @@ def test_a_lost_log_does_not_hide_the_error(server: LocalServer) -> None:
 CHILD = """
 import os, sys
 from pathlib import Path
-from watchkeeper.adapters import local_server
+from watchkeeper.local import server as local_server
 local_server.ENGINE = Path(sys.argv[1])
 address = local_server.SERVERS.acquire(local_server.EngineOptions(sys.argv[2], "tiny", 512, 2)).ensure()
 print(address.pid, flush=True)
@@ -226,7 +226,7 @@ def test_ctrl_c_in_the_terminal_is_for_the_parent_alone(server: LocalServer) -> 
 FORK = """
 import os, sys
 from pathlib import Path
-from watchkeeper.adapters import local_server
+from watchkeeper.local import server as local_server
 local_server.ENGINE = Path(sys.argv[1])
 server = local_server.SERVERS.acquire(local_server.EngineOptions(sys.argv[2], "tiny", 512, 2))
 address = server.ensure()

@@ -16,26 +16,25 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-import watchkeeper.containment
+import watchkeeper
 from watchkeeper.core.clock import TestClock
 
-FOLDER: Final = Path(watchkeeper.containment.__file__).parent
+PACKAGE: Final = Path(watchkeeper.__file__).parent
 TRACED: Final = frozenset(
-    str(FOLDER / f"{name}.py")
+    str(PACKAGE / name)
     for name in (
-        "account",
-        "admission",
-        "covering",
-        "execution_context",
-        "figures",
-        "guards",
-        "leaving",
-        "ledger",
-        "passage",
-        "pipeline",
-        "waiting",
+        "accounting/account.py",
+        "accounting/admission.py",
+        "accounting/ledger.py",
+        "containment/call_end.py",
+        "containment/call_start.py",
+        "containment/execution_context.py",
+        "containment/guards.py",
+        "shield/pipeline.py",
     )
 )
+MISSING: Final = [name for name in TRACED if not Path(name).is_file()]
+assert not MISSING, f"the scheduler switches in modules that are not there: {MISSING}"
 STUCK: Final = 20_000
 """So many turns in which every thread only waits mean that none will ever go on."""
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "watchkeeper"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-LAYER = re.compile(r"^\| (\d) \| `(\w+)/` \|", re.MULTILINE)
+LAYER = re.compile(r"^\| (\d+) \| `(\w+)/` \|", re.MULTILINE)
 STOP = re.compile(r"^\| (\d) \| `([\w/]+\.py)` \|.*\| `(.+)` \|$", re.MULTILINE)
 
 

@@ -28,8 +28,8 @@ def texts() -> Iterator[tuple[str, str]]:
     for place in PLACES:
         files += [path for path in (ROOT / place).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     for path in sorted(files):
-        if path.name == ".coverage" or path.name.startswith(".coverage."):
-            continue
+        if path.name in (".coverage", ".git") or path.name.startswith(".coverage."):
+            continue  # made here; .git is a file in a linked worktree
         try:
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Nothing grows past reading: the ceilings for modules, functions and constructors in src."""
+"""Nothing grows past reading: the ceilings for modules, folders, functions and constructors in src."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "watchkeeper"
-MODULE_LINES = 700
-FOLDER_LINES = 4000
+# The rule is 700 lines a module and 4,000 a folder (CONTRIBUTING.md). The ceilings here leave room below it.
+MODULE_LINES = 560
+FOLDER_LINES = 3_500
 FUNCTION_LINES = 60
 CONSTRUCTOR_PARAMETERS = 8
 
@@ -41,10 +42,11 @@ def test_modules_stay_readable() -> None:
 
 @pytest.mark.spec("FR-096")
 def test_folders_stay_readable() -> None:
-    lengths = Counter[str]()
+    """Counted are a folder's own files, without those of the folders in it."""
+    lengths: Counter[str] = Counter()
     for name, text in modules():
-        lengths[name.rpartition("/")[0]] += len(text.splitlines())
-    assert {name: count for name, count in lengths.items() if count > FOLDER_LINES} == {}
+        lengths[Path(name).parent.as_posix()] += len(text.splitlines())
+    assert {folder: count for folder, count in lengths.items() if count > FOLDER_LINES} == {}
 
 
 def test_functions_stay_readable() -> None:

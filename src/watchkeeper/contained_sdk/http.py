@@ -361,6 +361,8 @@ def socket_of(response: Any) -> socket.socket | None:
 
 RETRY_HEADER: Final = "x-stainless-retry-count"
 CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}
+LOADED_BY_FIRST_CALL: Final = ("openai.resources.chat", "openai.resources.responses")
+"""500 modules that the OpenAI package imports only when its first call is made; Anthropic's imports all with itself."""
 
 
 class ContainedTransport:
@@ -493,6 +495,7 @@ def contained_http_client(
     Raises:
         MissingExtraError: If neither module is installed.
     """
+    import_interfaces()
     module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
     real = transport if transport is not None else module.HTTPTransport(limits=module.Limits(**CONNECTIONS))
     return module.Client(transport=ContainedTransport(real, provider=provider, output_cap=output_cap))
@@ -505,9 +508,21 @@ def contained_async_http_client(
 
     Args and errors are those of `contained_http_client`.
     """
+    import_interfaces()
     module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
     real = transport if transport is not None else module.AsyncHTTPTransport(limits=module.Limits(**CONNECTIONS))
     return module.AsyncClient(transport=AsyncContainedTransport(real, provider=provider, output_cap=output_cap))
+
+
+def import_interfaces() -> None:
+    """Import what the SDK in use would import at its first call.
+
+    There it would take a third of a second of the block's time, and hold up the event loop for as long.
+    """
+    if "openai" in sys.modules:
+        for name in LOADED_BY_FIRST_CALL:
+            with contextlib.suppress(ImportError):  # a version that is laid out differently
+                importlib.import_module(name)
 
 
 def sdk_module() -> ModuleType:

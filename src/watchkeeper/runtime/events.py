@@ -2,7 +2,8 @@
 
 Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
 ending are folds of them (`transcript_of` in `replay` folds the first). `TextDelta` alone is not recorded: it is handed
-to listeners while a reply arrives, and the reply that follows contains it.
+to listeners while a reply arrives, and the reply that follows contains it. Importing this module makes the tag of
+every event of a run's log known.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
-from watchkeeper.session.log import event
+from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.session import Session
+from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
 
@@ -499,3 +502,17 @@ OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, E
 
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 """The slices that the engine's memory is a fold of: what one run did, and was told."""
+
+
+DEFINED_ELSEWHERE: Final = (
+    PromptDeadlineAssigned,
+    PromptExecuted,
+    PromptRendered,
+    RolledBack,
+    SafetyEvent,
+    SessionReset,
+    SliceEdited,
+    StateInherited,
+    ToolInvoked,
+)
+"""Event types of a run's log besides those above: a process that can read those can read the whole log."""
