@@ -19,7 +19,7 @@ from watchkeeper.adapters import openai_chat as openai_chat_reply
 from watchkeeper.adapters import openai_responses
 from watchkeeper.adapters.openai_chat import output_cap_field
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.runtime.run_models import FRAME_TOKENS, TOOLS_OVERHEAD
+from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
 
 Interface = Literal["chat", "responses", "embeddings", "messages"]
 ENDINGS: Final[Mapping[str, Interface]] = {

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, Unpack
+from uuid import UUID
 
 from watchkeeper.app.options import RunKeywords, RunOptions, check_arguments, options_for_run
 from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surroundings
@@ -22,11 +23,12 @@ from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.limits import Limits, Verdict, tighten
 from watchkeeper.core.model import Model
-from watchkeeper.core.workers import is_crash, said_by
+from watchkeeper.core.text import error_text
+from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
-from watchkeeper.runtime.plan import Place, RunHome, RunPlan
+from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult, without_output
 from watchkeeper.runtime.user_code import closed
@@ -178,10 +180,11 @@ def home_of(
     context: RunContext,
     options: RunOptions,
     around: Surroundings,
-    place: Place | None = None,
-) -> RunHome:
+    parent_run_id: UUID | None = None,
+    item: str | None = None,
+) -> RunScope:
     """Say where a run lives."""
-    return RunHome(
+    return RunScope(
         session=session,
         gate=gate,
         run_context=context,
@@ -190,7 +193,8 @@ def home_of(
         rng=options.rng,
         resources=options.resources or Resources(),
         filesystem=options.filesystem,
-        place=place,
+        parent_run_id=parent_run_id,
+        item=item,
         watch=around.watch_child,
     )
 
@@ -401,15 +405,15 @@ class _Crew(Generic[OutputT]):
         try:
             with self.gate.child(self.each, self.labels[index], carve=False, on_event=session.dispatch) as gate:
                 plan = plan_of(self.prompt.bind(*_as_params(item)), self.around, gate.deadline, options)
-                place = Place(self.context.run_id, self.labels[index])
-                return await execute(plan, home_of(session, gate, context, options, self.around, place))
+                above, label = self.context.run_id, self.labels[index]
+                return await execute(plan, home_of(session, gate, context, options, self.around, above, label))
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
                 while task.cancelling():  # by the item's own code: whoever wants to end the job cancels all of it
                     task.uncancel()
             if not is_crash(error, task):
                 raise
-            stop = Stop("error", "loop", f"The item failed: {said_by(error)}")
+            stop = Stop("error", "loop", f"The item failed: {error_text(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
             unwatch()

@@ -15,9 +15,10 @@ from uuid import UUID
 
 from watchkeeper.cli.console import CUT, one_line, styled
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
-from watchkeeper.session.log import SliceEdited, event_tag
-from watchkeeper.session.tagging import MARK, dump, forms, load
+from watchkeeper.session.log import SliceEdited
+from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import UNWRITABLE
 
@@ -39,7 +40,7 @@ UNSEEN: Final = frozenset(
 )
 """What the head and the end of a report, or the lines around it, say already."""
 
-HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
+HOLDERS: Final = PLAIN_TAGS
 """Tags of the standard library's types, which hold one thing."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
@@ -313,7 +314,7 @@ class Progress:
         self._console.print(styled((f"limits: {started.limits}", "dim")))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
-        line = line_of(event_tag(type(event)), dump(event))
+        line = line_of(tag_of(type(event)), dump(event))
         if line is None:
             return
         label = "" if run_id is None else self._items.get(run_id, "")

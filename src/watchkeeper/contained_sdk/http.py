@@ -39,7 +39,7 @@ from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.workers import WORKERS, Job
-from watchkeeper.runtime.run_models import DEFAULT_OUTPUT_CAP
+from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
 # --- contained streams ----------------------------------------------------------------------------------------------
 # Streamed answers at the gate: the call lasts as long as its stream.

@@ -38,7 +38,7 @@ from watchkeeper.judging.templates import (
     shown_files,
     unfounded,
 )
-from watchkeeper.prompt.adapter import ProviderAdapter
+from watchkeeper.prompt.template import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
 from watchkeeper.prompt.nested import NestedExecutionContext

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
         InProcessDispatcher as InProcessDispatcher,
         Unsubscribe as Unsubscribe,
         event as event,
-        event_tag as event_tag,
-        event_type as event_type,
     )
     from watchkeeper.session.session import (
         Branch as Branch,
@@ -40,9 +38,7 @@ else:
         __name__,
         {
             "core.ids": "RunContext",
-            "session.log": (
-                "Dispatcher Envelope EventBus EventLog InProcessDispatcher Unsubscribe event event_tag event_type"
-            ),
+            "session.log": "Dispatcher Envelope EventBus EventLog InProcessDispatcher Unsubscribe event",
             "session.session": "Branch Session SessionView SliceAccessor iter_sessions_bottom_up",
             "session.slices": "Append Clear Extend Op Reducer Replace SliceView Snapshot append_event",
         },

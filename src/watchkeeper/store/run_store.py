@@ -22,9 +22,10 @@ from uuid import UUID
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.logs import logger
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.core.usage import Usage
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
-from watchkeeper.session.log import Envelope, event_tag
+from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ class RunStore:
 
 def _written(seq: int, event: object) -> tuple[str, str]:
     """Return an event's tag and JSON, or a note: one value must not cost the record of a night."""
-    tag = event_tag(type(event))
+    tag = tag_of(type(event))
     try:
         return tag, encode(dump(event)).decode()
     except Exception as error:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from watchkeeper.core.errors import PromptDefinitionError, ToolValidationError
 from watchkeeper.core.model import CompletionState
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.log import event
 from watchkeeper.session.slices import Snapshot
@@ -32,6 +33,7 @@ STRANGE: Final = 10
 """How many different characters that are not ASCII a refusal lists, so that all can be replaced at once."""
 
 
+@stored_as("dispatch_subagent")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagent:
     """One task for one subagent.
@@ -57,6 +59,7 @@ class DispatchSubagent:
     snapshot_version: str | None = None
 
 
+@stored_as("dispatch_subagent_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentResult:
     """What a subagent that completed its work hands back.
@@ -86,6 +89,7 @@ class DispatchSubagentResult:
     failed_artifacts: tuple[str, ...] = ()
 
 
+@stored_as("dispatch_subagents")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagents:
     """Several tasks, each for a subagent of its own; they run side by side and see nothing of each other.
@@ -97,6 +101,7 @@ class DispatchSubagents:
     tasks: tuple[DispatchSubagent, ...]
 
 
+@stored_as("subagent_outcome")
 @dataclass(slots=True, frozen=True)
 class SubagentOutcome:
     """The end of one task of several: a result, or the reason why there is none.
@@ -115,6 +120,7 @@ class SubagentOutcome:
         return self.result is not None
 
 
+@stored_as("dispatch_subagents_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentsResult:
     """The ends of several tasks.
