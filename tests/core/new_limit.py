@@ -50,7 +50,8 @@ def of_the_gate() -> dict[str, Any]:
     with ExecutionContext(limits(max_child_runs=20)) as gate:
         verdict = gate.keep_verdict()
         kept = gate.left()["max_child_runs"] if verdict else None
-    with contained(**{"max_child_runs": 1}) as block:  # type: ignore[arg-type]
+    single: Any = {"max_child_runs": 1}
+    with contained(**single) as block:
         inside = block.limits.ceiling("max_child_runs")
     described = limits(max_child_runs=3).describe()
     return {"reached": reached, "carved": carved, "kept": kept, "contained": inside, "described": described}
@@ -58,18 +59,17 @@ def of_the_gate() -> dict[str, Any]:
 
 def of_the_ledger(path: Path) -> dict[str, Any]:
     """Return the columns of an old ledger file after its use, and who may still do what after one child run."""
-    for _ in range(2):
-        with SqliteLedger(path) as ledger, ExecutionContext(limits(max_child_runs=2), None, CHAIN, ledger=ledger) as gate:
-            found = stops(gate, CHILD)
-    with SqliteLedger(path) as ledger, ExecutionContext(limits(max_child_runs=2), None, CHAIN, ledger=ledger) as gate:
-        found += stops(gate, CHILD)
-        used = gate.usage
+    two, found, tool_calls = limits(max_child_runs=2), [], 0
+    for _ in range(3):
+        with SqliteLedger(path) as ledger, ExecutionContext(two, None, CHAIN, ledger=ledger) as gate:
+            found += stops(gate, CHILD)
+            tool_calls = gate.usage.tool_calls
     with closing(sqlite3.connect(path)) as connection:
         tables = {
             table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             for table in ("settled", "reserved")
         }
-    return {"stops": found, "tables": tables, "tool_calls": used.tool_calls}
+    return {"stops": found, "tables": tables, "tool_calls": tool_calls}
 
 
 def of_the_settings(folder: Path) -> dict[str, Any]:
@@ -90,7 +90,8 @@ def of_the_observers() -> dict[str, Any]:
         stops(gate, *[CHILD] * 4, *[TOOL] * 10)
         clock.advance(600)
         context = ObserverContext(Session(), gate.budget_status())
-    pace, resources = (each.observe(context.session, context=context) for each in (PaceEstimator(), ResourceObserver()))
+    pace = PaceEstimator().observe(context.session, context=context)
+    resources = ResourceObserver().observe(context.session, context=context)
     assert pace is not None
     return {
         "pace": pace.summary,

@@ -35,13 +35,12 @@ ROW = """    LimitMeter(
         reason="child_run_limit_exceeded",
         unit="child run",
         calls=("child",),
-        setting="max_child_runs",
         option="Most child runs for the whole.",
         verb="started",
         remedy="Hand over less",
     ),
 """
-ROWS_END = ')\n"""A row for every limit, '
+ROWS_END = ")\n# fmt: on\n"
 
 
 def test_the_rows_agree_with_the_typed_fields() -> None:
@@ -49,8 +48,8 @@ def test_the_rows_agree_with_the_typed_fields() -> None:
     for meter in METERS:
         assert hasattr(limits, meter.field)
         assert limits.ceiling(meter.ceiling) == (None if meter.measures == "money" else getattr(limits, meter.field))
-        assert meter.status is None or all(hasattr(status, name) for name in meter.status)
-        assert not meter.usage or attrgetter(meter.usage)(usage) == 0
+        assert all(hasattr(status, name) for name in meter.status)
+        assert meter.column == "turns" or attrgetter(meter.usage)(usage) == 0
     assert Ceilings.__annotations__.keys() == set(SINGLE), "give the new ceiling its type in Ceilings"
 
 
@@ -135,7 +134,7 @@ def test_a_new_limit_is_enforced_by_the_gate(said: dict[str, Any]) -> None:
 
 def test_a_new_limit_is_kept_in_a_ledger_file_that_was_made_before(said: dict[str, Any]) -> None:
     found = said["ledger"]
-    assert [stop and stop["reason"] for stop in found["stops"]] == [None, "child_run_limit_exceeded"]
+    assert [stop and stop["reason"] for stop in found["stops"]] == [None, None, "child_run_limit_exceeded"]
     assert found["tool_calls"] == 1
     assert all(columns.count("child_runs") == 1 for columns in found["tables"].values())
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.core.budget import BudgetStatus, is_told
+from watchkeeper.core.budget import SHOWN, BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
@@ -44,7 +44,7 @@ ceilings_of: Final = attrgetter(*CEILINGS)
 
 NOTHING: Final[tuple[int, ...]] = (0,) * LIMITED
 
-OTHERS: Final = tuple((count, meter) for count, meter in enumerate(SHARED) if meter.status is None)
+OTHERS: Final = tuple((count, meter) for count, meter in enumerate(SHARED) if meter not in SHOWN)
 """The meters that have no fields of their own in `BudgetStatus`."""
 
 

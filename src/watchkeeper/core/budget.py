@@ -133,7 +133,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         Money is in nano-dollars, and is missing while nobody knows what was spent. Retries are told from the first one
         on: where nothing fails, nobody need think of them.
         """
-        rows = zip(_SHOWN, _ceilings_of(self), _uses_of(self), strict=True)
+        rows = zip(SHOWN, _ceilings_of(self), _uses_of(self), strict=True)
         counts = [(meter.field, used, most) for meter, most, used in rows if is_told(meter, used, most)]
         return [*counts, *self.others]
 
@@ -181,9 +181,11 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         return _dollars(max(self.max_cost_nanos - self.cost_nanos, 0))
 
 
-_SHOWN: Final = tuple(meter for meter in TOLD if meter.status is not None)
-_ceilings_of: Final = attrgetter(*(meter.status[0] for meter in _SHOWN if meter.status))
-_uses_of: Final = attrgetter(*(meter.status[1] for meter in _SHOWN if meter.status))
+SHOWN: Final = tuple(meter for meter in TOLD if meter.status[0] in BudgetStatus.__struct_fields__)
+"""The meters that have fields of their own in `BudgetStatus`."""
+
+_ceilings_of: Final = attrgetter(*(meter.status[0] for meter in SHOWN))
+_uses_of: Final = attrgetter(*(meter.status[1] for meter in SHOWN))
 
 
 def is_told(meter: LimitMeter, used: int | None, most: int | None) -> bool:

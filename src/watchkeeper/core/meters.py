@@ -39,9 +39,10 @@ class LimitMeter:
         shared: Whether the use of children counts too, in accounts; if not, a run's own loop counts.
         zero: Whether a ceiling of 0 has a meaning.
         kept_for_verdict: The least amount to keep for a judge's verdict, of a meter that does not count calls.
-        usage: Where `Usage` has what was used, with dots; empty if it has not.
-        status: The fields of `BudgetStatus` for the ceiling and for what was used; None if it has none of its own.
-        setting: The name of the setting; the command line's option and the environment's variable follow from it.
+        usage: Where `Usage` has what was used, with dots; under the column's name if empty.
+        status: Which fields `BudgetStatus` has for the ceiling and for what was used, if it has any; if empty, ``field``
+            and ``column`` with ``_used``.
+        setting: The setting, from which the variable of the environment and the option follow; ``field`` if empty.
         option: What the help of the command line says; empty if it has no such option.
         told: Its place where limits are listed for people and models; smaller is earlier.
         verb: What is done with it, as a participle.
@@ -62,8 +63,8 @@ class LimitMeter:
     zero: bool = False
     kept_for_verdict: int = 0
     usage: str = ""
-    status: tuple[str, str] | None = None
-    setting: str
+    status: tuple[str, str] = ("", "")
+    setting: str = ""
     option: str = ""
     told: int = 100
     verb: str = "used"
@@ -71,6 +72,14 @@ class LimitMeter:
     left_heading: str = ""
     remedy: str = "Do less per step"
     occasional: bool = False
+
+    def __post_init__(self) -> None:
+        """Fill in the names that follow from others."""
+        put = object.__setattr__
+        put(self, "usage", self.usage or self.column)
+        put(self, "setting", self.setting or self.field)
+        if not all(self.status):
+            put(self, "status", (self.field, f"{self.column}_used"))
 
     @property
     def ceiling(self) -> str:
@@ -96,114 +105,45 @@ class LimitMeter:
         return format_money(number) if self.measures == "money" else counted(number, self.unit, self.plural)
 
 
+# fmt: off
 METERS: Final = (
     LimitMeter(
-        field="max_cost_usd",
-        column="cost_nanos",
-        reason="budget_exceeded",
-        unit="cost",
-        measures="money",
-        usage="cost_nanos",
-        status=("max_cost_nanos", "cost_nanos"),
-        setting="max_cost",
+        field="max_cost_usd", column="cost_nanos", reason="budget_exceeded", unit="cost", measures="money",
+        status=("max_cost_nanos", "cost_nanos"), setting="max_cost", told=4, verb="spent", left_heading="money",
         option="Most dollars for the whole; 'none' lifts a limit.",
-        told=4,
-        verb="spent",
-        left_heading="money",
     ),
     LimitMeter(
-        field="max_total_tokens",
-        column="total_tokens",
-        reason="token_limit_exceeded",
-        unit="token",
-        measures="tokens",
-        kept_for_verdict=4096,
-        usage="tokens.total",
-        status=("max_tokens", "tokens_used"),
-        setting="max_tokens",
+        field="max_total_tokens", column="total_tokens", reason="token_limit_exceeded", unit="token", measures="tokens",
+        kept_for_verdict=4096, usage="tokens.total", status=("max_tokens", "tokens_used"), setting="max_tokens", told=1,
         option="Most tokens for the whole, e.g. 500k.",
-        told=1,
     ),
     LimitMeter(
-        field="max_input_tokens",
-        column="input_tokens",
-        reason="token_limit_exceeded",
-        unit="input token",
-        measures="tokens",
-        kept_for_verdict=3072,
-        usage="tokens.input_tokens",
-        status=("max_input_tokens", "input_tokens_used"),
-        setting="max_input_tokens",
-        told=2,
+        field="max_input_tokens", column="input_tokens", reason="token_limit_exceeded", unit="input token",
+        measures="tokens", kept_for_verdict=3072, usage="tokens.input_tokens", told=2,
     ),
     LimitMeter(
-        field="max_output_tokens",
-        column="output_tokens",
-        reason="token_limit_exceeded",
-        unit="output token",
-        measures="tokens",
-        kept_for_verdict=1024,
-        usage="tokens.output_tokens",
-        status=("max_output_tokens", "output_tokens_used"),
-        setting="max_output_tokens",
-        told=3,
+        field="max_output_tokens", column="output_tokens", reason="token_limit_exceeded", unit="output token",
+        measures="tokens", kept_for_verdict=1024, usage="tokens.output_tokens", told=3,
     ),
     LimitMeter(
-        field="max_steps",
-        column="steps",
-        reason="step_limit_exceeded",
-        unit="step",
-        usage="steps",
-        status=("max_steps", "steps_used"),
-        setting="max_steps",
+        field="max_steps", column="steps", reason="step_limit_exceeded", unit="step", told=6, verb="taken",
+        left_heading="calls of any kind", remedy="Get more out of each call",
         option="Most model and tool calls for the whole.",
-        told=6,
-        verb="taken",
-        left_heading="calls of any kind",
-        remedy="Get more out of each call",
     ),
     LimitMeter(
-        field="max_turns",
-        column="turns",
-        reason="turn_limit_exceeded",
-        unit="turn",
-        shared=False,
-        status=("max_turns", "turns_used"),
-        setting="max_turns",
-        option="Most model turns of each run.",
-        told=7,
-        verb="taken",
-        remedy="Do more in each turn",
+        field="max_turns", column="turns", reason="turn_limit_exceeded", unit="turn", shared=False, told=7,
+        verb="taken", remedy="Do more in each turn", option="Most model turns of each run.",
     ),
     LimitMeter(
-        field="max_tool_calls",
-        column="tool_calls",
-        reason="tool_call_limit_exceeded",
-        unit="tool call",
-        calls=("tool",),
-        usage="tool_calls",
-        status=("max_tool_calls", "tool_calls_used"),
-        setting="max_tool_calls",
-        told=5,
-        verb="made",
-        left_unit="call",
-        remedy="Get more out of each call",
+        field="max_tool_calls", column="tool_calls", reason="tool_call_limit_exceeded", unit="tool call",
+        calls=("tool",), told=5, verb="made", left_unit="call", remedy="Get more out of each call",
     ),
     LimitMeter(
-        field="max_retries",
-        column="retries",
-        reason="retry_budget_exceeded",
-        unit="retry",
-        units="retries",
-        calls=("retry",),
-        zero=True,
-        usage="retries",
-        status=("max_retries", "retries_used"),
-        setting="max_retries",
-        told=8,
-        occasional=True,
+        field="max_retries", column="retries", reason="retry_budget_exceeded", unit="retry", units="retries",
+        calls=("retry",), zero=True, told=8, occasional=True,
     ),
 )
+# fmt: on
 """A row for every limit, in the order of admission."""
 
 TOLD: Final = tuple(sorted(METERS, key=lambda meter: meter.told))
