@@ -73,7 +73,7 @@ def test_a_moment_lies_in_its_own_period_and_the_next_day_begins_another(moment:
 
 def test_days_are_those_of_utc() -> None:
     late_in_new_york = datetime(2026, 1, 31, 20, tzinfo=timezone(timedelta(hours=-5)))
-    assert AccountLimit("month", tokens=1).days(late_in_new_york) == (date(2026, 2, 1), date(2026, 2, 28))
+    assert period_days("month", late_in_new_york) == (date(2026, 2, 1), date(2026, 2, 28))
 
 
 class TestInLimits:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ class Budget:
         """Parse friendly forms and refuse what makes no sense."""
         if isinstance(self.deadline, datetime):
             object.__setattr__(self, "deadline", Deadline(self.deadline))
-        for meter in _budgeted():
+        for meter in _BUDGETED:
             value = getattr(self, meter.field)
             if value is not None:
                 object.__setattr__(self, meter.field, count(value, meter.field))
@@ -70,10 +70,8 @@ class Budget:
         return Limits(deadline=self.deadline, **ceilings)
 
 
-@cache
-def _budgeted() -> tuple[LimitMeter, ...]:
-    """Return the meters that a `Budget` has a ceiling for, but money."""
-    return tuple(meter for meter in TOLD if meter.field in Budget.__slots__ and meter.measures != "money")
+_BUDGETED: Final = tuple(meter for meter in TOLD if meter.field in Budget.__slots__ and meter.measures != "money")
+"""The meters that a `Budget` has a ceiling for, but money."""
 
 
 @stored_as("budget_status")
@@ -230,7 +228,7 @@ class BudgetTracker:
         """
         used, budget = self._usage, self.budget
         left: dict[str, Any] = {"deadline": budget.deadline}
-        for meter in _budgeted():
+        for meter in _BUDGETED:
             name, most = meter.field, getattr(budget, meter.field)
             if most is not None:
                 amount = attrgetter(meter.usage)(used)

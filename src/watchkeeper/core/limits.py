@@ -19,16 +19,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
-from watchkeeper.core.quantities import (
-    CountLike,
-    MoneyLike,
-    count,
-    duration,
-    format_duration,
-    format_money,
-    is_share,
-    money,
-)
+from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
 from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD
 
@@ -42,7 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
 
 
 def _check_share(share: object, field: str) -> None:
-    if not is_share(share) or share >= 0.5:
+    if not isinstance(share, float) or not 0 < share < 0.5:
         raise LimitsError(f"{field}={share!r} must be more than 0 and less than 0.5")
 
 
@@ -278,10 +269,6 @@ class AccountLimit:
     def dollars(self) -> Decimal | None:
         """The money of each period, in dollars."""
         return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
-
-    def days(self, moment: datetime) -> tuple[date, date]:
-        """Return the first and the last day of the period in which a moment lies; see `period_days`."""
-        return period_days(self.period, moment)
 
 
 def period_days(period: Period, moment: datetime) -> tuple[date, date]:

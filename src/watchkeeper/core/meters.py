@@ -33,21 +33,21 @@ class LimitMeter:
         column: The name of what is used, in accounts and as a column of ledger files.
         reason: The reason of a stop at this limit.
         unit: What is counted, in the singular; ``cost`` for money.
-        units: The plural, where an s at the end is not enough.
+        units: The same in the plural; with an s at the end if empty.
         measures: What it measures: ``money`` or ``tokens``, by a call's estimate and charge; ``calls`` counts calls.
         calls: The calls that it concerns; of these a meter that counts adds one for each that is admitted.
         shared: Whether the use of children counts too, in accounts; if not, a run's own loop counts.
         zero: Whether a ceiling of 0 has a meaning.
         kept_for_verdict: The least amount to keep for a judge's verdict, of a meter that does not count calls.
         usage: Where `Usage` has what was used, with dots; under the column's name if empty.
-        status: Which fields `BudgetStatus` has for the ceiling and for what was used, if it has any; if empty, ``field``
-            and ``column`` with ``_used``.
+        status: Which fields `BudgetStatus` has for the ceiling and the use, if any; if empty, ``field`` and ``column``
+            with ``_used``.
         setting: The setting, from which the variable of the environment and the option follow; ``field`` if empty.
         option: What the help of the command line says; empty if it has no such option.
         told: Its place where limits are listed for people and models; smaller is earlier.
         verb: What is done with it, as a participle.
-        left_unit: The noun for what is left, in the singular; that of ``unit`` if empty.
-        left_heading: What a list of what is left calls it; the plural of ``unit`` if empty.
+        left_unit: The noun for what is left, in the singular; ``unit`` if empty.
+        left_heading: What a list of what is left calls it; ``units`` if empty.
         remedy: What an agent can do so that it lasts longer.
         occasional: Whether it is used in bursts, or not at all: it is told only once used, and never projected.
     """
@@ -76,6 +76,8 @@ class LimitMeter:
     def __post_init__(self) -> None:
         """Fill in the names that follow from others."""
         put = object.__setattr__
+        put(self, "units", self.units or f"{self.unit}s")
+        put(self, "left_heading", self.left_heading or self.units)
         put(self, "usage", self.usage or self.column)
         put(self, "setting", self.setting or self.field)
         if not all(self.status):
@@ -91,18 +93,13 @@ class LimitMeter:
         """Whether it counts calls; if not, an estimate reserves an amount and a charge settles it."""
         return self.measures == "calls"
 
-    @property
-    def plural(self) -> str:
-        """What is counted, in the plural."""
-        return self.units or f"{self.unit}s"
-
     def figure(self, number: int) -> str:
         """Write an amount without a unit, but for money: ``$2.00``, ``500,000``."""
         return format_money(number) if self.measures == "money" else f"{number:,}"
 
     def amount(self, number: int) -> str:
         """Write an amount with its unit: ``$2.00``, ``1 step``, ``500,000 tokens``."""
-        return format_money(number) if self.measures == "money" else counted(number, self.unit, self.plural)
+        return format_money(number) if self.measures == "money" else counted(number, self.unit, self.units)
 
 
 # fmt: off
@@ -159,9 +156,7 @@ NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(BY_FIELD)
 """No ceiling, for every field in `Limits` that is one."""
 
 UNLIMITED_COUNTS: Final[Mapping[str, tuple[Calls, ...]]] = {
-    "cached_tokens": (),
-    "cache_write_tokens": (),
-    "reasoning_tokens": (),
+    **dict.fromkeys(("cached_tokens", "cache_write_tokens", "reasoning_tokens"), ()),
     "model_calls": ("llm",),
 }
 """What accounts count beside the meters, without a limit: by column, the calls that add one when they are admitted."""

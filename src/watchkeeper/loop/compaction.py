@@ -251,7 +251,7 @@ def limits_left(status: BudgetStatus, turns_left: int | None) -> list[str]:
         meter = BY_FIELD[name]
         if meter.shared:
             left = meter.figure(max(most - used, 0))
-            said.append(f"{meter.left_heading or meter.plural}: {left} of {meter.figure(most)}")
+            said.append(f"{meter.left_heading}: {left} of {meter.figure(most)}")
     if turns_left is not None:
         said.append(f"turns: {max(turns_left, 0):,}")
     if status.remaining_seconds is not None:

@@ -110,7 +110,7 @@ def _counted(name: str, used: int, most: int) -> tuple[str, float]:
 
 def used_of(meter: LimitMeter, used: int, most: int, before: str = "") -> str:
     """Return what is used of a limit, in its unit: ``3 of 10 tool calls``, ``$0.10 of $1``."""
-    most_said = counted(most, f"{before}{meter.unit}", f"{before}{meter.plural}") if before else meter.amount(most)
+    most_said = counted(most, f"{before}{meter.unit}", f"{before}{meter.units}") if before else meter.amount(most)
     return f"{meter.figure(used)} of {most_said}"
 
 
@@ -178,7 +178,7 @@ class PaceEstimator:
         more = calls * (most - used) // used
         about = f"about {counted(more, 'more tool call')}" if more else "less than one more tool call"
         meter = BY_FIELD[first]
-        what = meter.plural if meter.is_counted else f"{meter.unit} budget"
+        what = meter.units if meter.is_counted else f"{meter.unit} budget"
         said = f"At the present rate the {what} will be used up in about {_about(lasts)} ({about})"
         severity: Severity = "info"
         if budget.remaining_seconds is not None:
