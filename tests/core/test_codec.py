@@ -1,4 +1,4 @@
-"""Values to JSON and back, and their schemas."""
+"""Values to JSON and back, their schemas, open and closed, and what docstrings say of them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.codec import (
     CodecError,
+    close,
     convert,
     decode,
     display,
@@ -26,7 +27,10 @@ from watchkeeper.core.codec import (
     is_pydantic,
     json_schema,
     map_schema,
+    parse_docstring,
+    resolved,
     to_builtins,
+    unknown_field,
 )
 from watchkeeper.core.errors import ConfigurationError
 
@@ -374,3 +378,178 @@ def test_pydantic_is_known_by_its_classes_and_never_imported_for_asking() -> Non
         "is_pydantic(int); json_schema(list[int]); encode([1]); assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@dataclass
+class Leaf:
+    size: int
+    label: str = ""
+
+
+@dataclass
+class Branching:
+    name: str
+    leaf: Leaf | None = None
+    leaves: list[Leaf] = field(default_factory=list[Leaf])
+    by_name: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
+    pair: tuple[Leaf, int] | None = None
+    numbers: dict[str, int] = field(default_factory=dict[str, int])
+
+
+SCHEMA = close(json_schema(Branching))
+
+leaves = st.builds(Leaf, st.integers(), st.text())
+trees = st.builds(
+    Branching,
+    st.text(),
+    st.none() | leaves,
+    st.lists(leaves, max_size=3),
+    st.dictionaries(st.text(), leaves, max_size=3),
+    st.none() | st.tuples(leaves, st.integers()),
+    st.dictionaries(st.text(), st.integers(), max_size=3),
+)
+
+
+@given(trees)
+def test_a_value_of_the_type_has_no_unknown_field(tree: Branching) -> None:
+    assert unknown_field(to_builtins(tree), SCHEMA) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"nam": "x"}, "unknown field `nam` (did you mean `name`?)"),
+        ({"zzz": 1}, "unknown field `zzz`"),
+        ({"leaf": {"siz": 1}}, "unknown field `leaf.siz` (did you mean `size`?); known there: size, label"),
+        ({"leaves": [{"size": 1}, {"q": 1}]}, "unknown field `leaves[1].q`; known there: size, label"),
+        ({"by_name": {"a": {"q": 1}}}, "unknown field `by_name.a.q`; known there: size, label"),
+        ({"pair": [{"q": 1}, 2]}, "unknown field `pair[0].q`; known there: size, label"),
+    ],
+)
+def test_the_first_unknown_field_is_named_with_its_place(value: Any, said: str) -> None:
+    assert unknown_field(value, SCHEMA) == said
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [1, 2], {"leaf": None}, {"numbers": {"any": 1}}, {"leaf": 5}])
+def test_what_is_wrong_in_another_way_is_not_its_business(value: Any) -> None:
+    assert unknown_field(value, SCHEMA) is None
+
+
+def test_an_object_that_names_no_fields_stays_open() -> None:
+    assert unknown_field({"anything": {"at": "all"}}, close(json_schema(dict[str, Any]))) is None
+    assert "additionalProperties" not in close({"type": "object"})
+
+
+def test_closing_drops_titles_and_keeps_what_the_schema_says_itself() -> None:
+    open_schema = {"title": "T", "type": "object", "properties": {"title": {"type": "string"}}}
+    assert close(open_schema) == {
+        "type": "object",
+        "properties": {"title": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    assert close({**open_schema, "additionalProperties": True})["additionalProperties"] is True
+
+
+def test_a_reference_leads_to_its_definition() -> None:
+    assert resolved({"$ref": "#/$defs/Leaf"}, {"Leaf": {"type": "object"}}) == {"type": "object"}
+    assert resolved({"type": "string"}, {}) == {"type": "string"}
+
+
+WHOLE = """Find a thing.
+
+    Use it when a thing is lost.
+    It takes its time.
+
+    Args:
+        name: What it is called,
+          in full.
+        size (int): How large it is.
+        *rest: Anything else.
+
+    Example:
+        find("key")
+
+    Returns:
+        The thing.
+
+    Raises:
+        LookupError: If there is none.
+    """
+
+
+def test_text_keeps_summary_body_and_examples_and_drops_what_a_model_cannot_use() -> None:
+    found = parse_docstring(WHOLE)
+    assert found.text == (
+        'Find a thing.\n\nUse it when a thing is lost.\nIt takes its time.\n\nExample:\n    find("key")'
+    )
+
+
+def test_each_argument_gets_one_line() -> None:
+    assert parse_docstring(WHOLE).fields == {
+        "name": "What it is called, in full.",
+        "size": "How large it is.",
+        "rest": "Anything else.",
+    }
+
+
+@pytest.mark.parametrize("heading", ["Args", "Arguments", "Parameters", "Attributes", "Fields", "Keyword Args"])
+def test_every_usual_heading_of_arguments_is_known(heading: str) -> None:
+    found = parse_docstring(f"Text.\n\n{heading}:\n    a: One.\n")
+    assert (found.text, found.fields) == ("Text.", {"a": "One."})
+
+
+def test_several_sections_are_put_together() -> None:
+    found = parse_docstring("Text.\n\nArgs:\n    a: One.\n\nKeyword Args:\n    b: Two.\n")
+    assert found.fields == {"a": "One.", "b": "Two."}
+
+
+def test_text_after_a_section_is_text_again() -> None:
+    found = parse_docstring("Text.\n\nArgs:\n    a: One.\n\nMore text.\n")
+    assert (found.text, found.fields) == ("Text.\n\nMore text.", {"a": "One."})
+
+
+def test_a_description_may_begin_on_the_next_line() -> None:
+    assert parse_docstring("Text.\n\nArgs:\n    a:\n        One.\n").fields == {"a": "One."}
+
+
+def test_a_docstring_may_begin_with_a_section() -> None:
+    text = """Attributes:
+        a: One.
+        b: Two.
+
+    Text.
+    """
+    assert parse_docstring("Args:\n        a: One.\n    ").fields == {"a": "One."}
+    assert parse_docstring(text).fields == {"a": "One.", "b": "Two."}
+    assert parse_docstring(text).text == "Text."
+
+
+def test_a_section_without_entries_says_nothing() -> None:
+    found = parse_docstring("Text.\n\nArgs:\n\nMore.\n\nAttributes:\n    no entry here\n    a:\n")
+    assert (found.text, found.fields) == ("Text.\n\nMore.", {})
+
+
+@pytest.mark.parametrize("empty", [None, "", "   \n  "])
+def test_no_docstring_is_no_text(empty: str | None) -> None:
+    found = parse_docstring(empty)
+    assert (found.text, dict(found.fields)) == ("", {})
+
+
+def test_a_colon_in_plain_text_is_not_a_heading() -> None:
+    text = "Note well: this stays.\n\nargs:\n    stays too"
+    assert parse_docstring(text).text == text
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    parse_docstring(text)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.from_regex(r"[A-Z][a-z ]{0,20}[a-z]\.", fullmatch=True)
+    )
+)
+def test_whatever_is_described_is_found_again(fields: dict[str, str]) -> None:
+    lines = "\n".join(f"    {name}: {text}" for name, text in fields.items())
+    assert parse_docstring(f"Text.\n\nArgs:\n{lines}\n").fields == fields
