@@ -64,11 +64,7 @@ class Journal:
     )
 
     def __init__(
-        self,
-        clock: Clock,
-        dispatcher: Dispatcher | None,
-        reducers: Reducers | None = None,
-        state: State = EMPTY_STATE,
+        self, clock: Clock, dispatcher: Dispatcher | None, reducers: Reducers | None = None, state: State = EMPTY_STATE
     ) -> None:
         """Start with a state, by default an empty one, and tell ``dispatcher`` about every event.
 

@@ -314,9 +314,5 @@ def report(happened: str, function: Callable[..., Any], envelope: Envelope, erro
     """Write a log line about code of the user's that raised on an event."""
     event: object = envelope.event
     logger().error(
-        happened,
-        function=name_of(function),
-        event_type=tag_of(type(event)),
-        seq=envelope.seq,
-        exc_info=error,
+        happened, function=name_of(function), event_type=tag_of(type(event)), seq=envelope.seq, exc_info=error
     )

@@ -445,11 +445,7 @@ def _register_all() -> None:
         defaultdict,
         "defaultdict",
         Form(
-            lambda value: {
-                MARK: "defaultdict",
-                "factory": _dump(value.default_factory),
-                "items": _write_pairs(value),
-            },
+            lambda value: {MARK: "defaultdict", "factory": _dump(value.default_factory), "items": _write_pairs(value)},
             lambda data: defaultdict(_load(data["factory"]), _read_pairs(data)),
             lambda value: (value.default_factory, *_keys_and_items(value)),
             lambda value: (".default_factory", *_keyed(value)),
