@@ -193,8 +193,7 @@ class Dispatcher(Protocol):
 EventBus = Dispatcher
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Subscription:
+class _Subscription(msgspec.Struct, frozen=True, eq=False):
     event_type: type | None
     handler: Callable[[Any], object]
 

@@ -15,7 +15,6 @@ import math
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -41,8 +40,7 @@ def _numbered(value: Any) -> Iterator[str]:
     return (f"[{index}]" for index in range(len(value)))
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """How values of one type are written and read.
 
     A form holds for exactly one type: a subclass may hold more than its value.
