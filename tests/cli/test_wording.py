@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.cli.event_lines import UNSEEN, WORDINGS, line_of, plain
+from watchkeeper.cli.event_lines import UNSEEN, WORDINGS, line_of
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.type_tags import tag_of, type_of
@@ -36,6 +36,7 @@ from watchkeeper.runtime.events import (
 from watchkeeper.session.log import SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import Decision, SafetyEvent
+from watchkeeper.store.run_store import untyped
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
 
@@ -190,7 +191,7 @@ def test_typed_json_becomes_what_a_person_would_write() -> None:
         "ticket": FileTicket("q"),
         "bytes": b"x",
     }
-    assert plain(dump(value)) == {
+    assert untyped(dump(value)) == {
         "when": "2026-01-01T00:00:00+00:00",
         "money": "1.5",
         "id": str(ID),

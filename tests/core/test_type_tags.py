@@ -11,7 +11,7 @@ import pytest
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.type_tags import register, tag_of, type_of
-from watchkeeper.session.tagging import PLAIN_TAGS
+from watchkeeper.session.tagging import PLAIN_TAGS, dump
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ def test_the_tags_of_plain_types_are_taken() -> None:
     class Tuple:
         pass
 
+    assert dump((1,)) == {"$type": "tuple", "items": [1]}
     with pytest.raises(ConfigurationError, match="belongs to builtins:tuple"):
         register(Tuple, "tuple")
 

@@ -61,29 +61,6 @@ class Source:
         grave: Pieces of advice in a row that count for its escalation.
     """
 
-    __slots__ = (
-        "about_limits",
-        "asks_on_loop",
-        "config",
-        "file_seen",
-        "grave",
-        "is_async",
-        "is_observer",
-        "limit_seconds",
-        "marks",
-        "name",
-        "off",
-        "quiet_until",
-        "severities",
-        "should_run",
-        "speak",
-        "speaks_on_loop",
-        "spoke_at",
-        "spoke_at_call",
-        "trigger",
-        "waiting",
-    )
-
     def __init__(self, config: SourceConfig) -> None:
         """Remember nothing yet."""
         self.config = config
