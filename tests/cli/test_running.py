@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.support import AGENT, CommandLine, Processes
-from watchkeeper.cli.running import Notification, print_json
+from watchkeeper.cli.running import print_json
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say
@@ -383,17 +383,19 @@ def test_a_notification_that_fails_is_said_and_changes_nothing_else(cli: Command
 
 
 def test_a_notification_that_cannot_be_sent_or_takes_too_long_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = {"run_id": "x", "ok": True}
-    (tmp_path / "text").write_text("x", encoding="utf-8")
-    (tmp_path / "text").chmod(0o755)
-    complaint = Notification((str(tmp_path / "text"),)).send(data, quiet=True)
-    assert complaint is not None
-    assert "text: " in complaint
-    monkeypatch.setattr("watchkeeper.cli.running.SECONDS", 0.01)
-    slow = Notification((sys.executable, "-c", "import threading; threading.Event().wait()")).send(data, quiet=True)
-    assert slow == f"--notify {sys.executable}: not over after 0.01 s"
+    text = cli.folder / "text"
+    text.write_text("x", encoding="utf-8")
+    text.chmod(0o755)
+    said = cli.run("--notify", str(text), *FOLDER)
+    assert said.code == 0
+    assert f"--notify {text}: " in said.out.splitlines()[-1]
+    monkeypatch.setattr("watchkeeper.cli.running.NOTIFY_SECONDS", 0.01)
+    slow = f"{sys.executable} -c 'import threading; threading.Event().wait()'"
+    said = cli.run("--json", "--notify", slow, *FOLDER)
+    assert said.code == 0
+    assert said.err.splitlines()[-1] == f"--notify {sys.executable}: not over after 0.01 s"
 
 
 @pytest.mark.spec("FR-080")
