@@ -27,11 +27,12 @@ from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.limits import Limits, Verdict, tighten
 from watchkeeper.core.model import Model
-from watchkeeper.core.workers import is_crash, said_by
+from watchkeeper.core.text import error_text
+from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
-from watchkeeper.runtime.plan import Place, RunHome, RunPlan
+from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
@@ -239,11 +240,16 @@ class _Opened(Generic[OutputT]):
             child_models=models.children,
         )
 
-    def home(
-        self, session: Session, gate: ExecutionContext, context: RunContext, place: Place | None = None
-    ) -> RunHome:
+    def scope(
+        self,
+        session: Session,
+        gate: ExecutionContext,
+        context: RunContext,
+        parent_run_id: UUID | None = None,
+        item: str | None = None,
+    ) -> RunScope:
         """Say where a run lives."""
-        return RunHome(
+        return RunScope(
             session=session,
             gate=gate,
             run_context=context,
@@ -252,14 +258,15 @@ class _Opened(Generic[OutputT]):
             rng=self.options.get("rng", SYSTEM_IDS.random),
             resources=self.resources,
             filesystem=self.options.get("filesystem"),
-            place=place,
+            parent_run_id=parent_run_id,
+            item=item,
             watch=self.around.watch_child,
         )
 
 
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     plan = opened.plan(opened.prompt, opened.gate)
-    return await execute(plan, opened.home(opened.session, opened.gate, opened.context))
+    return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
 
 
 class _Crew(Generic[OutputT]):
@@ -359,15 +366,15 @@ class _Crew(Generic[OutputT]):
             with self.gate.child(self.each, label, carve=False, on_event=session.dispatch) as gate:
                 item = self.items[index]
                 bound = opened.prompt.bind(*(item if isinstance(item, tuple) else (item,)))
-                place = Place(opened.context.run_id, label)
-                return await execute(opened.plan(bound, gate), opened.home(session, gate, context, place))
+                scope = opened.scope(session, gate, context, opened.context.run_id, label)
+                return await execute(opened.plan(bound, gate), scope)
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
                 while task.cancelling():  # by the item's own code: whoever wants to end the job cancels all of it
                     task.uncancel()
             if not is_crash(error, task):
                 raise
-            stop = Stop("error", "loop", f"The item failed: {said_by(error)}")
+            stop = Stop("error", "loop", f"The item failed: {error_text(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
             unwatch()

@@ -29,9 +29,9 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.logs import logger
 from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.loop.retry import is_outage
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import TextDelta
-from watchkeeper.runtime.retry import is_outage
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session

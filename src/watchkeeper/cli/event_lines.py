@@ -14,8 +14,9 @@ from uuid import UUID
 
 from watchkeeper.cli.console import CUT, one_line, styled
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
-from watchkeeper.session.log import SliceEdited, event_tag
+from watchkeeper.session.log import SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import UNWRITABLE, untyped
@@ -271,7 +272,7 @@ class Progress:
         self._console.print(styled((f"limits: {started.limits}", "dim")))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
-        line = line_of(event_tag(type(event)), dump(event))
+        line = line_of(tag_of(type(event)), dump(event))
         if line is None:
             return
         label = "" if run_id is None else self._items.get(run_id, "")

@@ -1,1 +1,50 @@
 """What may refuse a call beside its limits: hooks, the pipeline that asks them, circuit breakers."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.shield.circuit_breaker import (
+        CircuitBreaker as CircuitBreaker,
+        CircuitBreakers as CircuitBreakers,
+        CircuitState as CircuitState,
+        PolicyContext as PolicyContext,
+        PolicyDecision as PolicyDecision,
+    )
+    from watchkeeper.shield.decision import (
+        ChainMetadata as ChainMetadata,
+        Decision as Decision,
+        SafetyEvent as SafetyEvent,
+        ToolCallContext as ToolCallContext,
+    )
+    from watchkeeper.shield.egress import EgressAllowList as EgressAllowList
+    from watchkeeper.shield.model_downgrade import ModelDowngradeHook as ModelDowngradeHook
+    from watchkeeper.shield.pipeline import (
+        BudgetBoundaryHook as BudgetBoundaryHook,
+        EgressBoundaryHook as EgressBoundaryHook,
+        PreDispatchHook as PreDispatchHook,
+        ReleasingHook as ReleasingHook,
+        ResponseHook as ResponseHook,
+        RetryBoundaryHook as RetryBoundaryHook,
+        ShieldPipeline as ShieldPipeline,
+        ToolDispatchHook as ToolDispatchHook,
+    )
+    from watchkeeper.shield.tool_permission import Questioner as Questioner, ToolPermissionHook as ToolPermissionHook
+    from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",
+            "shield.decision": "ChainMetadata Decision SafetyEvent ToolCallContext",
+            "shield.egress": "EgressAllowList",
+            "shield.model_downgrade": "ModelDowngradeHook",
+            "shield.pipeline": (
+                "BudgetBoundaryHook EgressBoundaryHook PreDispatchHook ReleasingHook ResponseHook RetryBoundaryHook "
+                "ShieldPipeline ToolDispatchHook"
+            ),
+            "shield.tool_permission": "Questioner ToolPermissionHook",
+            "shield.windows": "BudgetWindowHook TokenRateHook",
+        },
+    )

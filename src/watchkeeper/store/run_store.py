@@ -21,10 +21,11 @@ from uuid import UUID
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.logs import logger
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
-from watchkeeper.session.log import Envelope, event_tag
-from watchkeeper.session.tagging import MARK, dump, forms, load
+from watchkeeper.session.log import Envelope
+from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
 from watchkeeper.store.sqlite import DEFAULT, Schema, chosen_file, connect, connect_to_read, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -72,7 +73,7 @@ SCHEMA: Final = Schema(
     ),
 )
 
-HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
+HOLDERS: Final = frozenset({"type", *PLAIN_TAGS})
 """Tags of the standard library's types, which hold one thing."""
 
 
@@ -354,7 +355,7 @@ class RunStore:
 
 def _written(seq: int, event: object) -> tuple[str, str]:
     """Return an event's tag and JSON, or a note: one value must not cost the record of a night."""
-    tag = event_tag(type(event))
+    tag = tag_of(type(event))
     try:
         return tag, encode(dump(event)).decode()
     except Exception as error:
