@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -102,9 +101,13 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    work = partial(_run_items, listed(items))
+    items = listed(items)
     order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return PORTAL.call(order.carry_out(work, landing=False), "arun_many", order.interrupts.interrupt)
+    return PORTAL.call(
+        order.carry_out(lambda opened: _Crew(items, opened).work(), landing=False),
+        "arun_many",
+        order.interrupts.interrupt,
+    )
 
 
 async def arun_many(
@@ -129,9 +132,9 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    work = partial(_run_items, listed(items))
+    items = listed(items)
     order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return await order.carry_out(work, landing=False)
+    return await order.carry_out(lambda opened: _Crew(items, opened).work(), landing=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +267,6 @@ class _Opened(Generic[OutputT]):
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     plan = opened.plan(opened.prompt, opened.gate)
     return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
-
-
-async def _run_items(items: tuple[Any, ...], opened: _Opened[OutputT]) -> ManyResult[OutputT]:
-    return await _Crew(items, opened).work()
 
 
 class _Crew(Generic[OutputT]):

@@ -112,21 +112,10 @@ def run_command(
 
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
-    named = {"model": model, "store": store, "on_context_full": on_context_full}
-    shared = {"account": account, "account_limit": account_limit}
-    order = running.Order(
-        target=target,
-        given={**named, **shared, **ceilings, "timeout": timeout},
-        params=param or (),
-        fallback=fallback or (),
-        each=each,
-        first=first,
-        concurrency=concurrency,
-        files=files,
-        after=after,
-        notify=notify,
-        as_json=as_json,
-    )
+    given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
+    given |= {"account": account, "account_limit": account_limit, **ceilings}
+    over = (each, first, concurrency)
+    order = running.Order(target, given, param or (), fallback or (), *over, files, after, notify, as_json)
     raise typer.Exit(running.carry_out(order))
 
 
