@@ -16,7 +16,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -229,16 +229,16 @@ def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST]}"
 
 
-class Kept:
-    """Bytes that depend only on which objects they were made from; the objects are held, so that ids stay theirs."""
+class Kept(Generic[T]):
+    """What depends only on which objects it was made from; the objects are held, so that ids stay theirs."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], bytes]] = {}
+        self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], T]] = {}
 
-    def get(self, make: Callable[[], bytes], *objects: object) -> bytes:
+    def get(self, make: Callable[[], T], *objects: object) -> T:
         """Return what ``make`` returned when it was first asked for these very objects."""
         key = tuple(map(id, objects))
         entry = self._entries.get(key)

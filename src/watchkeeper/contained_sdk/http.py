@@ -24,19 +24,18 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Final
 
-from watchkeeper.adapters.wire import StreamReader
 from watchkeeper.contained_sdk.calls import (
     ACTIVE,
     CallStopped,
     ContainedCall,
     as_answer,
     as_whole,
-    is_unbilled,
     module_of,
     outgoing,
     translated,
     unpriced,
 )
+from watchkeeper.contained_sdk.reading import StreamReader, is_unbilled
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
