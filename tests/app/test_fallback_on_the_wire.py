@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Report, agent, events
+from tests.kit import Report, agent, events
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
@@ -21,9 +21,9 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.local import server as local_server
 from watchkeeper.local.model import LocalModel
+from watchkeeper.loop.retry import MAX_ATTEMPTS
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, TextDelta
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.retry import MAX_ATTEMPTS
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI

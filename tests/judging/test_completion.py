@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.judging.support import children
-from tests.runtime.support import Call, Say, ScriptedModel, events
+from tests.kit import Call, Say, ScriptedModel, children, events
 from watchkeeper.app.run import arun
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
@@ -150,7 +149,7 @@ async def test_an_abort_while_the_judge_thinks_ends_the_run_as_aborted() -> None
     @dataclass(frozen=True, slots=True)
     class Verifier(LLMCompletionVerifier):
         async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
-            gates.append(children(context).family.home.gate)
+            gates.append(children(context).family.scope.gate)
             return await LLMCompletionVerifier.check(self, context)
 
     result, _ = await play(Thinking([HOURS]), Limits(), Verifier())

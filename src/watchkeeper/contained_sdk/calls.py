@@ -23,7 +23,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut
-from watchkeeper.runtime.run_models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
+from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 from watchkeeper.shield.decision import Decision
 
 FINE_TUNED: Final = "ft"

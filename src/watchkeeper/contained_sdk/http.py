@@ -40,7 +40,7 @@ from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.workers import WORKERS, Job
-from watchkeeper.runtime.run_models import DEFAULT_OUTPUT_CAP
+from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
 Steps = Generator[Any, Any, Any]
 """Yields what has to be waited for, and is sent what came of it."""

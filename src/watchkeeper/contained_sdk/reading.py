@@ -20,7 +20,7 @@ from watchkeeper.adapters.openai_chat import CHAT, EMBEDDINGS
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.wire import Wire
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.runtime.run_models import FRAME_TOKENS, TOOLS_OVERHEAD
+from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
 
 WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
 """The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""

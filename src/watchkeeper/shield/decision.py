@@ -13,6 +13,7 @@ import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.session.log import event
 
 
@@ -45,6 +46,7 @@ KEPT_EVENTS: Final = 10_000
 """How many of its newest events a record keeps at least, besides the stops of its chain."""
 
 
+@stored_as("decision")
 class Decision(StrEnum):
     """The verdict on one call; the value equals the name.
 
@@ -60,7 +62,7 @@ class Decision(StrEnum):
     QUEUE = "QUEUE"
 
 
-# --- safety event ---------------------------------------------------------------------------------------------------
+# --- safety event -----------------------------------------------------------------------------------------------------
 # What the gate reports when it stops something (seed: execution-context, sections 2 and 7).
 #
 # One event per stop, never dropped. The gate's own events carry ``hook="ExecutionContext"`` and the stop reason as
@@ -103,7 +105,7 @@ class SafetyEvent:
         object.__setattr__(self, "ts", self.ts.astimezone(UTC))
 
 
-# --- tool call context ----------------------------------------------------------------------------------------------
+# --- tool call context ------------------------------------------------------------------------------------------------
 # What a shield hook sees of one call: whose it is, what it is called, what it may cost (contract: containment).
 #
 # Frozen. The same object is handed to every hook that is asked before a call and to ``release`` if the call does not

@@ -91,7 +91,7 @@ Answer = Callable[[WireRequest], WireReply]
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> WireReply:
-    """Return an answer with a JSON body."""
+    """Return an answer in JSON."""
     return WireReply(status=status, headers=headers or {}, body=msgspec.json.encode(value))
 
 
@@ -203,12 +203,10 @@ class WireServer:
             self._thread.join()
 
     def opened(self, connection: _Connection) -> None:
-        """Take note of a connection."""
         self.connections += 1
         self._open.add(connection)
 
     def closed(self, connection: _Connection) -> None:
-        """Forget a connection."""
         self._open.discard(connection)
         self._changed()
 
@@ -471,7 +469,7 @@ class FakeProvider(WireServer):
         raise NotImplementedError
 
     def problem(self, path: str, body: dict[str, Any]) -> str | None:
-        """Return what the real provider refuses in a request, in its words."""
+        """Return what the real provider refuses in a request."""
         raise NotImplementedError
 
     def wording(self, path: str, body: dict[str, Any], number: int) -> Wording:

@@ -1,0 +1,105 @@
+"""Names of types in stored data: one tag, one type.
+
+A tag is either registered (stable: the class may be renamed and moved) or made from module and qualified name at first
+use. A registered tag that is already taken is an error; the same definition run again (a reloaded module, a notebook
+cell) replaces its older self. Looking a tag up never imports anything: it finds registered types, and classes of
+modules that are already imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import ConfigurationError, Stop
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_tags: dict[type, str] = {}
+_types: dict[str, type] = {}
+
+_FORMER: Final = re.compile(r"watchkeeper\.[a-z_.]+:([A-Za-z]+)")
+"""How earlier versions wrote types of ours that have a tag today: their name in snake case. Still read, not written."""
+
+
+def register(type_: type, tag: str) -> None:
+    """Give a type a stable tag; doing so twice changes nothing.
+
+    Raises:
+        ConfigurationError: If the tag is empty, has a colon, or belongs to another type, or the type has another tag.
+    """
+    if not tag or ":" in tag or tag.startswith("$"):
+        raise ConfigurationError(f"{tag!r} cannot be a tag: write a plain name such as 'ticket_filed', without a colon")
+    with _lock:
+        taken = _types.get(tag)
+        if taken is not None and taken is not type_ and _definition(taken) != _definition(type_):
+            raise ConfigurationError(
+                f"the tag {tag!r} of {_definition(type_)} belongs to {_definition(taken)}; choose another tag"
+            )
+        known = _tags.get(type_)
+        if known is not None and known != tag and ":" not in known:
+            raise ConfigurationError(f"{_definition(type_)} already has the tag {known!r}; it cannot have {tag!r} too")
+        _tags[type_] = tag
+        _types[tag] = type_
+
+
+def stored_as(tag: str) -> Callable[[type[T]], type[T]]:
+    """Register the class below under a stable tag; write it above ``@dataclass``.
+
+    Raises:
+        ConfigurationError: As `register`.
+    """
+
+    def registered(type_: type[T]) -> type[T]:
+        register(type_, tag)
+        return type_
+
+    return registered
+
+
+def tag_of(type_: type) -> str:
+    """Return the tag of a type: the registered one, or ``module:Qualname``, remembered from now on."""
+    tag = _tags.get(type_)
+    if tag is None:
+        with _lock:
+            tag = _tags.setdefault(type_, _definition(type_))
+            _types[tag] = type_
+    return tag
+
+
+def type_of(tag: str) -> type:
+    """Return the type that a tag means.
+
+    Raises:
+        CodecError: If nobody registered the tag and no imported module has such a class.
+    """
+    known = _types.get(tag) or _types.get(_today(tag))
+    if known is not None:
+        return known
+    module_name, colon, qualname = tag.partition(":")
+    found: Any = sys.modules.get(module_name) if colon else None
+    if colon and found is None:
+        raise CodecError(f"unknown type tag {tag!r}: import {module_name!r} before reading this")
+    for name in qualname.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    if not isinstance(found, type):
+        what = f"{module_name!r} has no such class" if colon else "no type is registered under it"
+        raise CodecError(f"unknown type tag {tag!r}: {what}; import the module that defines it before reading this")
+    return found
+
+
+def _today(tag: str) -> str:
+    former = _FORMER.fullmatch(tag)
+    return tag if former is None else re.sub("(?<=[a-z])(?=[A-Z])", "_", former[1]).lower()
+
+
+def _definition(type_: type) -> str:
+    return f"{type_.__module__}:{type_.__qualname__}"
+
+
+register(Stop, "stop")

@@ -1,0 +1,326 @@
+"""The models of one run: which one is in use, which may take its place, and who answered.
+
+A line begins with the model that was asked for; those behind it take over in their order. Whoever takes over stays:
+nothing goes back by itself, because a switch costs a prompt cache. In one turn each model is tried at most once, so a
+turn always ends. What differs from model to model (caps, prices, settings, the bound of its input) is made here, anew
+for each one that takes over; a run that never switches makes it once.
+
+Here stand also the worst cases of model calls, which the gate reserves before anything is spent. Input is bounded by
+what the provider last reported plus the bytes of what is new: a token is never less than a byte. A transcript only
+grows, so a count below an earlier one tells of a part (servers leave out what they had in a cache). Output is bounded
+by its cap. What bytes cannot bound (images) needs a bound declared by the caller when a ceiling on money or tokens is
+in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from watchkeeper.accounting.call_request import Charge, Estimate
+from watchkeeper.core.codec import encode
+from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.usage import ModelPrice, TokenUsage
+
+if TYPE_CHECKING:
+    from watchkeeper.core.model import Model
+    from watchkeeper.runtime.plan import PricedModel, RunPlan
+
+FRAME_TOKENS: Final = 16
+"""Upper bound of what a chat format adds around one message."""
+
+TOOLS_OVERHEAD: Final = 1024
+"""Upper bound of what providers add to the prompt when tools are present (Anthropic documents 313 to 804)."""
+
+UNBOUNDED_IMAGE_TOKENS: Final = 4096
+"""Assumed for an image without a declared bound where no ceiling depends on it."""
+
+
+class InputBound:
+    """An upper bound of a request's input tokens, updated at the cost of what is new; a new segment is counted anew.
+
+    Attributes:
+        fixed: The part of it that every request repeats: tools and output schema.
+    """
+
+    __slots__ = ("_counted", "_known", "_learned", "_most", "_seen", "_segment", "_strict", "fixed")
+
+    def __init__(self, request: ModelRequest, limits: Limits) -> None:
+        """Bound what every request repeats: tools and output schema."""
+        fixed = sum(len(encode([tool.name, tool.description, tool.parameters])) for tool in request.tools)
+        if request.tools:
+            fixed += TOOLS_OVERHEAD
+        if request.output is not None:
+            fixed += len(encode(request.output.schema))
+        self._known = self.fixed = fixed
+        self._segment = request.transcript.segment
+        self._seen = 0
+        self._counted = self._most = 0
+        self._learned: Message | None = None
+        ceilings = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens)
+        self._strict = limits.account is not None or any(value is not None for value in ceilings)
+
+    def tokens(self, transcript: Transcript) -> int:
+        """Return the bound for the transcript as it stands."""
+        if transcript.segment != self._segment:
+            self._begin_segment(transcript)
+        for message in transcript.since(self._seen):
+            if message is not self._learned:
+                self._known += text_bytes(message) + FRAME_TOKENS + self._images(message)
+        self._seen = len(transcript)
+        return self._known
+
+    def _begin_segment(self, transcript: Transcript) -> None:
+        """Count a new segment: the provider has counted none of it yet, nor what its messages send back unchanged."""
+        self._segment = transcript.segment
+        self._learned = None
+        self._counted = self._most = 0
+        self._seen = len(transcript)
+        self._known = self.fixed + sum(message_bytes(message) + self._images(message) for message in transcript)
+
+    def learn(self, reply: ModelReply) -> None:
+        """Take the provider's own count: it covers everything up to and including the reply's message.
+
+        One that is below an earlier count of the segment does not: then the bound of what was sent stays.
+        """
+        usage = reply.usage
+        if usage.input_tokens <= 0 or usage.output_tokens < 0:
+            return
+        if usage.input_tokens < self._most:
+            self._known += max(usage.output_tokens, text_bytes(reply.message)) + FRAME_TOKENS
+        else:
+            self._most = usage.input_tokens
+            self._counted = self._known = usage.total + FRAME_TOKENS
+        self._learned = reply.message
+
+    def likely(self) -> int | None:
+        """Return a fair guess of the input's tokens (a third of the bytes that are not counted yet), for judging
+        whether the context will overflow; None before the provider has counted anything.
+        """
+        return self._counted + (self._known - self._counted) // 3 if self._counted else None
+
+    def _images(self, message: Message) -> int:
+        if not isinstance(message, UserMessage):
+            return 0
+        return sum(self._image(part) for part in message.parts if isinstance(part, ImagePart))
+
+    def _image(self, part: ImagePart) -> int:
+        if part.max_tokens is not None:
+            return part.max_tokens
+        if self._strict:
+            raise ConfigurationError(
+                "an image has no token bound, but a ceiling on cost or tokens is in force; "
+                "write ImagePart(..., max_tokens=...), or lift the ceiling"
+            )
+        return image_tokens(part)
+
+
+def image_tokens(part: ImagePart) -> int:
+    """Return an image's declared bound, or what is assumed for one without."""
+    return UNBOUNDED_IMAGE_TOKENS if part.max_tokens is None else part.max_tokens
+
+
+def message_bytes(message: Message) -> int:
+    """Return an upper bound of a message's tokens, images aside, with what an adapter sends back unchanged."""
+    data = message.provider_data if isinstance(message, AssistantMessage) else None
+    return text_bytes(message) + FRAME_TOKENS + (0 if data is None else len(encode(data)))
+
+
+def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | None) -> Estimate:
+    """Return the worst case of one call with this input bound and output cap."""
+    return Estimate(
+        input_tokens=input_tokens,
+        max_output_tokens=cap,
+        min_output_tokens=min(least, cap),
+        input_nanos=price.worst_input(input_tokens) if price else 0,
+        output_nanos_per_token=price.worst_output_token(input_tokens) if price else 0,
+        known_cost=price is not None,
+    )
+
+
+def counted_usage(reply: ModelReply, worst: Estimate) -> TokenUsage:
+    """Return the reply's usage; where a server reports nothing, or nonsense, the bounds: no reply costs nothing."""
+    usage = reply.usage
+    details = (usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
+    if usage.input_tokens > 0 and usage.output_tokens >= 0 and min(details) >= 0:
+        return usage
+    output = usage.output_tokens if usage.output_tokens > 0 else text_bytes(reply.message)
+    return TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
+
+
+def charge_reply(usage: TokenUsage, price: ModelPrice | None) -> Charge:
+    """Return what a reply cost."""
+    return Charge(usage, price.cost(usage) if price else None)
+
+
+def charge_failure(error: BaseException | None, worst: Estimate, granted: int, price: ModelPrice | None) -> Charge:
+    """Return what a failed or cancelled call is charged.
+
+    A provider that refused before doing anything bills nothing. Whoever cancels a request, or loses its stream,
+    cannot know what was billed, so the reservation stands: a ceiling must hold on the provider's bill, too.
+    """
+    if isinstance(error, ProviderError) and not error.billed:
+        return Charge(TokenUsage(), 0)
+    usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
+    if price is None:
+        return Charge(usage, None)
+    return Charge(usage, worst.input_nanos + granted * worst.output_nanos_per_token)
+
+
+DEFAULT_OUTPUT_CAP: Final = 16_384
+"""Output cap of a reply where neither the caller nor the model names a smaller one."""
+
+BYTES_PER_TOKEN: Final = 3
+"""A fair guess, for judging whether a conversation fits that no provider has counted yet."""
+
+
+class ModelInUse:
+    """One model as a run asks it.
+
+    Attributes:
+        model: Who answers.
+        price: What it charges, or None if nobody knows.
+        service: Whose circuit breaker watches it.
+        label: ``provider:name``.
+        degraded: Whether it is the cheaper model that hooks may ask for.
+        cap: Output cap of its replies.
+        request: What is the same in all its requests.
+        bound: The upper bound of its input.
+    """
+
+    __slots__ = ("bound", "cap", "degraded", "label", "model", "place", "price", "request", "service")
+
+    def __init__(self, line: ModelLine, place: int) -> None:
+        """Prepare what every turn with this model repeats."""
+        plan = line.plan
+        chosen = line.models[place]
+        self.place = place
+        self.label = chosen.label
+        self.model = model = chosen.model
+        self.price = chosen.price
+        self.degraded = plan.cheaper is not None and model is plan.cheaper.model
+        self.service = line.services[place]
+        wished, largest = chosen.settings.max_output_tokens or DEFAULT_OUTPUT_CAP, model.max_output_tokens
+        self.cap = wished if largest is None else min(wished, largest)
+        self.request = ModelRequest(
+            transcript=line.transcript,
+            tools=line.tools,
+            output=plan.prompt.output if model.native_output and plan.parse_output else None,
+            max_output_tokens=self.cap,
+            settings=chosen.settings,
+            on_delta=plan.on_delta,
+        )
+        self.bound = InputBound(self.request, line.limits)
+
+
+class ModelLine:
+    """The models of one run, in the order in which they take over.
+
+    Attributes:
+        in_use: The one that is asked now.
+        answered_by: ``provider:name`` of those that answered, in the order of their first answers.
+        switched: Whether another than the first was ever in use.
+    """
+
+    def __init__(self, plan: RunPlan[Any], limits: Limits, transcript: Transcript) -> None:
+        """Begin with the model that was asked for."""
+        self.plan = plan
+        self.limits = limits
+        self.transcript = transcript
+        self.tools = tuple(tool.spec for tool in plan.prompt.tools)
+        self.models = plan.models
+        self.services = services_of(self.models)
+        self.answered_by: tuple[str, ...] = ()
+        self.switched = False
+        self._tried: set[int] = set()
+        self.in_use = ModelInUse(self, 0)
+
+    def model_in_use(self) -> PricedModel:
+        """Return the model that is asked now, with all that is known of it."""
+        return self.models[self.in_use.place]
+
+    def begin_turn(self) -> None:
+        """Let every model be tried again."""
+        if self._tried:
+            self._tried.clear()
+
+    def answered(self) -> None:
+        """Note who answered."""
+        if not self.answered_by or self.in_use.label not in self.answered_by:
+            self.answered_by += (self.in_use.label,)
+
+    def find(self, fits: Callable[[ModelInUse], bool], *, cheaper: bool = False) -> ModelInUse | None:
+        """Return who would take over now, or None: not tried in this turn, able to hold the conversation, and fit.
+
+        Args:
+            fits: Says whether a candidate can be asked at all, for example whether a ceiling still pays for it.
+            cheaper: Whether only the cheaper model will do, because a hook said so.
+        """
+        for place in self._places(cheaper):
+            if place not in self._tried and place != self.in_use.place:
+                candidate = ModelInUse(self, place)
+                if self._holds(candidate) and fits(candidate):
+                    return candidate
+        return None
+
+    def named(self, model: Model) -> ModelInUse | None:
+        """Return this very model of the line if it could take over: it is not in use, and holds the conversation."""
+        for place, each in enumerate(self.models):
+            if each.model is model and place != self.in_use.place:
+                candidate = ModelInUse(self, place)
+                return candidate if self._holds(candidate) else None
+        return None
+
+    def take_over(self, candidate: ModelInUse) -> None:
+        """Let a model take the place of the one in use, which is not tried again in this turn."""
+        self._tried.add(self.in_use.place)
+        self.in_use = candidate
+        self.switched = True
+
+    @property
+    def replacing(self) -> bool:
+        """Whether the model in use took over in this turn: what it says of the request may be true of it alone."""
+        return bool(self._tried)
+
+    def _places(self, cheaper: bool) -> list[int]:
+        """Return where to look: behind the model in use first, then from the beginning of the line.
+
+        The cheaper model replaces no other unless it stands in the line itself; if it fails, the line's others do.
+        """
+        if cheaper:
+            named = self.plan.cheaper
+            return [place for place, each in enumerate(self.models) if named is not None and each.model is named.model]
+        count = 1 + len(self.plan.fallback)
+        first = self.in_use.place
+        if first >= count:  # not of the line: after the cheaper model no dearer one that a hook would not have
+            return list(range(1 if self.in_use.degraded else 0, count))
+        return [place % count for place in range(first + 1, first + count)]
+
+    def _holds(self, candidate: ModelInUse) -> bool:
+        """Whether a model's context, as far as it is known, has room for the conversation and an answer."""
+        window = candidate.model.context_window
+        if window is None:
+            return True
+        bound = self.in_use.bound
+        likely = bound.likely()
+        tokens = bound.tokens(self.transcript) // BYTES_PER_TOKEN if likely is None else likely
+        return tokens + min(candidate.cap, self.limits.min_output_tokens) <= window
+
+
+def services_of(models: Sequence[PricedModel]) -> tuple[str, ...]:
+    """Return, for each model, the name under which a circuit breaker watches it.
+
+    A breaker watches a provider. Where several models of one line are the same provider's, each is watched by itself;
+    else the failures of one would shut out the one that is to replace it.
+    """
+    if len(models) == 1:
+        return (models[0].model.provider,)
+    providers = [each.model.provider for each in models]
+    names = [
+        provider if providers.count(provider) == 1 else f"{provider}:{each.model.name}"
+        for provider, each in zip(providers, models, strict=True)
+    ]
+    return tuple(name if name not in names[:place] else f"{name} ({place + 1})" for place, name in enumerate(names))
