@@ -45,7 +45,6 @@ class Endpoint:
         httpx = transport.sdk_httpx(sdk)
         self._body_of = transport.body_of
         self._provider_error = provider_errors.provider_error
-        self._broken_stream = provider_errors.broken_stream
         self.provider = provider
         self._base = str(client.base_url).rstrip("/")
         self.url = self._base + "/"
@@ -94,7 +93,7 @@ class Endpoint:
         except self._errors as error:
             raise self._translate(error) from error
         except ValueError as error:
-            raise self._broken_stream(self.provider, str(error)) from error
+            raise broken_stream(self.provider, str(error)) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -124,6 +123,13 @@ def unreadable(provider: str, expected: str) -> ProviderError:
     """Return the error for an answer that was paid for and cannot be used; says what was ``expected`` instead."""
     message = f"{provider} answered something that is not {expected}"
     return ProviderError(message, fault="server", provider=provider, billed=True)
+
+
+def broken_stream(provider: str, detail: str) -> ProviderError:
+    """Return the error for a reply whose end never came."""
+    return ProviderError(
+        f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
+    )
 
 
 def check_base_url(base_url: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import decode_reply, encode, encoded_messages, own_data, portable_id
+from watchkeeper.adapters.endpoint import broken_stream, decode_reply, encode, encoded_messages, own_data, portable_id
 from watchkeeper.adapters.openai_chat import (
     ReplyUsage,
     TokenDetails,
@@ -199,8 +199,6 @@ class Events:
             ProviderError: If the stream ended without it.
         """
         if self._final is None:
-            from watchkeeper.adapters.provider_errors import broken_stream
-
             raise broken_stream(self._provider, "the stream ended without a final response")
         return decode_reply(encode(self._final), Response, self._provider)
 

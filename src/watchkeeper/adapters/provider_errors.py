@@ -175,13 +175,6 @@ def connection_error(error: Exception, *, provider: str, url: str) -> ProviderEr
     return ProviderError(text, fault=fault, provider=provider, billed=billed)
 
 
-def broken_stream(provider: str, detail: str) -> ProviderError:
-    """Return the error for a reply whose end never came."""
-    return ProviderError(
-        f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
-    )
-
-
 def say(provider: str, status: int | None, text: str) -> str:
     """Word an error with its provider and status."""
     return f"{provider} answered {status}: {text}" if status else f"{provider}: {text}"

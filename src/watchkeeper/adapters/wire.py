@@ -17,6 +17,7 @@ from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 
 OnDelta = Callable[[str], object]
+Connect = Callable[[str, str, str | None, str | None, Mapping[str, str] | None], Endpoint]
 
 
 class Usage(Protocol):
@@ -43,16 +44,6 @@ class Collector(Protocol):
         ...
 
 
-class Connect(Protocol):
-    """Returns an endpoint that speaks through the provider's SDK; ``what`` names the caller in errors."""
-
-    def __call__(
-        self, what: str, provider: str, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None
-    ) -> Endpoint:
-        """Connect."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
     """One provider interface.
@@ -76,7 +67,7 @@ class Wire:
         asks_usage: Whether a stream tells its token counts only if ``stream_options`` ask for them.
         thinks_in_cap: Whether the cap has to be above the budget of ``thinking``.
         stored: Fields that bring in what the provider has stored.
-        connect: Returns an endpoint.
+        connect: Returns an endpoint, given who asks, the provider, the key, the address and the headers.
         encode: Returns the body of a request; the last argument says whether the answer is to be streamed.
         answer: What a whole answer is decoded as.
         collect: Returns what puts a stream together; given who listens, and the provider's name for errors.

@@ -8,11 +8,11 @@ refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.remote import check_remote
@@ -33,14 +33,8 @@ KEPT_ANSWERS: Final = 1024
 KEPT_CONVERSATIONS: Final = 8
 
 
-class PriceOf(Protocol):
-    """Looks up what a model charges; None if nobody knows."""
-
-    def __call__(
-        self, provider: str, model: str, wishes: Mapping[str, str], *, long_cache: bool, replies: bool
-    ) -> ModelPrice | None:
-        """Return the price, given the fields that may choose another one; embeddings have no replies."""
-        ...
+PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
+"""Looks up what a provider's model charges for a call; None if nobody knows."""
 
 
 class CallStopped(BreakOut):
@@ -194,7 +188,7 @@ class ContainedCall:
         name = self._model or sent.model
         replies = sent.wire.replies
         if not sent.audible:
-            self.price = block.price_of(self.provider, name, sent.wishes, long_cache=sent.long_cache, replies=replies)
+            self.price = block.price_of(self.provider, name, sent)
         cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
         least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
         self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, self.price)

@@ -218,7 +218,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._head: tuple[str, str, dict[str, str], int, int] | None = None
+        self._head: WireRequest | None = None
         self._busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -246,15 +246,16 @@ class _Connection(asyncio.Protocol):
             end = self._buffer.find(HEAD_END)
             if end < 0:
                 return
-            self._head = _parse_head(bytes(self._buffer[:end]), end + len(HEAD_END))
-        method, path, headers, start, length = self._head
-        if len(self._buffer) < start + length:
+            self._head = _parse_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(HEAD_END)]
+        length = int(self._head.headers.get("content-length", "0"))
+        if len(self._buffer) < length:
             return
-        body = bytes(memoryview(self._buffer)[start : start + length])
-        del self._buffer[: start + length]
+        request = replace(self._head, body=bytes(memoryview(self._buffer)[:length]))
+        del self._buffer[:length]
         self._head = None
         try:
-            reply = self._server.handle(WireRequest(method, path, headers, body))
+            reply = self._server.handle(request)
         except Exception as error:
             self._server.errors.append(error)
             reply = json_reply({"error": {"message": f"the fake server failed: {error!r}"}}, 500)
@@ -296,14 +297,11 @@ class _Connection(asyncio.Protocol):
             self._next()
 
 
-def _parse_head(head: bytes, start: int) -> tuple[str, str, dict[str, str], int, int]:
+def _parse_head(head: bytes) -> WireRequest:
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return method, path, headers, start, int(headers.get("content-length", "0"))
+    fields = (line.partition(":") for line in lines)
+    return WireRequest(method, path, {name.strip().lower(): value.strip() for name, _, value in fields}, b"")
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
