@@ -19,7 +19,7 @@ def ended(number: int) -> Node:
     return node
 
 
-def names(view: FrozenView) -> list[str]:
+def names(view: FrozenView[NodeRecord]) -> list[str]:
     return [record.operation_name for record in view]
 
 

@@ -70,9 +70,11 @@ class Ledger(Protocol):
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
         """
+        ...
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Take in new accounts below one parent and carve for each its share of all that the parent has left."""
+        ...
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, in one critical section.
@@ -80,24 +82,31 @@ class Ledger(Protocol):
         Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
         waiter, the waiter is remembered in the same critical section.
         """
+        ...
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter; harmless if it is forgotten already."""
+        ...
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
+        ...
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
+        ...
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
+        ...
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; return whether this one was put."""
+        ...
 
     def close(self, account: Account, now: float) -> None:
         """Admit nothing more; give back what the account carved and what it still holds for a landing turn."""
+        ...
 
 
 # --- calls that wait --------------------------------------------------------------------------------------------------
