@@ -42,10 +42,11 @@ from watchkeeper import (
     tool,
 )
 from watchkeeper.judging.command_checker import CommandChecker
-from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
 from watchkeeper.prompt.completion import CompositeChecker, TaskCompletionChecker, TaskCompletionContext
+from watchkeeper.prompt.nested import PromptResponse
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.template import ProviderAdapter
 from watchkeeper.subagents.payloads import PromptRegistry
 
 

@@ -21,9 +21,9 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.local import server as local_server
 from watchkeeper.local.model import LocalModel
+from watchkeeper.loop.retry import MAX_ATTEMPTS
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, TextDelta
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.retry import MAX_ATTEMPTS
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
@@ -37,7 +37,7 @@ PRICES = {
     "backup": ModelPrice.per_million(1, 1),
 }
 Fake = FakeOpenAI | FakeAnthropic
-FAKE_ENGINE = Path(__file__).parents[1] / "adapters" / "fake_local_engine.py"
+FAKE_ENGINE = Path(__file__).parents[1] / "local" / "fake_engine.py"
 
 
 @tool

@@ -150,7 +150,7 @@ async def test_an_abort_while_the_judge_thinks_ends_the_run_as_aborted() -> None
     @dataclass(frozen=True, slots=True)
     class Verifier(LLMCompletionVerifier):
         async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
-            gates.append(children(context).family.home.gate)
+            gates.append(children(context).family.scope.gate)
             return await LLMCompletionVerifier.check(self, context)
 
     result, _ = await play(Thinking([HOURS]), Limits(), Verifier())

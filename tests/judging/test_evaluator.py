@@ -53,9 +53,9 @@ from watchkeeper.judging import (
 )
 from watchkeeper.judging.evaluator import outside_model
 from watchkeeper.loop.adapter import Adapter
-from watchkeeper.prompt.adapter import PromptResponse
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
+from watchkeeper.prompt.nested import PromptResponse
 from watchkeeper.prompt.rendered import PromptExecuted
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
@@ -390,7 +390,7 @@ async def test_a_budget_of_its_own_is_set_aside_from_what_the_run_has_left() -> 
     gates: list[Any] = []
 
     async def act(context: TaskCompletionContext) -> Any:
-        gates.append(children(context).family.home.gate)
+        gates.append(children(context).family.scope.gate)
         return await asking(budget=Budget(max_total_tokens=5_000))(context)
 
     limits = Limits(max_total_tokens=50_000, landing=None)

@@ -17,12 +17,11 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError, DeadlineExceededError
 from watchkeeper.judging import NestedEvaluator, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
 from watchkeeper.loop.adapter import Adapter
-from watchkeeper.prompt.adapter import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, FeedbackTrigger
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate, ProviderAdapter
 from watchkeeper.runtime.events import ChildStarted
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.filesystems import MemoryFilesystem

@@ -31,9 +31,8 @@ from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.loop.adapter import Adapter
-from watchkeeper.prompt.adapter import ProviderAdapter
 from watchkeeper.prompt.rendered import PromptDeadlineAssigned
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import InProcessDispatcher
 from watchkeeper.session.session import Session

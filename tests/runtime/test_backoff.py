@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError
-from watchkeeper.runtime.retry import MAX_ATTEMPTS, Backoff
+from watchkeeper.loop.retry import MAX_ATTEMPTS, Backoff
 
 DOWN = ProviderError("down", fault="server", status=500)
 
@@ -23,11 +24,27 @@ def ignore(error: ProviderError, number: int, retry_in: float | None) -> None:
     """Take no notice."""
 
 
-async def test_a_success_needs_no_second_attempt() -> None:
-    async def attempt(number: int) -> int:
-        return number
+async def every(
+    policy: Backoff, attempt: Callable[[int], Awaitable[int]], on_failure: Callable[..., None] = ignore
+) -> int:
+    """Make the first attempt as the loop does, and leave the others to the policy."""
+    try:
+        return await attempt(1)
+    except ProviderError as error:
+        return await policy.again(error, attempt, on_failure)
 
-    assert await backoff(TestClock()).run(attempt, ignore) == 1
+
+async def test_a_success_needs_no_further_attempt() -> None:
+    numbers: list[int] = []
+
+    async def attempt(number: int) -> int:
+        numbers.append(number)
+        if number == 2:
+            return number
+        raise DOWN
+
+    assert await every(backoff(TestClock()), attempt) == 2
+    assert numbers == [1, 2]
 
 
 async def test_attempts_are_numbered_and_end_after_the_last() -> None:
@@ -42,9 +59,26 @@ async def test_attempts_are_numbered_and_end_after_the_last() -> None:
         failures.append((number, retry_in is not None))
 
     with pytest.raises(ProviderError):
-        await backoff(TestClock()).run(attempt, failed)
+        await every(backoff(TestClock()), attempt, failed)
     assert numbers == list(range(1, MAX_ATTEMPTS + 1))
     assert failures == [(number, number < MAX_ATTEMPTS) for number in numbers]
+
+
+async def test_waits_grow_and_are_spread_at_random_over_the_upper_half() -> None:
+    waits: list[float | None] = []
+
+    async def attempt(number: int) -> int:
+        raise DOWN
+
+    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
+        waits.append(retry_in)
+
+    with pytest.raises(ProviderError):
+        await backoff(TestClock()).run(attempt, failed)
+    assert waits.pop() is None
+    for wait, most in zip(waits, (0.5, 1, 2, 4), strict=True):
+        assert wait is not None
+        assert most / 2 <= wait < most
 
 
 async def test_a_fault_that_cannot_pass_is_not_tried_again() -> None:
@@ -55,7 +89,7 @@ async def test_a_fault_that_cannot_pass_is_not_tried_again() -> None:
         raise ProviderError("who", fault="auth")
 
     with pytest.raises(ProviderError):
-        await backoff(TestClock()).run(attempt, ignore)
+        await every(backoff(TestClock()), attempt)
     assert numbers == [1]
 
 
@@ -66,7 +100,7 @@ async def test_an_error_that_is_no_providers_passes_through_on_a_later_attempt_t
         raise KeyError("bug")
 
     with pytest.raises(KeyError):
-        await backoff(TestClock()).run(attempt, ignore)
+        await every(backoff(TestClock()), attempt)
 
 
 async def test_cancelling_the_run_ends_a_wait_at_once_and_for_good() -> None:
@@ -82,7 +116,7 @@ async def test_cancelling_the_run_ends_a_wait_at_once_and_for_good() -> None:
             asyncio.get_running_loop().call_soon(token.cancel, "aborted")
 
     with pytest.raises(ProviderError):
-        await backoff(clock, token).run(attempt, failed)
+        await every(backoff(clock, token), attempt, failed)
     assert numbers == [1, 2]  # the second is the gate's to refuse
     assert clock.monotonic() < 3600
 
@@ -94,7 +128,7 @@ async def test_no_wait_is_begun_that_the_time_left_does_not_cover() -> None:
         raise ProviderError("later", fault="rate_limit", retry_after=10)
 
     with pytest.raises(ProviderError):
-        await backoff(clock, left=10).run(attempt, ignore)
+        await every(backoff(clock, left=10), attempt)
     assert clock.monotonic() == 0
 
 
@@ -106,7 +140,7 @@ async def test_a_retry_after_of_nothing_waits_for_nothing() -> None:
             raise ProviderError("now", fault="rate_limit", retry_after=-1)
         return number
 
-    assert await backoff(clock).run(attempt, ignore) == 2
+    assert await every(backoff(clock), attempt) == 2
     assert clock.monotonic() == 0
 
 

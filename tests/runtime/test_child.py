@@ -28,7 +28,7 @@ from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.observer import Escalation, FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ChildEnded, ChildStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import AdviceAcknowledged, ChildEnded, ChildStarted, RunEnded, RunStarted
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.session.log import StateInherited
 from watchkeeper.session.session import Session
@@ -129,6 +129,16 @@ async def test_a_child_starts_with_the_state_that_it_is_given_and_derives_more()
     assert isinstance(child.log[0].event, StateInherited)
 
 
+async def test_a_child_with_its_parents_state_does_not_take_its_parents_deeds_for_its_own() -> None:
+    async def act(context: TaskCompletionContext) -> ChildRun[Any]:
+        context.session.dispatch(AdviceAcknowledged("watcher", "acknowledge", 3, 1))
+        return await children(context).start(task(snapshot=context.session.snapshot()))
+
+    result, checker = await inside(act, [ANSWER, "Fine."])
+    assert len(result.session[AdviceAcknowledged].all()) == 1
+    assert checker.said[0].result.session[AdviceAcknowledged].all() == ()
+
+
 async def test_a_child_without_a_snapshot_starts_empty() -> None:
     async def act(context: TaskCompletionContext) -> Any:
         context.session[Feedback].append(Feedback("one", "from the parent"))
@@ -216,7 +226,7 @@ def nesting(depths: list[int], most: int) -> Callable[[TaskCompletionContext], A
     """Start a child that is checked by starting a child that is checked by ..."""
 
     async def act(context: TaskCompletionContext) -> Any:
-        depths.append(sum(children(context).family.home.depths.values()))
+        depths.append(sum(children(context).family.scope.depths.values()))
         section = MarkdownSection(title="", key="task", template="Go.")
         checker = Inside(act)
         prompt = Prompt(PromptTemplate[str](ns="t", key="k", sections=(section,), task_completion_checker=checker))
@@ -266,7 +276,7 @@ async def test_nobody_below_can_raise_what_somebody_above_allows() -> None:
     depths: list[int] = []
 
     async def act(context: TaskCompletionContext) -> Any:
-        depths.append(sum(children(context).family.home.depths.values()))
+        depths.append(sum(children(context).family.scope.depths.values()))
         section = MarkdownSection(title="", key="task", template="Go.")
         template = PromptTemplate[str](ns="t", key="k", sections=(section,), task_completion_checker=Inside(act))
         return await children(context).start(task(prompt=Prompt(template), max_depth=1 if len(depths) == 1 else 9))
@@ -340,7 +350,7 @@ def test_whatever_way_children_end_nothing_of_them_stays(ends: list[str], carve:
     left: list[dict[str, int]] = []
 
     async def act(context: TaskCompletionContext) -> Any:
-        gate = children(context).family.home.gate
+        gate = children(context).family.scope.gate
         left.append(gate.left())
         spent = 0
         references: list[Any] = []

@@ -129,7 +129,7 @@ async def test_all_of_several_children_that_an_abort_cut_off_are_booked_in_the_r
     assert parent is not None
     children = children_of(parent)
     assert children is not None
-    children.family.home.gate.abort("enough")
+    children.family.scope.gate.abort("enough")
     result = await running
     assert result.stop is not None
     assert result.stop.reason == "aborted"

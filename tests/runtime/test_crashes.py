@@ -169,7 +169,7 @@ async def test_an_abort_from_a_thread_ends_runs_with_children_as_aborted() -> No
         async def ask(*, context: ToolContext) -> str:
             """Ask a judge."""
             children = below(context)
-            begun.append(children.family.home.gate)
+            begun.append(children.family.scope.gate)
             ready.set()
             return (await children.start(ChildTask(Prompt(JUDGE), "evaluation", Limits()))).result.sentence()
 

@@ -17,12 +17,12 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.loop.models import ModelLine, services_of
+from watchkeeper.loop.retry import MAX_ATTEMPTS
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, RunStarted, TextDelta
 from watchkeeper.runtime.plan import PricedModel, RunPlan
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.retry import MAX_ATTEMPTS
-from watchkeeper.runtime.run_models import ModelLine, services_of
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.tools.tool import tool

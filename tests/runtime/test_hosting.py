@@ -9,7 +9,7 @@ from tests.judging.support import question
 from tests.runtime.support import Call, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import ChildTask, children_of
-from watchkeeper.children.nesting import host_of, hosting, is_inside
+from watchkeeper.children.nesting import attached, is_inside, run_at
 from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -70,10 +70,10 @@ async def test_each_of_two_runs_on_one_session_pays_for_its_own_children_whichev
 
 def test_code_inside_a_run_finds_that_run_and_others_find_the_newest() -> None:
     session, one, two = Session(), uuid4(), uuid4()
-    outer, inner = hosting(session, one, "one"), hosting(session, two, "two")
+    outer, inner = attached(session, one, "one"), attached(session, two, "two")
     with outer:
-        assert (host_of(session), is_inside(one), is_inside(two)) == ("one", True, False)
+        assert (run_at(session), is_inside(one), is_inside(two)) == ("one", True, False)
         with inner:
-            assert (host_of(session.branch()), is_inside(two)) == ("two", True)
-        assert host_of(session) == "one"
-    assert (host_of(session), is_inside(one)) == (None, False)
+            assert (run_at(session.branch()), is_inside(two)) == ("two", True)
+        assert run_at(session) == "one"
+    assert (run_at(session), is_inside(one)) == (None, False)

@@ -19,17 +19,17 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
 from watchkeeper.core.usage import FREE, ModelPrice, Rate, TokenUsage
-from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.run_models import (
+from watchkeeper.loop.models import (
     FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
     InputBound,
     charge_failure,
     charge_reply,
-    counted,
+    counted_usage,
     estimate_call,
 )
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.tools.tool import tool
 
 TOKENS = st.integers(0, 2_000_000)
@@ -188,7 +188,7 @@ async def spend(ceiling: int, data: st.DataObject) -> None:
                 reply: ModelReply | None, error: BaseException | None, ticket: Ticket, worst: Estimate = worst
             ) -> Charge:
                 assert reply is not None
-                return charge_reply(counted(reply, worst), None)
+                return charge_reply(counted_usage(reply, worst), None)
 
             outcome = await gate.acall(CallRequest("llm", "ask", worst), answer, meter)
             assert gate.usage.tokens.input_tokens <= ceiling
@@ -250,9 +250,9 @@ def test_a_reply_is_charged_by_its_usage_and_unknown_prices_stay_unknown() -> No
 
 def test_a_server_that_reports_no_usage_is_charged_by_the_bounds_never_nothing() -> None:
     worst = estimate_call(1000, 500, 256, PRICE)
-    assert counted(ModelReply(AssistantMessage("four"), TokenUsage()), worst) == TokenUsage(1000, 4)
+    assert counted_usage(ModelReply(AssistantMessage("four"), TokenUsage()), worst) == TokenUsage(1000, 4)
     reported = TokenUsage(7, 3)
-    assert counted(ModelReply(AssistantMessage("four"), reported), worst) is reported
+    assert counted_usage(ModelReply(AssistantMessage("four"), reported), worst) is reported
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_server_that_reports_no_usage_is_charged_by_the_bounds_never_nothing()
 )
 def test_usage_that_cannot_be_is_charged_by_the_bounds(reported: TokenUsage, charged: TokenUsage) -> None:
     reply = ModelReply(AssistantMessage("four"), reported)
-    assert counted(reply, estimate_call(1000, 500, 256, PRICE)) == charged
+    assert counted_usage(reply, estimate_call(1000, 500, 256, PRICE)) == charged
 
 
 def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_worst_case() -> None:

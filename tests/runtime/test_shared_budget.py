@@ -19,7 +19,7 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.shared_budget import gate_of, part_of
+from watchkeeper.runtime.shared_budget import gate_of, share_of
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import tool
@@ -86,9 +86,9 @@ async def test_one_that_waits_in_vain_is_told_at_its_deadline_and_leaves_nothing
     tracker = BudgetTracker(Budget(max_total_tokens=500))
     elsewhere = gate_of(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS)
     short = Limits(deadline=timedelta(milliseconds=20), max_total_tokens=None, landing=None)
-    async with part_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as first:
+    async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as first:
         assert (first.stop, first.limits.max_total_tokens) == (None, 500)
-        async with part_of(tracker, elsewhere, short, SYSTEM_CLOCK, SYSTEM_IDS) as second:
+        async with share_of(tracker, elsewhere, short, SYSTEM_CLOCK, SYSTEM_IDS) as second:
             assert second.stop is not None
             assert second.stop.limit == "max_total_tokens"
         waiting = asyncio.ensure_future(_left(tracker, elsewhere))
@@ -98,7 +98,7 @@ async def test_one_that_waits_in_vain_is_told_at_its_deadline_and_leaves_nothing
 
 
 async def _left(tracker: BudgetTracker, elsewhere: Any) -> Any:
-    async with part_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
+    async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
         return part.limits.max_total_tokens
 
 
@@ -107,13 +107,13 @@ async def test_where_nothing_that_was_set_aside_could_come_back_nobody_waits() -
     gate = gate_of(tracker, SYSTEM_CLOCK, SYSTEM_IDS)
     elsewhere = gate_of(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS)
     with gate.child(Limits(max_total_tokens=500)):
-        async with part_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
+        async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
             assert part.stop is not None
 
 
 async def test_a_budget_as_large_as_the_default_ceiling_is_set_aside_as_well() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=2_000_000))
     elsewhere = gate_of(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS)
-    async with part_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
+    async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
         left = gate_of(tracker, SYSTEM_CLOCK, SYSTEM_IDS).left()["max_total_tokens"]
         assert (part.limits.max_total_tokens, left) == (1_999_999, 1)

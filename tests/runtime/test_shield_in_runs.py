@@ -17,9 +17,9 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import ModelPrice
+from watchkeeper.loop.retry import MAX_ATTEMPTS, is_outage
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.retry import MAX_ATTEMPTS, is_outage
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.model_downgrade import ModelDowngradeHook

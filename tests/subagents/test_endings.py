@@ -54,7 +54,7 @@ async def abort_all(*, context: ToolContext) -> str:
     """Abort the run that this belongs to."""
     children = children_of(context.session)
     assert children is not None
-    children.family.home.gate.abort("enough")
+    children.family.scope.gate.abort("enough")
     return "aborted"
 
 

@@ -1,4 +1,4 @@
-"""Child runs: the one way to start a run below another (seeds: subagent-dispatch, nested-execution).
+"""Child runs: the one way to start a run below another, for subagents, judges, evaluations and summaries.
 
 A child has a session of its own below its parent's, a dispatcher of its own, a gate carved from its parent's (or
 sharing what the parent has left), an earlier deadline, and a span of its own in its parent's trace. It is the same loop
@@ -13,13 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
-from uuid import UUID
 
 import msgspec
 from msgspec import structs
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
-from watchkeeper.children.nesting import depths_below, host_of, standing_in
+from watchkeeper.children.nesting import depths_below, inside_child, run_at
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.budget import BudgetTracker
@@ -34,10 +33,10 @@ from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder
-from watchkeeper.runtime.plan import OnContextFull, Place, PricedModel, RunHome, RunPlan
+from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
-from watchkeeper.runtime.result import RunResult, broken_off, without_output
-from watchkeeper.runtime.shared_budget import part_of
+from watchkeeper.runtime.result import RunResult, broken_off
+from watchkeeper.runtime.shared_budget import share_of
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot
@@ -49,102 +48,9 @@ OutputT = TypeVar("OutputT")
 T = TypeVar("T")
 
 
-# --- child record ---------------------------------------------------------------------------------------------------
-# The record of one child run where its parent's is: a pair of events on the parent's log, and a pair of log lines.
-#
-# Both have the ids of both runs, so that the tree of a run can be drawn from either. The end is written whatever way
-# the
-# child ended.
+Execute = Callable[[RunPlan[Any], RunScope], Awaitable[RunResult[Any]]]
 
-
-class ChildRecord:
-    """Writes down that a child began, and how it ended."""
-
-    __slots__ = ("_began", "_home", "_kind", "_name", "_parent", "_recorder")
-
-    def __init__(self, parent: RunHome, child: RunHome, kind: ChildKind, prompt_name: str) -> None:
-        """Write on the log of ``parent`` what becomes of the run at ``child``."""
-        self._recorder = Recorder(parent.session, child.clock)
-        self._parent: UUID = parent.run_context.run_id
-        self._home = child
-        self._kind: ChildKind = kind
-        self._name = prompt_name
-        self._began = child.clock.monotonic()
-
-    def started(self, model: str, call_id: str | None) -> None:
-        """Write down that it began.
-
-        Args:
-            model: ``provider:name`` of its model.
-            call_id: The tool call that asked for it, or None.
-        """
-        home = self._home
-        depth, limits = sum(home.depths.values()), home.gate.limits.describe()
-        self._recorder.record(
-            ChildStarted(
-                run_context=home.run_context,
-                parent_run_id=self._parent,
-                kind=self._kind,
-                prompt_name=self._name,
-                model=model,
-                depth=depth,
-                limits=limits,
-                call_id=call_id,
-                started_at=home.clock.now(),
-            )
-        )
-        if enabled(logging.INFO):
-            logger().info(
-                "child.started", kind=self._kind, prompt=self._name, depth=depth, limits=limits, **self._ids()
-            )
-
-    def ended(self, result: RunResult[Any] | None, error: BaseException | None) -> None:
-        """Write down how it ended, also if it was broken off.
-
-        Args:
-            result: Its result, if it had one.
-            error: What broke it off, if it had none.
-        """
-        home = self._home
-        duration = (home.clock.monotonic() - self._began) * 1000
-        usage = home.gate.usage
-        stop = result.stop if result is not None else None if error is None else broken_off(error)
-        said = result.sentence() if result is not None else "" if stop is None else stop.message
-        completion = "unchecked" if result is None else result.completion
-        self._recorder.record(
-            ChildEnded(
-                run_id=home.run_context.run_id,
-                parent_run_id=self._parent,
-                kind=self._kind,
-                prompt_name=self._name,
-                stop=stop,
-                completion=completion,
-                usage=usage,
-                duration_ms=duration,
-                said=said,
-                ended_at=home.clock.now(),
-            )
-        )
-        if enabled(logging.INFO):
-            logger().info(
-                "child.ended",
-                kind=self._kind,
-                prompt=self._name,
-                stop=stop.reason if stop else None,
-                completion=completion,
-                duration_seconds=round(duration / 1000, 3),
-                tokens=usage.tokens.total,
-                cost_usd=None if usage.cost is None else float(usage.cost),
-                **self._ids(),
-            )
-
-    def _ids(self) -> dict[str, str]:
-        return {"run_id": str(self._home.run_context.run_id), "parent_run_id": str(self._parent)}
-
-
-Execute = Callable[[RunPlan[Any], RunHome], Awaitable[RunResult[Any]]]
-
-FREE_OF_CHARGE: Final = Charge()
+NO_CHARGE: Final = Charge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +111,7 @@ class Family(msgspec.Struct, frozen=True):
     """What the children of one run inherit.
 
     Attributes:
-        home: Where the parent lives.
+        scope: What the parent works within.
         model: Says which model the parent uses now.
         fallback: Who takes over from it.
         cheaper: Who takes over where a hook says DEGRADE.
@@ -216,7 +122,7 @@ class Family(msgspec.Struct, frozen=True):
         on_context_full: What happens when a subagent's context is full.
     """
 
-    home: RunHome
+    scope: RunScope
     model: Callable[[], PricedModel]
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
@@ -265,7 +171,7 @@ class Children:
         """
         self.check_depth(task.kind, task.max_depth)
         run = await self._start_below(self._gate_for(task), task)
-        stopped = self.family.home.gate.work_stop is not None and run.result.stop is not None
+        stopped = self.family.scope.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
             return await self._start_below(slice_, task)  # the work's end came between; the last word is kept back for
@@ -277,18 +183,18 @@ class Children:
         Raises:
             NestingDepthError: Naming the depth and what to change.
         """
-        depths_below(kind, most, self.family.home)
+        depths_below(kind, most, self.family.scope)
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
         """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
-        home, kept = self.family.home, self._kept()
+        scope, kept = self.family.scope, self._kept()
         if task.kind != "verdict" or kept is None:
-            return home.gate
-        left, more, ends = home.gate.left(), kept.left(), home.gate.work_deadline
-        wanted = task.limits.start(home.clock)
+            return scope.gate
+        left, more, ends = scope.gate.left(), kept.left(), scope.gate.work_deadline
+        wanted = task.limits.start(scope.clock)
         longer = ends is not None and (wanted is None or wanted.at > ends.at)
-        over = home.gate.work_stop is not None
-        return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else home.gate
+        over = scope.gate.work_stop is not None
+        return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else scope.gate
 
     def _kept(self) -> ExecutionContext | None:
         """Return what was kept back for the verdict, once it is time for it: nobody else may have it, by any name."""
@@ -296,26 +202,26 @@ class Children:
 
     async def _start_below(self, above: ExecutionContext, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
         """Pass the gate and run the child; a refusal there is a result, too."""
-        home = self.family.home
+        scope = self.family.scope
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
-        session = home.session.child(task.snapshot)
-        context = derive_child_run_context(home.run_context, session.session_id, home.ids)
+        session = scope.session.child(task.snapshot)
+        context = derive_child_run_context(scope.run_context, session.session_id, scope.ids)
         held: list[RunResult[OutputT]] = []
         usage, refused = Usage(), cast("Stop | None", None)
 
         async def work(ticket: Ticket) -> None:
             nonlocal usage, refused
-            async with part_of(task.tracker, above, task.limits, home.clock, home.ids) as part:
+            async with share_of(task.tracker, above, task.limits, scope.clock, scope.ids) as part:
                 refused = part.stop
                 if refused is not None:
                     return
                 opened = above.child(part.limits, name, carve=task.carve, on_event=session.dispatch)
                 with opened as gate, part.drawn_by(gate):
-                    below = self._home_of(task, session, gate, context)
+                    below = self._scope_of(task, session, gate, context)
                     try:
-                        with standing_in(below):
+                        with inside_child(below):
                             held.append(await self._run(task, rendered, model, below))
                     finally:
                         usage = gate.usage
@@ -329,12 +235,13 @@ class Children:
                 if outcome.error is not None:
                     raise outcome.error
                 stop = Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
-            result = without_output(
-                stop,
+            result = RunResult[OutputT](
+                stop=stop,
                 run_id=context.run_id,
                 prompt_name=name,
                 model=model.label,
                 limits=task.limits,
+                started_at=scope.clock.now(),
                 session=session,
                 usage=usage,
                 error=outcome.error,
@@ -346,21 +253,21 @@ class Children:
                 await closed(f"the resources of {name}", task.resources.aclose())
 
     async def _run(
-        self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel, home: RunHome
+        self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel, scope: RunScope
     ) -> RunResult[OutputT]:
         """Run the child between the two events on its parent's log."""
         if task.hydrate is not None:
-            await run_in_worker(task.hydrate, home.session)
+            await run_in_worker(task.hydrate, scope.session)
         for kept in KEPT:  # it did not do what its parent did, and was not told
-            if home.session[kept].all():
-                home.session[kept].clear()
-        record = ChildRecord(self.family.home, home, task.kind, rendered.name)
-        record.started(model.label, task.call_id)
-        unwatch = home.watch(home.session, home.run_context.run_id) if home.watch is not None else None
+            if scope.session[kept].all():
+                scope.session[kept].clear()
+        began = scope.clock.monotonic()
+        _record_start(self.family.scope, scope, task, rendered.name, model.label)
+        unwatch = scope.watch(scope.session, scope.run_context.run_id) if scope.watch is not None else None
         result: RunResult[OutputT] | None = None
         error: BaseException | None = None
         try:
-            result = await (task.execute or self._execute)(self._plan(task, rendered, model), home)
+            result = await (task.execute or self._execute)(self._plan(task, rendered, model), scope)
             return result
         except BaseException as raised:
             error = raised
@@ -368,11 +275,13 @@ class Children:
         finally:
             if unwatch is not None:
                 unwatch()
-            record.ended(result, error)
+            _record_end(self.family.scope, scope, task.kind, rendered.name, began, result, error)
             error = None  # its traceback holds this frame, and would hold itself
 
-    def _home_of(self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext) -> RunHome:
-        parent = self.family.home
+    def _scope_of(
+        self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext
+    ) -> RunScope:
+        parent = self.family.scope
         depths, deepest = depths_below(task.kind, task.max_depth, parent)
         return structs.replace(
             parent,
@@ -381,7 +290,8 @@ class Children:
             run_context=context,
             resources=task.resources,
             filesystem=task.filesystem,
-            place=Place(parent.run_context.run_id, None),
+            parent_run_id=parent.run_context.run_id,
+            item=None,
             depths=depths,
             deepest=deepest,
         )
@@ -389,27 +299,17 @@ class Children:
     def _plan(
         self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel
     ) -> RunPlan[OutputT]:
-        template, inherits = task.prompt.template, task.model is None
-        for source in template.sources:
-            if source.escalate is not None and source.escalate.action == "switch_model":
-                raise ConfigurationError(
-                    f"a child has one model, so the advice of {source.name!r} cannot escalate to another; use"
-                    " action='stop' or 'call'"
-                )
-        return RunPlan(
-            prompt=rendered,
-            model=model.model,
-            price=model.price,
-            settings=model.settings,
-            checker=template.task_completion_checker,
-            on_context_full=self.family.on_context_full if task.kind == "subagent" else "land",
+        family, inherits = self.family, task.model is None
+        refuse_model_switches(task.prompt.template, "a child", "action='stop' or 'call'")
+        return plan_for(
+            task.prompt,
+            rendered,
+            model,
+            on_context_full=family.on_context_full if task.kind == "subagent" else "land",
             parse_output=task.parse_output,
-            completion_rounds=template.completion_rounds,
-            fallback=self.family.fallback if inherits else (),
-            cheaper=self.family.cheaper if inherits else None,
-            sources=template.sources,
-            nested=template.nested_execution_config,
-            child_models=self.family.models,
+            fallback=family.fallback if inherits else (),
+            cheaper=family.cheaper if inherits else None,
+            child_models=family.models,
         )
 
 
@@ -418,7 +318,7 @@ def children_of(session: Session) -> Children | None:
 
     Where several runs do, it is the one inside which this code runs, else the one that began last.
     """
-    return cast("Children | None", host_of(session))
+    return cast("Children | None", run_at(session))
 
 
 def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt[OutputT]:
@@ -444,5 +344,72 @@ def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt
 
 
 def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-    """A child's own calls are charged where they are made."""
-    return FREE_OF_CHARGE
+    """Nothing: a tool costs nothing by itself, and a child's own calls are charged where they are made."""
+    return NO_CHARGE
+
+
+def _record_start(parent: RunScope, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
+    """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
+    depth, limits = sum(child.depths.values()), child.gate.limits.describe()
+    Recorder(parent.session, child.clock).record(
+        ChildStarted(
+            run_context=child.run_context,
+            parent_run_id=parent.run_context.run_id,
+            kind=task.kind,
+            prompt_name=name,
+            model=model,
+            depth=depth,
+            limits=limits,
+            call_id=task.call_id,
+            started_at=child.clock.now(),
+        )
+    )
+    if enabled(logging.INFO):
+        ids = _ids(parent, child)
+        logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
+
+
+def _record_end(
+    parent: RunScope,
+    child: RunScope,
+    kind: ChildKind,
+    name: str,
+    began: float,
+    result: RunResult[Any] | None,
+    error: BaseException | None,
+) -> None:
+    """Write there how it ended: its result, or if it has none what broke it off."""
+    duration = (child.clock.monotonic() - began) * 1000
+    usage = child.gate.usage
+    stop = result.stop if result is not None else None if error is None else broken_off(error)
+    completion = "unchecked" if result is None else result.completion
+    Recorder(parent.session, child.clock).record(
+        ChildEnded(
+            run_id=child.run_context.run_id,
+            parent_run_id=parent.run_context.run_id,
+            kind=kind,
+            prompt_name=name,
+            stop=stop,
+            completion=completion,
+            usage=usage,
+            duration_ms=duration,
+            said=result.sentence() if result is not None else "" if stop is None else stop.message,
+            ended_at=child.clock.now(),
+        )
+    )
+    if enabled(logging.INFO):
+        logger().info(
+            "child.ended",
+            kind=kind,
+            prompt=name,
+            stop=stop.reason if stop else None,
+            completion=completion,
+            duration_seconds=round(duration / 1000, 3),
+            tokens=usage.tokens.total,
+            cost_usd=None if usage.cost is None else float(usage.cost),
+            **_ids(parent, child),
+        )
+
+
+def _ids(parent: RunScope, child: RunScope) -> dict[str, str]:
+    return {"run_id": str(child.run_context.run_id), "parent_run_id": str(parent.run_context.run_id)}

@@ -4,8 +4,6 @@ It is useful by itself, around any framework or none: open an `ExecutionContext`
 names below are imported when they are first used; those of `watchkeeper.shield` can be imported from here too.
 """
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -21,7 +19,30 @@ if TYPE_CHECKING:
     from watchkeeper.containment.in_flight import Outcome, Ticket
     from watchkeeper.containment.record import ContextSnapshot, NodeRecord
     from watchkeeper.core.cancellation import CancellationToken
-    from watchkeeper.shield import *
+    from watchkeeper.shield import (
+        BudgetBoundaryHook,
+        BudgetWindowHook,
+        ChainMetadata,
+        CircuitBreaker,
+        CircuitBreakers,
+        CircuitState,
+        Decision,
+        EgressAllowList,
+        EgressBoundaryHook,
+        ModelDowngradeHook,
+        PolicyContext,
+        PolicyDecision,
+        PreDispatchHook,
+        ReleasingHook,
+        ResponseHook,
+        RetryBoundaryHook,
+        SafetyEvent,
+        ShieldPipeline,
+        TokenRateHook,
+        ToolCallContext,
+        ToolDispatchHook,
+        ToolPermissionHook,
+    )
 
 _NAMES: Final = {
     "watchkeeper.accounting.call_request": ("CallRequest", "Charge", "Estimate"),

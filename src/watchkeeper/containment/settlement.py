@@ -31,7 +31,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.logs import logger
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import shown, written
+from watchkeeper.core.text import error_text, shown
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision
 
@@ -111,7 +111,7 @@ def conclude(
         calls.incidents.record(event)
     exhausted = request.max_retries is not None and calls.repeated.exhausted(request)
     if exhausted or (call.demand.may_fail and not retries_left(account)):
-        said = f"{named(call, capital=True)} failed and no retry is left: {written(error)}"
+        said = f"{named(call, capital=True)} failed and no retry is left: {error_text(error)}"
         stop = Stop("provider_error", "gate", said, "max_retries")
         mark(call, stop.reason)
         calls.incidents.report(stop)
@@ -140,7 +140,7 @@ def record(
     if call.request.max_retries is not None:
         calls.repeated.record(call.request, failed=failed)
     retries = demand.wants[RETRIES] if failed or not demand.may_fail else 0
-    said = None if error is None else written(error)
+    said = None if error is None else error_text(error)
     node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
     calls.in_flight.pop(node.number, None)
     if guarded is None:

@@ -19,7 +19,7 @@ import msgspec
 from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
 from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of
 from watchkeeper.children.nested_adapter import RunAdapter, stop_error
-from watchkeeper.children.nesting import hosting, is_inside
+from watchkeeper.children.nesting import attached, is_inside
 from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline
@@ -42,19 +42,18 @@ from watchkeeper.core.model import Model, ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.states import End
-from watchkeeper.loop.adapter import Adapter, standalone
+from watchkeeper.loop.adapter import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
+from watchkeeper.loop.models import charge_failure, estimate_call, message_bytes
+from watchkeeper.loop.retry import held_back, provider_stop
 from watchkeeper.loop.run import execute
-from watchkeeper.prompt.adapter import PromptResponse, ProviderAdapter
-from watchkeeper.prompt.nested import NestedExecutionContext, nested_limits, refuse_tools
+from watchkeeper.prompt.nested import NestedExecutionContext, PromptResponse, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import ModelReplied, Recorder
-from watchkeeper.runtime.plan import PricedModel, RunHome, RunPlan
+from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.retry import held_back, provider_stop
-from watchkeeper.runtime.run_models import charge_failure, estimate_call, message_bytes
 from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.user_code import StrayCancellationError, is_cancelled
 from watchkeeper.shield.decision import Decision
@@ -106,18 +105,18 @@ def outside_model(adapter: ProviderAdapter) -> PricedModel:
 def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
     """Return what executes a child run by having an adapter evaluate its prompt."""
 
-    async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, loop: Execute) -> Ending:
+    async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
         children = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
-        with hosting(home.session, home.run_context.run_id, children):
+        with attached(home.session, home.run_context.run_id, children):
             return await _ask(adapter, prompt, plan, home)
 
-    async def run(plan: RunPlan[Any], home: RunHome) -> RunResult[Any]:
+    async def run(plan: RunPlan[Any], home: RunScope) -> RunResult[Any]:
         return await execute(plan, home, drive)
 
     return run
 
 
-async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunHome) -> Ending:
+async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunScope) -> Ending:
     """Have the adapter evaluate the prompt within the gate, and return how that ended."""
     label = plan.model.provider
     bound = sum(message_bytes(message) for message in plan.prompt.messages)
@@ -166,7 +165,7 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
 
 
 async def _evaluated(
-    adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunHome, budget: Budget
+    adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunScope, budget: Budget
 ) -> object:
     """Call it: its async method, or on a worker thread its sync one."""
     arguments: dict[str, Any] = {
@@ -370,7 +369,7 @@ class NestedEvaluator(Generic[OutputT]):
             yield children
             return
         self._refuse_if_over()
-        with standalone(
+        with children_outside_runs(
             context.parent_session,
             model=self._model(None) or outside_model(self.adapter),
             run_context=context.parent_run_context,
@@ -403,7 +402,7 @@ class NestedEvaluator(Generic[OutputT]):
                 return outside_model(self.adapter)
 
     def _limits(self, children: Children, tracker: BudgetTracker | None) -> Limits:
-        context, home = self.context, children.family.home
+        context, home = self.context, children.family.scope
         deadline = context.deadline if isinstance(context.deadline, Deadline | None) else Deadline(context.deadline)
         limits = nested_limits(deadline, context.config.longest, context.budget, home.clock)
         if tracker is None or is_drawn_from(tracker, home.gate):
@@ -411,7 +410,7 @@ class NestedEvaluator(Generic[OutputT]):
         return tighten(limits, tracker.remaining().as_limits(), home.clock)
 
     def _task(self, children: Children, limits: Limits, tracker: BudgetTracker | None) -> ChildTask[OutputT]:
-        context, home = self.context, children.family.home
+        context, home = self.context, children.family.scope
         files = context.filesystem
         if files is None and home.filesystem is not None:
             files = home.filesystem.read_only_view()

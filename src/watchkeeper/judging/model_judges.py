@@ -36,12 +36,11 @@ from watchkeeper.judging.templates import (
     shown_files,
     unfounded,
 )
-from watchkeeper.prompt.adapter import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
 from watchkeeper.prompt.nested import NestedExecutionContext
 from watchkeeper.prompt.observer import FeedbackContext
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.tools.context import ToolInvoked
 
 # --- trajectory -----------------------------------------------------------------------------------------------------

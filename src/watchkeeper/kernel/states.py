@@ -1,7 +1,9 @@
-"""The state table of the turn loop: where it can be, what can happen there, where that leads.
+"""The vocabulary of the turn loop: its states, the signals that move it, the commands that follow.
 
-The table is data, so that a reader sees the whole loop on one screen; `turn_machine` looks every step up here and
-refuses what is not in it, and the diagram in the docs is generated from it.
+Signals are what the driver tells the turn machine, commands what the machine asks the driver to do; both are values
+only. `TABLE` shows the whole loop on one screen; `turn_machine` looks every step up there and refuses what is not in
+it, and the diagram in the docs is generated from it. Signals and commands are msgspec structs, because every turn makes
+several and structs are cheap to build.
 """
 
 from __future__ import annotations
@@ -16,11 +18,6 @@ from watchkeeper.core.errors import Stop
 from watchkeeper.core.messages import Message, ToolCall, ToolMessage
 from watchkeeper.core.model import CompletionState, CompletionStatus, ModelReply
 
-# --- signals --------------------------------------------------------------------------------------------------------
-# What the driver tells the turn machine. Values only.
-#
-# Every turn makes several, so they are msgspec structs: frozen, and much cheaper to build than a dataclass.
-
 
 class Started(msgspec.Struct, frozen=True):
     """The prompt is in the transcript; the loop may begin."""
@@ -33,34 +30,20 @@ class Replied(msgspec.Struct, frozen=True):
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """The conversation is summarised, and goes on in a new segment.
-
-    Attributes:
-        messages: What the new segment begins with.
-    """
+    """The conversation is summarised, and goes on in a new segment that begins with ``messages``."""
 
     messages: tuple[Message, ...]
 
 
 class ToolsDone(msgspec.Struct, frozen=True):
-    """Every call has its result.
-
-    Attributes:
-        results: One message per call, in the order of the calls.
-        stop: Set if the gate stopped the work while the tools ran.
-    """
+    """Every call has its result, in the order of the calls; ``stop`` is set if the gate stopped the work meanwhile."""
 
     results: tuple[ToolMessage, ...]
     stop: Stop | None = None
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """The observers have looked.
-
-    Attributes:
-        text: What the agent is told, or empty.
-        stop: Set if advice that was not heeded ends the work.
-    """
+    """The observers have looked; ``text`` is what the agent is told, ``stop`` ends the work if they were not heeded."""
 
     text: str = ""
     stop: Stop | None = None
@@ -92,6 +75,63 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 Signal = Started | Replied | Compacted | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped
+
+
+class AskModel(msgspec.Struct, frozen=True):
+    """Ask for one reply to the transcript; ``landing``: the last one, paid from what was kept back, no tools."""
+
+    landing: bool = False
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Begin a new segment with a summary of the conversation; ``stop`` ends the work if that is not possible."""
+
+    stop: Stop
+
+
+class RunTools(msgspec.Struct, frozen=True):
+    """Run the calls of one reply; every call gets exactly one result."""
+
+    calls: tuple[ToolCall, ...]
+
+
+class Observe(msgspec.Struct, frozen=True):
+    """Let the observers look at the calls whose results were just appended."""
+
+
+class ReadAnswer(msgspec.Struct, frozen=True):
+    """Turn the final text into the output type."""
+
+    text: str
+
+
+class CheckDone(msgspec.Struct, frozen=True):
+    """Ask the completion checker whether the work is done."""
+
+    output: Any
+
+
+class End(msgspec.Struct, frozen=True):
+    """The run is over.
+
+    Attributes:
+        output: The typed answer of work that was completed, else None.
+        stop: What ended the run early, else None.
+        partial: What a stopped run had: a typed value if it fits, else text, else None.
+        text: The last text the model gave.
+        verdict: The completion checker's last word; ``unchecked`` if it gave none.
+        explanation: What it said.
+    """
+
+    output: Any = None
+    stop: Stop | None = None
+    partial: Any = None
+    text: str = ""
+    verdict: CompletionState = "unchecked"
+    explanation: str = ""
+
+
+Command = AskModel | Compact | RunTools | Observe | ReadAnswer | CheckDone | End
 
 
 class State(StrEnum):
@@ -163,74 +203,3 @@ def mermaid() -> str:
     lines = ["stateDiagram-v2", f"    [*] --> {names[_S.READY]}"]
     edges = {f"    {names[row.state]} --> {names[to]}: {row.signal.__name__}" for row in TABLE for to in row.leads_to}
     return "\n".join([*lines, *sorted(edges), f"    {names[_S.ENDED]} --> [*]"])
-
-
-# --- commands -------------------------------------------------------------------------------------------------------
-# What the turn machine asks the driver to do. Values only; the driver executes them through the gate.
-#
-# Every turn makes several, so they are msgspec structs: frozen, and much cheaper to build than a dataclass.
-
-
-class AskModel(msgspec.Struct, frozen=True):
-    """Ask for one reply to the transcript as it stands.
-
-    Attributes:
-        landing: Whether this is the last turn, paid from what was kept back; tools are then off.
-    """
-
-    landing: bool = False
-
-
-class Compact(msgspec.Struct, frozen=True):
-    """Make the conversation shorter: a summary of it is to begin a new segment.
-
-    Attributes:
-        stop: What ends the work if that is not possible.
-    """
-
-    stop: Stop
-
-
-class RunTools(msgspec.Struct, frozen=True):
-    """Run the calls of one reply; every call gets exactly one result."""
-
-    calls: tuple[ToolCall, ...]
-
-
-class Observe(msgspec.Struct, frozen=True):
-    """Let the observers look at the calls whose results were just appended."""
-
-
-class ReadAnswer(msgspec.Struct, frozen=True):
-    """Turn the final text into the output type."""
-
-    text: str
-
-
-class CheckDone(msgspec.Struct, frozen=True):
-    """Ask the completion checker whether the work is done."""
-
-    output: Any
-
-
-class End(msgspec.Struct, frozen=True):
-    """The run is over.
-
-    Attributes:
-        output: The typed answer of work that was completed, else None.
-        stop: What ended the run early, else None.
-        partial: What a stopped run had: a typed value if it fits, else text, else None.
-        text: The last text the model gave.
-        verdict: The completion checker's last word; ``unchecked`` if it gave none.
-        explanation: What it said.
-    """
-
-    output: Any = None
-    stop: Stop | None = None
-    partial: Any = None
-    text: str = ""
-    verdict: CompletionState = "unchecked"
-    explanation: str = ""
-
-
-Command = AskModel | Compact | RunTools | Observe | ReadAnswer | CheckDone | End

@@ -38,7 +38,7 @@ from watchkeeper.kernel.states import (
     Unparsable,
 )
 
-LANDABLE: Final = frozenset(
+CEILING_STOPS: Final = frozenset(
     {
         "budget_exceeded",
         "token_limit_exceeded",
@@ -46,12 +46,12 @@ LANDABLE: Final = frozenset(
         "tool_call_limit_exceeded",
         "retry_budget_exceeded",
         "turn_limit_exceeded",
-        "timeout",
-        "context_full",
-        "interrupted",
-        "escalated",
     }
 )
+"""Stops that say that a ceiling on money or on a count was reached."""
+
+LANDABLE: Final = CEILING_STOPS | {"timeout", "context_full", "interrupted", "escalated"}
+"""Stops after which a last turn may hand over what there is."""
 
 EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your final answer now."
 CUT_NOTICE: Final = (
@@ -96,21 +96,6 @@ class TurnMachine:
         state: Where the loop is.
         turns: Replies so far, the landing's included.
     """
-
-    __slots__ = (
-        "_compacted_at",
-        "_explanation",
-        "_incomplete",
-        "_output",
-        "_repairs",
-        "_rules",
-        "_stop",
-        "_text",
-        "_verdict",
-        "state",
-        "transcript",
-        "turns",
-    )
 
     def __init__(self, rules: LoopRules, transcript: Transcript) -> None:
         """Begin before the first turn; the prompt's messages are in the transcript already."""
@@ -161,8 +146,6 @@ class TurnMachine:
                 return self._checked(signal)
             case Stopped():
                 return self._stopped(signal)
-
-    # -- one handler per signal ---------------------------------------------------------------------------------
 
     def _replied(self, signal: Replied) -> Command:
         reply, landing = signal.reply, self.state is State.LANDING
@@ -242,8 +225,6 @@ class TurnMachine:
             self._verdict, self._explanation = STATES["unverified"], not_checked(signal.stop)
         return self._end_stopped(self._stop or signal.stop)
 
-    # -- shared steps -------------------------------------------------------------------------------------------
-
     def _ask(self) -> Command:
         limit = self._rules.max_turns
         kept_back = 1 if self._rules.lands and limit is not None and limit > 1 else 0
@@ -284,12 +265,10 @@ class TurnMachine:
         return self._end(stop, self._output if self._output is not None else self._text or None)
 
     def _end(self, stop: Stop | None, partial: Any = None) -> Command:
-        """End with the checker's last word, and with the work's output if nothing stopped it."""
         output = self._output if stop is None else None
         return self._go(State.ENDED, End(output, stop, partial, self._text, self._verdict, self._explanation))
 
     def _said(self) -> str:
-        """Return the checker's explanation as it can stand in a sentence."""
         said = " ".join(self._explanation.split())
         return said if len(said) <= SAID_CHARS else f"{said[: SAID_CHARS - 1]}…"
 

@@ -1,7 +1,8 @@
-"""`evaluate` as the seeds define it: a prompt in, a response out, a stop as an exception.
+"""`evaluate`: a prompt in, a response out, a stop as an exception.
 
 An `Adapter` is a `Model` with the loop around it. It is the same loop, gate and log that `run` uses, without landing
-and without defaults: no limit is in force that the caller did not give.
+and without defaults: no limit is in force that the caller did not give. `children_outside_runs` starts children where
+no run goes on, for judges that are asked before or after one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, Family
 from watchkeeper.children.nested_adapter import response_of
@@ -23,12 +23,18 @@ from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.loop.run import execute
-from watchkeeper.prompt.adapter import PromptResponse
-from watchkeeper.prompt.nested import NESTED, NESTED_LIMITS, NestedExecutionConfig
+from watchkeeper.prompt.nested import (
+    NESTED,
+    NESTED_LIMITS,
+    EvaluateOptions,
+    NestedExecutionConfig,
+    PromptResponse,
+    check_options,
+)
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.plan import PricedModel, RunHome, RunPlan
+from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.shared_budget import gate_of
+from watchkeeper.runtime.shared_budget import gate_outside_runs
 from watchkeeper.session.log import Dispatcher
 from watchkeeper.session.session import Session
 
@@ -46,7 +52,7 @@ def _checked_model(model: object) -> Model:
 
 
 class Adapter:
-    """Evaluates prompts with one model (seeds: deadlines, nested-execution)."""
+    """Evaluates prompts with one model."""
 
     __slots__ = ("_clock", "_ids", "_price", "_rng", "_settings", "model")
 
@@ -91,84 +97,50 @@ class Adapter:
         return PricedModel(self.model, self._price, self._settings)
 
     def evaluate(
-        self,
-        prompt: Prompt[OutputT],
-        *params: Any,
-        session: Session | None = None,
-        bus: Dispatcher | None = None,
-        deadline: Deadline | datetime | None = None,
-        budget: Budget | None = None,
-        budget_tracker: BudgetTracker | None = None,
-        run_context: RunContext | None = None,
-        parse_output: bool = True,
+        self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
     ) -> PromptResponse[OutputT]:
         """Evaluate a prompt and wait for the response; see `evaluate_async`."""
-        work = self.evaluate_async(
-            prompt,
-            *params,
-            session=session,
-            bus=bus,
-            deadline=deadline,
-            budget=budget,
-            budget_tracker=budget_tracker,
-            run_context=run_context,
-            parse_output=parse_output,
-        )
-        return PORTAL.call(work, "evaluate_async")
+        return PORTAL.call(self.evaluate_async(prompt, *params, **options), "evaluate_async")
 
     async def evaluate_async(
-        self,
-        prompt: Prompt[OutputT],
-        *params: Any,
-        session: Session | None = None,
-        bus: Dispatcher | None = None,
-        deadline: Deadline | datetime | None = None,
-        budget: Budget | None = None,
-        budget_tracker: BudgetTracker | None = None,
-        run_context: RunContext | None = None,
-        parse_output: bool = True,
+        self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
     ) -> PromptResponse[OutputT]:
         """Evaluate a prompt.
 
         Args:
             prompt: What to evaluate.
-            params: Dataclass values that fill its placeholders, beside those that are bound already.
-            session: Where to record; a new session by default. A `Budget` seeded in it tightens the limits.
-            bus: Where else to publish the events; the session's own dispatcher by default.
-            deadline: The moment at which it must be over; aware, and at least in the next second.
-            budget: Ceilings of this evaluation.
-            budget_tracker: A budget shared with other evaluations; what this one uses is added to it.
-            run_context: Identifiers, for correlation.
-            parse_output: Whether to parse the final text into the output type.
+            *params: Dataclass values that fill its placeholders, beside those that are bound already.
+            **options: See `EvaluateOptions`.
 
         Raises:
             PromptEvaluationError: Phase ``preflight`` for a deadline that makes no sense, else what ended it:
                 DeadlineExceededError, BudgetExceededError, ThrottleError, OutputParseError or another ProviderError.
             ConfigurationError: If the prompt, the tools or the budget cannot work.
         """
-        checked = checked_deadline(deadline, self._clock)
-        session = session or Session(clock=self._clock, ids=self._ids)
-        gate = self._gate(session, checked, budget, budget_tracker)
-        forward = session.dispatcher.subscribe_all(bus.publish) if bus and bus is not session.dispatcher else None
-        try:
-            plan = self._plan(prompt.bind(*params) if params else prompt, gate, parse_output)
-            context = run_context or root_run_context(session.session_id, self._ids)
-            result = await execute(plan, RunHome(session, gate, context, self._clock, self._ids, self._rng))
-        finally:
-            gate.close()
-            if forward is not None:
-                forward()
-            if budget_tracker is not None:
-                budget_tracker.add(gate.usage)
+        check_options(options)
+        bus, tracker = options.get("bus"), options.get("budget_tracker")
+        deadline = checked_deadline(options.get("deadline"), self._clock)
+        session = options.get("session") or Session(clock=self._clock, ids=self._ids)
+        limits = self._limits(session, deadline, options.get("budget"), tracker)
+        with (
+            _published_on(bus, session),
+            gate_outside_runs(limits, tracker, session, self._clock, self._ids) as gate,
+        ):
+            plan = self._plan(prompt.bind(*params) if params else prompt, gate, options.get("parse_output", True))
+            context = options.get("run_context") or root_run_context(session.session_id, self._ids)
+            result = await execute(plan, RunScope(session, gate, context, self._clock, self._ids, self._rng))
         return response_of(result, gate.deadline)
 
-    def _gate(
+    def _limits(
         self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None
-    ) -> ExecutionContext:
-        """Open the gate with the tightest of everything that limits this evaluation, below the tracker's if any."""
+    ) -> Limits:
+        """Return the tightest of everything that limits this evaluation.
+
+        Raises:
+            UnpricedModelError: If that is a cost ceiling, and nobody knows what the model charges.
+        """
         limits = UNLIMITED
-        seeded = session[Budget].latest()
-        for ceilings in (Budget(deadline=deadline) if deadline else None, budget, seeded):
+        for ceilings in (Budget(deadline=deadline) if deadline else None, budget, session[Budget].latest()):
             if ceilings is not None:
                 limits = tighten(limits, ceilings.as_limits(), self._clock)
         priced = limits.max_cost_nanos is not None or (tracker is not None and tracker.budget.max_cost_usd is not None)
@@ -177,40 +149,29 @@ class Adapter:
                 f"a cost ceiling is set, but there is no price for {self.model.name!r}; "
                 "give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
             )
-        if tracker is not None:
-            return gate_of(tracker, self._clock, self._ids).child(limits, carve=False, on_event=session.dispatch)
-        return ExecutionContext(limits, clock=self._clock, ids=self._ids, on_event=session.dispatch)
+        return limits
 
     def _plan(self, prompt: Prompt[OutputT], gate: ExecutionContext, parse_output: bool) -> RunPlan[OutputT]:
-        for source in prompt.template.sources:
-            if source.escalate is not None and source.escalate.action == "switch_model":
-                raise ConfigurationError(
-                    f"an adapter has one model, so the advice of {source.name!r} cannot escalate to another;"
-                    " use run() or arun(), or action='stop' or 'call'"
-                )
-        return RunPlan(
-            prompt.render(deadline=gate.deadline, output_in_prompt=parse_output and not self.model.native_output),
-            self.model,
-            self._price,
-            self._settings,
-            checker=prompt.template.task_completion_checker,
-            parse_output=parse_output,
-            sources=prompt.template.sources,
-            completion_rounds=prompt.template.completion_rounds,
-            nested=prompt.template.nested_execution_config,
-        )
-
-
-# --- standalone -----------------------------------------------------------------------------------------------------
-# Children outside of any run: an evaluation that nobody runs around has a gate of its own.
-#
-# The same way to start a child, with nothing above it but the caller's identifiers and, if there is one, a budget
-# that is
-# shared with others.
+        refuse_model_switches(prompt.template, "an adapter", "run() or arun(), or action='stop' or 'call'")
+        in_prompt = parse_output and not self.model.native_output
+        rendered = prompt.render(deadline=gate.deadline, output_in_prompt=in_prompt)
+        return plan_for(prompt, rendered, self.priced, parse_output=parse_output)
 
 
 @contextmanager
-def standalone(
+def _published_on(bus: Dispatcher | None, session: Session) -> Generator[None]:
+    if bus is None or bus is session.dispatcher:
+        yield
+        return
+    forget = session.dispatcher.subscribe_all(bus.publish)
+    try:
+        yield
+    finally:
+        forget()
+
+
+@contextmanager
+def children_outside_runs(
     session: Session,
     *,
     model: PricedModel,
@@ -219,7 +180,7 @@ def standalone(
     tracker: BudgetTracker | None = None,
     ids: IdSource = SYSTEM_IDS,
 ) -> Generator[Children]:
-    """Open a gate and yield what starts children below it; each child has limits of its own.
+    """Yield what starts children where no run goes on, below a gate of its own; each child has limits of its own.
 
     Args:
         session: The children's parent; it also gets the events of their starts and ends.
@@ -232,16 +193,8 @@ def standalone(
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
     """
-    clock = session.clock
-    if tracker is None:
-        gate = ExecutionContext(NESTED_LIMITS, clock=clock, ids=ids, on_event=session.dispatch)
-    else:
-        gate = gate_of(tracker, clock, ids).child(NESTED_LIMITS, carve=False, on_event=session.dispatch)
-    context = run_context or root_run_context(session.session_id, ids)
-    try:
-        with gate:
-            home = RunHome(session, gate, context, clock, ids)
-            yield Children(Family(home, lambda: model, nested=nested), execute)
-    finally:
-        if tracker is not None:
-            tracker.add(gate.usage)
+    with gate_outside_runs(NESTED_LIMITS, tracker, session, session.clock, ids) as gate:
+        context = run_context or root_run_context(session.session_id, ids)
+        yield Children(
+            Family(RunScope(session, gate, context, session.clock, ids), lambda: model, nested=nested), execute
+        )

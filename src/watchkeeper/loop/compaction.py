@@ -1,9 +1,11 @@
 """Compaction: a conversation that no longer fits the model goes on as a summary of itself.
 
-A child run, under a small share of what the run has left, reads the old segment as far as it fits and writes notes; the
-new segment is the run's instructions and task, the notes with the limits that are left, and the newest messages. The
-old segment stays on the log and nothing in it is changed. Where that cannot work, or would not make the conversation
-smaller, the run is stopped by its full context, as it would have been: nothing here raises for it.
+A child run without tools, under a small share of what the run has left, reads the old segment as far as it fits and
+writes notes. The new segment is the run's instructions and task, the notes with the limits that are left, and the
+newest messages. The old segment stays on the log and nothing in it is changed. What the child reads is material, never
+an instruction. What can be looked up again is shortened first: tool results and arguments, step by step; only then are
+messages in the middle left out. Where something is missing, the text says so. Where compaction cannot work, or would
+not make the conversation smaller, the run is stopped by its full context: nothing here raises for it.
 """
 
 from __future__ import annotations
@@ -31,22 +33,17 @@ from watchkeeper.core.messages import (
     UserMessage,
 )
 from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
 from watchkeeper.kernel.states import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.loop.models import BYTES_PER_TOKEN, image_tokens, message_bytes
 from watchkeeper.prompt.rendered import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ContextCompacted, Recorder, segment_of
-from watchkeeper.runtime.plan import RunHome
-from watchkeeper.runtime.run_models import BYTES_PER_TOKEN, image_tokens, message_bytes
+from watchkeeper.runtime.plan import RunScope
 from watchkeeper.session.log import Envelope
-
-# --- excerpt --------------------------------------------------------------------------------------------------------
-# A conversation as text of a bounded size, for a model that is to read about it and not to go on with it.
-#
-# What can be looked up again goes first: tool results and arguments are shortened, step by step; only then messages in
-# the middle are left out, the first and the newest last of all. Whatever is missing, the text says so.
 
 STEPS: Final = (8_000, 2_000, 500, 200)
 """Bytes to which tool results and arguments are shortened, one after the other, until the text fits."""
@@ -150,12 +147,6 @@ def _size(written: Iterable[str]) -> int:
     return sum(len(text.encode("utf-8", "replace")) + len(SEPARATOR) for text in written)
 
 
-# --- summary --------------------------------------------------------------------------------------------------------
-# The summary that stands for a conversation which no longer fits: what is asked for, and how it is told.
-#
-# A run of its own makes it, without tools; what it reads is material, never an instruction. It is told to the agent
-# together with what is left of its limits, because both decide how to go on.
-
 ROLE: Final = (
     "An agent has worked on a task for so long that its conversation no longer fits its context. You write the notes "
     "from which it goes on: it will see its task, your notes and its newest messages, and nothing else of what was "
@@ -197,6 +188,7 @@ HEADINGS: Final = {
 }
 
 
+@stored_as("context_summary")
 @dataclass(frozen=True, slots=True)
 class ContextSummary:
     """Notes from which an agent goes on with its task.
@@ -212,19 +204,6 @@ class ContextSummary:
     findings: tuple[str, ...]
     decisions: tuple[str, ...]
     open_items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryMaterial:
-    """What a summary is made from.
-
-    Attributes:
-        task: What the agent is to do.
-        conversation: What was said and done so far.
-    """
-
-    task: str
-    conversation: str
 
 
 @functools.cache
@@ -243,13 +222,12 @@ def summary_template() -> PromptTemplate[ContextSummary]:
             ),
             MarkdownSection(title="Your notes", key="order", template=ORDER),
         ),
-        params=(SummaryMaterial,),
     )
 
 
 def summary_prompt(task: str, conversation: str) -> Prompt[ContextSummary]:
     """Return that prompt with its material."""
-    return Prompt(summary_template()).bind(SummaryMaterial(task, conversation))
+    return Prompt(summary_template()).with_variables(task=task, conversation=conversation)
 
 
 def summary_message(summary: ContextSummary, limits: Sequence[str]) -> str:
@@ -351,42 +329,27 @@ class Scale:
         return int(self.density * sum(message_bytes(message) for message in messages)) + images
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a summary may cost; None where no limit holds.
-
-    Attributes:
-        tokens: Input and output together.
-        nanos: Nano-dollars.
-        time: How long it may take.
-    """
-
-    tokens: int | None
-    nanos: int | None
-    time: timedelta | None
-
-
 class Compaction:
     """Makes new segments for one run."""
 
     def __init__(
-        self, home: RunHome, recorder: Recorder, models: ModelCalls, transcript: Transcript, children: Children
+        self, scope: RunScope, recorder: Recorder, models: ModelCalls, transcript: Transcript, children: Children
     ) -> None:
         """Take note of where the run's own prompt stands, before anything was said.
 
         Args:
-            home: Where the run lives.
+            scope: What the run works within.
             recorder: Where to write.
             models: Which model is asked, and how much it holds.
             transcript: The conversation, with the prompt at its end.
             children: Starts the run that makes a summary.
         """
-        self._home = home
+        self._scope = scope
         self._recorder = recorder
         self._models = models
         self._transcript = transcript
         self._children = children
-        self._opening = opening_of(home.session.log, transcript)
+        self._opening = opening_of(scope.session.log, transcript)
 
     async def compact(self, stop: Stop, turns: int) -> Compacted | Stopped:
         """Begin a new segment; where that cannot be done, say what ends the work.
@@ -406,7 +369,7 @@ class Compaction:
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-        over = self._home.gate.stop or self._home.gate.work_stop
+        over = self._scope.gate.stop or self._scope.gate.work_stop
         said = f"{stop.message.rstrip('.')}; it could not be summarised: {why.rstrip('.')}."
         return Stopped(over or replace(stop, message=said))
 
@@ -437,7 +400,7 @@ class Compaction:
                 tokens_after=scale.fixed + scale.tokens(messages),
                 run_id=run_id,
                 turn=turns + 1,
-                created_at=self._home.clock.now(),
+                created_at=self._scope.clock.now(),
             )
         )
         self._opening = tuple(range(len(opening)))
@@ -447,15 +410,20 @@ class Compaction:
         self, opening: Sequence[Message], said: Sequence[Message], scale: Scale
     ) -> tuple[ContextSummary, UUID]:
         """Have the notes written, by a run whose worst case fits its share of what is left."""
-        share, price = self._share(), self._models.line.in_use.price
+        gate, price = self._scope.gate, self._models.line.in_use.price
+        status, deadline = gate.budget_status(), gate.work_deadline
+        tokens = None if status.remaining_tokens is None else int(SHARE * status.remaining_tokens)
+        money = status.remaining_cost_usd
+        nanos = None if money is None else int(SHARE * int(money * NANOS_PER_USD))
+        left = None if deadline is None else deadline.remaining(self._scope.clock)
         cap = min(max(scale.window // 8, LEAST_OUTPUT), MOST_OUTPUT)
         fixed = empty_prompt_bytes()
         density = max(scale.density, 1 / BYTES_PER_TOKEN)  # signed data is thin, and is not in what is read
         room = int((scale.window * MARGIN - cap) / density) - fixed
-        if share.tokens is not None:
-            room = min(room, share.tokens - cap - fixed)
-        if share.nanos is not None and price is not None:
-            while room >= LEAST_READ and worst_cost(price, fixed + room, cap) > share.nanos:
+        if tokens is not None:
+            room = min(room, tokens - cap - fixed)
+        if nanos is not None and price is not None:
+            while room >= LEAST_READ and worst_cost(price, fixed + room, cap) > nanos:
                 room = int(room * 0.9)
         if room < LEAST_READ:
             raise NoSummaryError("a tenth of what is left does not pay for a summary, or the model holds too little")
@@ -464,9 +432,9 @@ class Compaction:
         prompt = summary_prompt(task, excerpt(said, room - task_bytes))
         whole = 2 * (fixed + room + cap)  # an answer that does not fit may be mended once
         limits = Limits(
-            deadline=share.time,
-            max_cost_usd=None if share.nanos is None else Decimal(share.nanos) / NANOS_PER_USD,
-            max_total_tokens=whole if share.tokens is None else min(whole, share.tokens),
+            deadline=None if left is None else max(left * TIME_SHARE, LEAST_TIME),
+            max_cost_usd=None if nanos is None else Decimal(nanos) / NANOS_PER_USD,
+            max_total_tokens=whole if tokens is None else min(whole, tokens),
             max_output_tokens=cap,
             max_turns=2,
             landing=None,
@@ -490,22 +458,9 @@ class Compaction:
             window = before if window is None else min(window, before)
         return Scale(density, before, int(density * fixed), room, window)
 
-    def _share(self) -> Share:
-        """Return what a summary may cost now, at most."""
-        gate = self._home.gate
-        status = gate.budget_status()
-        tokens, money = status.remaining_tokens, status.remaining_cost_usd
-        deadline = gate.work_deadline
-        left = None if deadline is None else deadline.remaining(self._home.clock)
-        return Share(
-            tokens=None if tokens is None else int(SHARE * tokens),
-            nanos=None if money is None else int(SHARE * int(money * NANOS_PER_USD)),
-            time=None if left is None else max(left * TIME_SHARE, LEAST_TIME),
-        )
-
     def _limits_left(self, turns: int) -> list[str]:
-        most = self._home.gate.limits.ceiling("max_turns")
-        return limits_left(self._home.gate.budget_status(), None if most is None else most - turns)
+        most = self._scope.gate.limits.ceiling("max_turns")
+        return limits_left(self._scope.gate.budget_status(), None if most is None else most - turns)
 
 
 def opening_of(log: Sequence[Envelope], transcript: Transcript) -> tuple[int, ...]:

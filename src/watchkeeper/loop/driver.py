@@ -15,7 +15,7 @@ import msgspec
 
 from watchkeeper.children.child import Children, Execute, Family
 from watchkeeper.children.nested_adapter import RunAdapter
-from watchkeeper.children.nesting import hosting
+from watchkeeper.children.nesting import attached
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import OutputParseError, Stop, StoreError
 from watchkeeper.core.messages import Transcript, UserMessage
@@ -41,6 +41,7 @@ from watchkeeper.kernel.states import (
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
 from watchkeeper.loop.compaction import Compaction
 from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.loop.retry import WorkStoppedError
 from watchkeeper.loop.tool_calls import ToolCalls
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.completion import (
@@ -53,8 +54,7 @@ from watchkeeper.prompt.completion import (
 from watchkeeper.prompt.nested import NESTED
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, Recorder
-from watchkeeper.runtime.plan import RunHome, RunPlan
-from watchkeeper.runtime.retry import WorkStoppedError
+from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
 
 SETTLE_SECONDS: Final = 3.0
@@ -77,23 +77,23 @@ class Ending(msgspec.Struct, frozen=True):
     answered_by: tuple[str, ...]
 
 
-Drive = Callable[[RunPlan[Any], RunHome, Transcript, Execute], Awaitable[Ending]]
-"""Takes a run from its first messages to its end."""
+Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute], Awaitable[Ending]]
+"""Takes a run from its first messages to its end; `drive` is the loop's."""
 
 
-async def drive(plan: RunPlan[Any], home: RunHome, transcript: Transcript, execute: Execute) -> Ending:
+async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute) -> Ending:
     """Run the loop to its end; the prompt's messages are in ``transcript`` already.
 
     Args:
         plan: What to do.
-        home: Where.
+        scope: Within what.
         transcript: What was said so far.
         execute: Runs a whole plan, for the runs below this one.
     """
-    kept = home.gate.keep_verdict() if asks_model(plan.checker) else None
-    driver = _Driver(plan, home, transcript, execute, kept)
+    kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
+    driver = _Driver(plan, scope, transcript, execute, kept)
     try:
-        with hosting(home.session, home.run_context.run_id, driver.children):
+        with attached(scope.session, scope.run_context.run_id, driver.children):
             return await driver.run()
     finally:
         if kept is not None:
@@ -106,19 +106,19 @@ class _Driver:
     def __init__(
         self,
         plan: RunPlan[Any],
-        home: RunHome,
+        scope: RunScope,
         transcript: Transcript,
         execute: Execute,
         verdict_gate: ExecutionContext | None,
     ) -> None:
         self.plan = plan
-        self.home = home
+        self.scope = scope
         self.transcript = transcript
-        self.recorder = Recorder(home.session, home.clock)
-        self.models = ModelCalls(plan, home, self.recorder, transcript)
-        self.tools = ToolCalls(plan, home, self.recorder)
+        self.recorder = Recorder(scope.session, scope.clock)
+        self.models = ModelCalls(plan, scope, self.recorder, transcript)
+        self.tools = ToolCalls(plan, scope, self.recorder)
         family = Family(
-            home=home,
+            scope=scope,
             model=self.models.line.model_in_use,
             fallback=plan.fallback,
             cheaper=plan.cheaper,
@@ -129,15 +129,12 @@ class _Driver:
             on_context_full=plan.on_context_full,
         )
         self.children = Children(family, execute)
-        self.oversight = (
-            Oversight(plan, home, self.recorder, self.models.switch_to, self.children) if plan.sources else None
-        )
-        self.compaction = (
-            Compaction(home, self.recorder, self.models, transcript, self.children)
-            if plan.on_context_full == "compact"
-            else None
-        )
-        limits = home.gate.limits
+        self.oversight = self.compaction = None
+        if plan.sources:
+            self.oversight = Oversight(plan, scope, self.recorder, self.models.switch_to, self.children)
+        if plan.on_context_full == "compact":
+            self.compaction = Compaction(scope, self.recorder, self.models, transcript, self.children)
+        limits = scope.gate.limits
         rules = LoopRules(
             max_turns=limits.ceiling("max_turns"),
             lands=limits.landing is not None,
@@ -173,7 +170,7 @@ class _Driver:
         if len(self.transcript) > before and self.transcript.segment == segment:
             for message in self.transcript.since(before):
                 if isinstance(message, UserMessage):
-                    self.recorder.record(NoticeAppended(message.text, self.home.clock.now()))
+                    self.recorder.record(NoticeAppended(message.text, self.scope.clock.now()))
         return command
 
     async def _execute(self, command: Command) -> Signal:
@@ -218,17 +215,18 @@ class _Driver:
         checker = self.plan.checker
         if checker is None:
             raise RuntimeError("a check was asked for, but the run has no checker")
-        gate = self.children.family.verdict_gate or self.home.gate
-        stop = gate.stop or self._interruption()
-        if stop is not None:
+        gate = self.children.family.verdict_gate or self.scope.gate
+        over = self.scope.gate.work_stop
+        stop = gate.stop or (over if over is not None and over.reason == "interrupted" else None)
+        if stop is not None:  # a person who wishes to end the work is not kept waiting for a verdict
             return self._not_checked(stop)
         context = TaskCompletionContext(
-            session=self.home.session,
+            session=self.scope.session,
             tentative_output=output,
             stop_reason=self.reply.finish if self.reply else None,
-            filesystem=self.home.filesystem.read_only_view() if self.home.filesystem else None,
+            filesystem=self.scope.filesystem.read_only_view() if self.scope.filesystem else None,
             deadline=gate.work_deadline,
-            run_context=self.home.run_context,
+            run_context=self.scope.run_context,
             adapter=RunAdapter(self.children, "verdict"),
             task="\n\n".join(message.text for message in self.plan.prompt.messages),
             nested=self.children.family.nested,
@@ -236,7 +234,7 @@ class _Driver:
         self.children.at_the_end = True
         asking = asyncio.ensure_future(verdict_of(checker, context))
         try:
-            result = await within(gate, asking, self.home.clock)
+            result = await within(gate, asking, self.scope.clock)
         except RunOverError:
             await asyncio.wait({asking}, timeout=SETTLE_SECONDS)
             said = "The run was over before the completion checker had its say."
@@ -247,15 +245,10 @@ class _Driver:
             self.children.at_the_end = False
         if gate.stop is not None and gate.stop.reason == "aborted" and result.status == "unverified":
             return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
-        self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.home.clock.now()))
+        self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.scope.clock.now()))
         return Checked(result.status, result.explanation)
-
-    def _interruption(self) -> Stop | None:
-        """Return the wish of a person to end the work, who then is not kept waiting for a verdict."""
-        stop = self.home.gate.work_stop
-        return stop if stop is not None and stop.reason == "interrupted" else None
 
     def _not_checked(self, stop: Stop) -> Stopped:
         """Record that an answer was given, but no verdict."""
-        self.recorder.record(CompletionChecked("unverified", not_checked(stop), self.home.clock.now()))
+        self.recorder.record(CompletionChecked("unverified", not_checked(stop), self.scope.clock.now()))
         return Stopped(stop)

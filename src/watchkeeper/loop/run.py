@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
-from watchkeeper.core.usage import Usage
 from watchkeeper.kernel.states import End
 from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.events import Recorder, RunEnded, RunStarted
-from watchkeeper.runtime.plan import RunHome, RunPlan
-from watchkeeper.runtime.result import RunResult, broken_off, transcript_of
+from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.tools.process_worker import refuse_while_importing
 
 OutputT = TypeVar("OutputT")
 
 
-async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -> RunResult[OutputT]:
+async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive) -> RunResult[OutputT]:
     """Run to the end and return the result; the gate is closed by whoever opened it.
 
     Args:
         plan: What to do.
-        home: Where.
+        scope: Within what.
         drive: Does it, between the events of its start and its end; the loop.
 
     Raises:
@@ -35,66 +34,55 @@ async def execute(plan: RunPlan[OutputT], home: RunHome, drive: Drive = drive) -
         CancelledError: If the task is cancelled; the run's end is on the log all the same.
     """
     refuse_while_importing()
-    clock, gate = home.clock, home.gate
-    recorder = Recorder(home.session, clock)
+    clock, gate = scope.clock, scope.gate
+    recorder = Recorder(scope.session, clock)
     started_at, began = clock.now(), clock.monotonic()
-    earlier = transcript_of(home.session.log)
-    _announce(plan, home, recorder, started_at)
-    transcript = _opening(plan, home, recorder, earlier)
+    earlier = transcript_of(scope.session.log)
+    started = _announce(plan, scope, recorder, started_at)
+    transcript = _opening(plan, scope, recorder, earlier)
     try:
-        ending = await drive(plan, home, transcript, execute)
+        ending = await drive(plan, scope, transcript, execute)
         await booked(gate)
     except BaseException as error:
         took = timedelta(seconds=clock.monotonic() - began)
-        _close(plan, home, recorder, End(stop=broken_off(error)), None, took)
+        _close(plan, scope, recorder, End(stop=broken_off(error)), None, took)
         raise
     duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
-    usage = _close(plan, home, recorder, end, ending.turns, duration)
-    return RunResult(
-        run_id=home.run_context.run_id,
-        prompt_name=plan.prompt.name,
-        model=f"{plan.model.provider}:{plan.model.name}",
-        output=cast("OutputT | None", end.output),
-        stop=end.stop,
-        partial=cast("OutputT | str | None", end.partial),
-        text=end.text,
-        usage=usage,
-        turns=ending.turns,
-        completion=cast("Any", end.verdict),
-        completion_note=end.explanation,
+    ended = _close(plan, scope, recorder, end, ending.turns, duration)
+    return result_of(
+        started,
+        ended,
         limits=gate.limits,
-        started_at=started_at,
-        duration=duration,
-        session=home.session,
+        session=scope.session,
+        completion_note=end.explanation,
         error=ending.error if end.stop is not None else None,
-        item=home.place.item if home.place else None,
         answered_by=ending.answered_by,
     )
 
 
-def _announce(plan: RunPlan[Any], home: RunHome, recorder: Recorder, started_at: datetime) -> None:
-    gate, clock, place = home.gate, home.clock, home.place
-    recorder.record(
-        RunStarted(
-            run_context=home.run_context,
-            prompt_name=plan.prompt.name,
-            model=f"{plan.model.provider}:{plan.model.name}",
-            limits=gate.limits.describe(),
-            deadline=gate.deadline.at if gate.deadline else None,
-            started_at=started_at,
-            item=place.item if place else None,
-            parent_run_id=place.parent_run_id if place else None,
-            fallback=tuple(each.label for each in plan.fallback),
-        )
+def _announce(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, started_at: datetime) -> RunStarted:
+    gate, clock = scope.gate, scope.clock
+    started = RunStarted(
+        run_context=scope.run_context,
+        prompt_name=plan.prompt.name,
+        model=plan.label,
+        limits=gate.limits.describe(),
+        deadline=gate.deadline.at if gate.deadline else None,
+        started_at=started_at,
+        item=scope.item,
+        parent_run_id=scope.parent_run_id,
+        fallback=tuple(each.label for each in plan.fallback),
     )
+    recorder.record(started)
     if gate.deadline is not None:
         recorder.record(
-            PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, home.session.session_id, clock.now())
+            PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, scope.session.session_id, clock.now())
         )
+    return started
 
 
-def _opening(plan: RunPlan[Any], home: RunHome, recorder: Recorder, transcript: Transcript) -> Transcript:
+def _opening(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, transcript: Transcript) -> Transcript:
     """Add the prompt to an earlier conversation of the session: that is what the run begins with."""
     messages = _continued(plan.prompt.messages, transcript) if len(transcript) else plan.prompt.messages
     for message in messages:
@@ -105,8 +93,8 @@ def _opening(plan: RunPlan[Any], home: RunHome, recorder: Recorder, transcript: 
             messages=messages,
             tool_names=tuple(tool.name for tool in plan.prompt.tools),
             adapter=plan.model.provider,
-            session_id=home.session.session_id,
-            created_at=home.clock.now(),
+            session_id=scope.session.session_id,
+            created_at=scope.clock.now(),
         )
     )
     return transcript
@@ -123,16 +111,16 @@ def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Mess
 
 def _close(
     plan: RunPlan[Any],
-    home: RunHome,
+    scope: RunScope,
     recorder: Recorder,
     end: End,
     turns: int | None,
     duration: timedelta,
-) -> Usage:
-    """Record the end: the prompt's outcome, then the run's, with the time that was left; return what was used."""
-    gate, now = home.gate, home.clock.now()
+) -> RunEnded:
+    """Record the end: the prompt's outcome, then the run's, with the time that was left."""
+    gate, now = scope.gate, scope.clock.now()
     usage = gate.usage
-    remaining = gate.deadline.remaining(home.clock).total_seconds() if gate.deadline else None
+    remaining = gate.deadline.remaining(scope.clock).total_seconds() if gate.deadline else None
     if end.stop is None:
         recorder.record(
             PromptExecuted(
@@ -141,43 +129,42 @@ def _close(
                 output=end.output,
                 text=end.text,
                 usage=usage.tokens,
-                session_id=home.session.session_id,
+                session_id=scope.session.session_id,
                 created_at=now,
                 remaining_seconds=remaining,
             )
         )
-    recorder.record(
-        RunEnded(
-            run_id=home.run_context.run_id,
-            stop=end.stop,
-            output=end.output,
-            partial=end.partial,
-            text=end.text,
-            verdict=end.verdict,
-            usage=usage,
-            duration_ms=duration.total_seconds() * 1000,
-            remaining_seconds=remaining,
-            ended_at=now,
-            turns=turns,
-        )
+    ended = RunEnded(
+        run_id=scope.run_context.run_id,
+        stop=end.stop,
+        output=end.output,
+        partial=end.partial,
+        text=end.text,
+        verdict=end.verdict,
+        usage=usage,
+        duration_ms=duration.total_seconds() * 1000,
+        remaining_seconds=remaining,
+        ended_at=now,
+        turns=turns,
     )
-    _log_line(plan, home, end, duration, remaining)
-    return usage
+    recorder.record(ended)
+    _log_line(plan, scope, end, duration, remaining)
+    return ended
 
 
-def _log_line(plan: RunPlan[Any], home: RunHome, end: End, duration: timedelta, remaining: float | None) -> None:
+def _log_line(plan: RunPlan[Any], scope: RunScope, end: End, duration: timedelta, remaining: float | None) -> None:
     """Write one structured line with the time that was left (seed: deadlines, "Observability")."""
     if not enabled(logging.INFO):
         return
     stop: Stop | None = end.stop
     logger().info(
         "run.completed" if stop is None else "run.stopped",
-        run_id=str(home.run_context.run_id),
+        run_id=str(scope.run_context.run_id),
         prompt=plan.prompt.name,
         stop=stop.reason if stop else None,
         completion=end.verdict,
         duration_seconds=round(duration.total_seconds(), 3),
         remaining_seconds=None if remaining is None else round(remaining, 3),
-        tokens=home.gate.usage.tokens.total,
-        cost_usd=None if home.gate.usage.cost is None else float(home.gate.usage.cost),
+        tokens=scope.gate.usage.tokens.total,
+        cost_usd=None if scope.gate.usage.cost is None else float(scope.gate.usage.cost),
     )

@@ -16,7 +16,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.children.child import no_charge
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
 from watchkeeper.core.clock import Deadline, earliest
 from watchkeeper.core.codec import CodecError
@@ -30,12 +31,13 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.text import CrashError
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.core.workers import CrashError, run_in_worker
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.states import ToolsDone
+from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import Recorder
-from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunHome, RunPlan
-from watchkeeper.runtime.retry import WAITING, asked_again, held_back
+from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
 from watchkeeper.runtime.user_code import closed, failure_of
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
@@ -43,9 +45,8 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
 
-NO_CHARGE = Charge()
 DEADLINE_MESSAGE = "deadline exceeded"
-"""What a tool's result says when time was over (seed: deadlines, "Enforcement Rules")."""
+"""What a tool's result says when time was over."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -77,21 +78,22 @@ class Attempt(msgspec.Struct, frozen=True):
 class ToolCalls:
     """The tool side of one run."""
 
-    def __init__(self, plan: RunPlan[Any], home: RunHome, recorder: Recorder) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder) -> None:
         """Index the prompt's tools by name."""
         self._plan = plan
-        self._home = home
+        self._scope = scope
         self._recorder = recorder
         self._usage: TokenUsage | None = None
-        self._run_id = str(home.run_context.run_id)
+        self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
-        self._scope = ToolScope(
-            session=home.session,
-            run_context=home.run_context,
-            filesystem=home.filesystem,
-            resources=home.resources,
-            budget=home.gate.budget_status,
-            clock=home.clock,
+        self._parallel = frozenset(tool.name for tool in plan.prompt.tools if tool.parallel_safe)
+        self._tool_scope = ToolScope(
+            session=scope.session,
+            run_context=scope.run_context,
+            filesystem=scope.filesystem,
+            resources=scope.resources,
+            budget=scope.gate.budget_status,
+            clock=scope.clock,
         )
 
     async def run(self, calls: Sequence[ToolCall], usage: TokenUsage | None) -> ToolsDone:
@@ -116,14 +118,10 @@ class ToolCalls:
         if len(calls) == 1:
             return (calls,)
         batches: list[Sequence[ToolCall]] = []
-        for side_by_side, group in groupby(calls, self._may_run_beside):
+        for side_by_side, group in groupby(calls, lambda call: call.name in self._parallel):
             together = tuple(group)
             batches += [together] if side_by_side else [(call,) for call in together]
         return batches
-
-    def _may_run_beside(self, call: ToolCall) -> bool:
-        tool = self._tools.get(call.name)
-        return tool is not None and tool.parallel_safe
 
     async def _call(self, call: ToolCall) -> Attempt:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
@@ -145,7 +143,7 @@ class ToolCalls:
 
     async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int) -> Attempt:
         """Make one admitted attempt; classify how it went."""
-        clock = self._home.clock
+        clock = self._scope.clock
         began = clock.monotonic()
         context: ToolContext | None = None
         process = tool.process()
@@ -173,14 +171,12 @@ class ToolCalls:
             arguments=call.arguments,
         )
         try:
-            outcome = await self._home.gate.acall(request, work, no_charge)
-            if not outcome.admitted and outcome.decision in WAITING:
-                outcome = await asked_again(self._home, request, work, no_charge, outcome)
+            outcome = await call_through(self._scope, request, work, no_charge)
         finally:
             if process is not None:  # nothing follows the call while anything of it is alive
                 await process.gone()
         stop = self._stop_of(outcome)
-        word, result = classify(tool, outcome, stop, has_files=self._scope.filesystem is not None)
+        word, result = classify(tool, outcome, stop, has_files=self._tool_scope.filesystem is not None)
         return Attempt(
             outcome=word,
             result=result,
@@ -198,25 +194,21 @@ class ToolCalls:
         stop = outcome.stop
         if stop is None or stop.source != "hook":
             return stop
-        return stop if stop in (self._home.gate.stop, self._home.gate.work_stop) else None
+        return stop if stop in (self._scope.gate.stop, self._scope.gate.work_stop) else None
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
+        deadline = self._scope.gate.work_deadline
+        if tool.timeout is not None and ticket.timeout is not None:  # its own may come first
+            deadline = earliest(deadline, Deadline(self._scope.clock.now() + timedelta(seconds=ticket.timeout)))
         info = CallInfo(
             call_id=call.call_id,
             tool_name=tool.name,
             attempt=number,
             idempotency_key=f"{self._run_id}:{call.call_id}",
-            deadline=self._home.gate.work_deadline if tool.timeout is None else self._deadline(ticket),
+            deadline=deadline,
             cancellation=ticket.cancellation,
         )
-        return ToolContext(info, self._scope)
-
-    def _deadline(self, ticket: Ticket) -> Deadline | None:
-        """Return when a call with a time-out of its own will be cancelled: then, or at the run's deadline."""
-        whole = self._home.gate.work_deadline
-        if ticket.timeout is None:
-            return whole
-        return earliest(whole, Deadline(self._home.clock.now() + timedelta(seconds=ticket.timeout)))
+        return ToolContext(info, self._tool_scope)
 
     async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         """Keep or drop what the tool did, record the attempt, and say it to the model."""
@@ -243,7 +235,7 @@ class ToolCalls:
             await closed(f"resources of {context.tool_name}", context.aclose())
 
     def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
-        home, plan = self._home, self._plan
+        scope, plan = self._scope, self._plan
         text = cut(attempt.result.render())
         self._recorder.record(
             ToolInvoked(
@@ -252,12 +244,12 @@ class ToolCalls:
                 name=call.name,
                 params=attempt.params,
                 result=attempt.result,
-                session_id=home.session.session_id,
-                created_at=home.clock.now(),
+                session_id=scope.session.session_id,
+                created_at=scope.clock.now(),
                 usage=self._usage,
                 rendered_output=text,
                 call_id=call.call_id,
-                event_id=home.ids.uuid(),
+                event_id=scope.ids.uuid(),
                 outcome=attempt.outcome,
                 duration_ms=attempt.duration_ms,
                 attempt=attempt.number,
@@ -265,11 +257,6 @@ class ToolCalls:
             )
         )
         return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
-
-
-def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-    """Tools cost nothing by themselves."""
-    return NO_CHARGE
 
 
 def not_run(call: ToolCall, stop: Stop) -> Attempt:
@@ -289,10 +276,9 @@ def classify(
 ) -> tuple[ToolOutcome, ToolResult[Any]]:
     """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
     if stop is not None:
-        ran = outcome.admitted
         if stop.reason == "timeout":
             return "deadline", ToolResult.error(DEADLINE_MESSAGE)
-        if ran:
+        if outcome.admitted:
             return "cancelled", ToolResult.error(f"stopped midway: {stop.message}")
         return "denied", ToolResult.error(f"not run: {stop.message}")
     if not outcome.admitted:

@@ -33,7 +33,7 @@ from watchkeeper.runtime.events import (
     Recorder,
     SourceRan,
 )
-from watchkeeper.runtime.plan import RunHome, RunPlan
+from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, over_at, within
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited
 from watchkeeper.session.slices import Extend, SliceView
@@ -50,7 +50,7 @@ class Oversight:
     def __init__(
         self,
         plan: RunPlan[Any],
-        home: RunHome,
+        scope: RunScope,
         recorder: Recorder,
         switch_model: Callable[[str, int], str | None],
         children: Children,
@@ -59,18 +59,18 @@ class Oversight:
 
         Args:
             plan: Whose sources.
-            home: Where the run lives.
+            scope: What the run works within.
             recorder: Where to write.
             switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
             children: Starts the runs that a source asks for.
         """
-        self._home = home
+        self._scope = scope
         self._recorder = recorder
         self._switch_model = switch_model
         self._adapter = RunAdapter(children)
         self._nested = children.family.nested
         self._sources = [Source(config) for config in plan.sources]
-        self._files = None if home.filesystem is None else home.filesystem.read_only_view()
+        self._files = None if scope.filesystem is None else scope.filesystem.read_only_view()
         self._by_name = {source.name: source for source in self._sources}
         self._awaited = [source for source in self._sources if source.trigger.when_file_exists is not None]
         self._escalating = any(source.config.escalate is not None for source in self._sources)
@@ -85,7 +85,7 @@ class Oversight:
             EscalationTaken: self._escalated,
         }
         self._position = 0
-        session = home.session
+        session = scope.session
         if any(source.is_observer for source in self._sources):
             session[Assessment].register(ObserversRan, keep_assessments)
         if not all(source.is_observer for source in self._sources):
@@ -97,18 +97,18 @@ class Oversight:
 
     async def look(self, turn: int) -> Observed:
         """Ask who is due, and say what the agent is told before model turn ``turn``."""
-        home = self._home
+        scope = self._scope
         if not self._follow_log():
             return Observed()
         call_index = self._trajectory.count
-        budget = home.gate.budget_status(turn - 1)
-        now = home.clock.now()
+        budget = scope.gate.budget_status(turn - 1)
+        now = scope.clock.now()
         appeared, runs = await self._appeared(budget) if self._awaited else ((), [])
         due = [source for source in self._sources if self._is_due(source, budget, now) or source in appeared]
         if due:
-            runs += await ask_all(due, self._round(budget, now), home.gate, home.clock)
+            runs += await ask_all(due, self._round(budget, now), scope.gate, scope.clock)
             self._follow_log()  # they may have written to the session
-        if home.clock.monotonic() >= over_at(home.gate, home.clock):
+        if scope.clock.monotonic() >= over_at(scope.gate, scope.clock):
             turn = 0  # nobody would read it
         text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
@@ -131,15 +131,15 @@ class Oversight:
 
     async def _appeared(self, budget: BudgetStatus) -> tuple[Sequence[Source], list[SourceRan]]:
         """Return the sources whose awaited file was not there before and is there now, and what failed, once."""
-        files, gate = self._home.filesystem, self._home.gate
+        files, gate = self._scope.filesystem, self._scope.gate
         if files is None:
             return (), []
-        over = over_at(gate, self._home.clock)
+        over = over_at(gate, self._scope.clock)
         paths = [source.trigger.when_file_exists or "" for source in self._awaited]
         try:
             there = await run_in_worker(
                 lambda: [_is_there(files, path) for path in paths],
-                patience=Patience(lambda: over, self._home.clock, gate.cancellation),
+                patience=Patience(lambda: over, self._scope.clock, gate.cancellation),
             )
         except TimeoutError:
             return (), []
@@ -160,10 +160,10 @@ class Oversight:
         return new, failed
 
     def _round(self, budget: BudgetStatus, now: datetime) -> Round:
-        home = self._home
+        scope = self._scope
         said: list[Advice] = []
         context = FeedbackContext(
-            session=home.session,
+            session=scope.session,
             budget=budget,
             trajectory=self._trajectory,
             now=now,
@@ -171,8 +171,8 @@ class Oversight:
             severities=self._severities,
             task=self._task,
             filesystem=self._files,
-            deadline=home.gate.work_deadline,
-            run_context=home.run_context,
+            deadline=scope.gate.work_deadline,
+            run_context=scope.run_context,
             adapter=self._adapter,
             nested=self._nested,
             prompt=self._prompt,
@@ -219,22 +219,22 @@ class Oversight:
                 )
             else:
                 detail = f"{said}: {await self._call(escalate, source)}"
-            self._record(EscalationTaken(source.name, escalate.action, detail, call_index, self._home.clock.now()))
+            self._record(EscalationTaken(source.name, escalate.action, detail, call_index, self._scope.clock.now()))
         return stop
 
     async def _call(self, escalate: Escalation, source: Source) -> str:
         """Call the user's function; what becomes of it is recorded and changes nothing."""
         slice_type = Assessment if source.is_observer else Feedback
-        newest = reversed(self._home.session[slice_type].all())
+        newest = reversed(self._scope.session[slice_type].all())
         said = next((advice for advice in newest if advice.source == source.name), None)
         call = escalate.call
         if call is None or said is None:
             return "there was nothing to call"
-        until = self._home.clock.monotonic() + source.limit_seconds
+        until = self._scope.clock.monotonic() + source.limit_seconds
         try:
-            await within(self._home.gate, _called(call, said), self._home.clock, until)
+            await within(self._scope.gate, _called(call, said), self._scope.clock, until)
         except RunOverError:
-            if self._home.clock.monotonic() < until:
+            if self._scope.clock.monotonic() < until:
                 return "the run was over before the call had ended"
             return f"the call took longer than {format_duration(source.limit_seconds)} and was left behind"
         except asyncio.CancelledError:
@@ -254,7 +254,7 @@ class Oversight:
 
     def _follow_log(self, known: object = None) -> int:
         """Take in what is new on the log, but for what is known already; return how many tool calls are."""
-        log = self._home.session.log
+        log = self._scope.session.log
         calls, new = 0, len(log) - self._position
         if new == (known is not None):
             self._position += new
@@ -274,7 +274,7 @@ class Oversight:
 
     def _rebuild(self) -> int:
         """Begin anew with what the slices hold now; return how many tool calls were taken in."""
-        session = self._home.session
+        session = self._scope.session
         off = [source for source in self._sources if source.off]
         for source in self._sources:
             source.forget()

@@ -19,8 +19,8 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import storable
-from watchkeeper.core.workers import Patience, has_passing, run_in_worker, said_by
+from watchkeeper.core.text import error_text, storable
+from watchkeeper.core.workers import Patience, has_passing, run_in_worker
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Assessment, Feedback, Severity
 from watchkeeper.prompt.observer import (
     TREND_SPAN,
@@ -60,29 +60,6 @@ class Source:
         quiet_until: Tool call up to which it is to be quiet.
         grave: Pieces of advice in a row that count for its escalation.
     """
-
-    __slots__ = (
-        "about_limits",
-        "asks_on_loop",
-        "config",
-        "file_seen",
-        "grave",
-        "is_async",
-        "is_observer",
-        "limit_seconds",
-        "marks",
-        "name",
-        "off",
-        "quiet_until",
-        "severities",
-        "should_run",
-        "speak",
-        "speaks_on_loop",
-        "spoke_at",
-        "spoke_at_call",
-        "trigger",
-        "waiting",
-    )
 
     def __init__(self, config: SourceConfig) -> None:
         """Remember nothing yet."""
@@ -398,7 +375,7 @@ def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
 
 def said_of(error: BaseException) -> str:
     """Return an error's type and message, bounded, whatever its own methods do."""
-    return storable(said_by(error)[:ERROR_CHARS])
+    return storable(error_text(error)[:ERROR_CHARS])
 
 
 def silent(source: Source) -> SourceRan | None:

@@ -117,7 +117,7 @@ class Advice:
         """
         return current_call_index - self.call_index > max_age_calls
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse what nobody could render, order or store."""
         source = self.source
         if not _bounded(source, "the name of advice").strip():
@@ -127,7 +127,9 @@ class Advice:
             raise ObserverError(f"the {type(self).__name__} of {source!r} has an empty summary; say what you see")
         if self.severity not in SEVERITIES:
             raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {', '.join(SEVERITIES)}")
-        _check_moment(self.timestamp, source)
+        at = cast("object", self.timestamp)
+        if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+            raise ObserverError(f"timestamp={at!r} of {source!r} must be a datetime with a time zone, or None")
         put = object.__setattr__
         if summary is not self.summary:
             put(self, "summary", summary)
@@ -162,10 +164,6 @@ class Assessment(Advice):
     timestamp: datetime | None = None
     call_index: int = 0
 
-    def __post_init__(self) -> None:
-        """Check it."""
-        self._check()
-
     @property
     def source(self) -> str:
         """Name of the observer."""
@@ -194,10 +192,6 @@ class Feedback(Advice):
     severity: Severity = "info"
     timestamp: datetime | None = None
     call_index: int = 0
-
-    def __post_init__(self) -> None:
-        """Check it."""
-        self._check()
 
     @property
     def source(self) -> str:
@@ -265,11 +259,6 @@ def _bounded(text: object, what: str) -> str:
     if not isinstance(text, str):
         raise ObserverError(f"{what} must be a text, not {type(text).__name__}")
     return bounded(text, EVIDENCE_CHARS)
-
-
-def _check_moment(at: object, source: str) -> None:
-    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
-        raise ObserverError(f"timestamp={at!r} of {source!r} must be a datetime with a time zone, or None")
 
 
 def _items(given: object, kind: type[T], what: str) -> tuple[tuple[T, ...], tuple[str, ...]]:

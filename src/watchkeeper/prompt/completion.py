@@ -1,4 +1,4 @@
-"""Whether the work is done: the protocol of those who say so, and two simple ones.
+"""Whether the work is done: the protocol of those who say so, and three simple ones.
 
 A checker sees what the agent left behind and answers complete, incomplete (with what is missing, worded for the
 agent) or unverified (it cannot tell). It may read everything and change nothing. Sync checkers run on a worker thread,
@@ -12,7 +12,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import Deadline
@@ -20,14 +20,17 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.quantities import DurationLike
-from watchkeeper.core.text import bounded
-from watchkeeper.core.workers import is_crash, run_in_worker, said_by
-from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
+from watchkeeper.core.text import bounded, error_text
+from watchkeeper.core.workers import is_crash, run_in_worker
+from watchkeeper.prompt.nested import (
+    NESTED,
+    NestedAdapter,
+    NestedExecutionConfig,
+    NestedExecutionContext,
+    nested_context,
+)
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
-
-if TYPE_CHECKING:
-    from watchkeeper.prompt.adapter import ProviderAdapter
 
 OnError = Literal["open", "closed"]
 """What work means that nobody could verify: ``open`` lets the run end as done, ``closed`` stops it."""
@@ -102,7 +105,7 @@ class TaskCompletionContext:
     filesystem: Filesystem | None = None
     deadline: Deadline | None = None
     run_context: RunContext | None = None
-    adapter: ProviderAdapter | None = None
+    adapter: NestedAdapter | None = None
     task: str = ""
     nested: NestedExecutionConfig = NESTED
 
@@ -115,16 +118,7 @@ class TaskCompletionContext:
             budget: What it may spend; None shares what the run has left (seed: "Completion check is part of task").
             max_duration: How long it may take; as the template's `NestedExecutionConfig` says by default.
         """
-        clock = self.session.clock
-        return NestedExecutionContext(
-            parent_session=self.session,
-            parent_run_context=self.run_context,
-            deadline=derive_nested_deadline(self.deadline, max_duration or self.nested.longest, clock=clock),
-            budget=budget,
-            resource_overrides={} if self.filesystem is None else {Filesystem: self.filesystem},
-            config=self.nested,
-            purpose="verdict",
-        )
+        return nested_context(self, budget, max_duration, "verdict")
 
 
 @runtime_checkable
@@ -175,7 +169,7 @@ async def verdict_of(checker: TaskCompletionChecker, context: TaskCompletionCont
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) or not is_crash(error, task):
             raise
-        return TaskCompletionResult.unverified(f"the checker failed: {said_by(error)}")
+        return TaskCompletionResult.unverified(f"the checker failed: {error_text(error)}")
 
 
 def _checked(said: object) -> TaskCompletionResult:
@@ -259,14 +253,6 @@ class PredicateChecker:
         return TaskCompletionResult.incomplete(f"this does not hold yet: {self.description}")
 
 
-# --- composite checker ----------------------------------------------------------------------------------------------
-# Several checkers as one: all of them must agree, or any of them is enough.
-#
-# They are asked in order, and no longer than it takes: "all" ends with the first incomplete, "any" with the first
-# complete. A part that fails or cannot tell decides nothing, so it never makes the whole complete that the others do
-# not
-# make complete: "all" is then unverified unless a part is incomplete, and "any" unless a part is complete.
-
 Mode = Literal["all", "any"]
 
 DECIDES: Final[dict[Mode, CompletionStatus]] = {"all": "incomplete", "any": "complete"}
@@ -279,6 +265,10 @@ OTHERWISE: Final[dict[Mode, CompletionStatus]] = {"all": "complete", "any": "inc
 @dataclass(frozen=True, slots=True)
 class CompositeChecker:
     """The work is complete when all of several checkers say so, or any of them.
+
+    They are asked in order, and no longer than it takes: "all" ends with the first incomplete, "any" with the first
+    complete. A part that fails or cannot tell decides nothing: "all" is then unverified unless a part is incomplete,
+    and "any" unless a part is complete.
 
     Attributes:
         checkers: The parts, in the order in which they are asked: the cheapest first. They may be composites.

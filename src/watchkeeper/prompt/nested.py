@@ -1,7 +1,8 @@
-"""Nested evaluation as values: what a judge may look at and what it may spend (seed: nested-execution).
+"""Evaluation as values: how a prompt is evaluated, what comes back, and what an evaluation inside a run may do.
 
-What the seed calls anti-patterns is refused here: a filesystem that can be written to, or the parent's session, handed
-to a nested run. Behaviour stands in `judging`.
+`EvaluateOptions` is the one list of what `evaluate` takes by keyword. A nested evaluation may read its parent and spend
+a part of what it has; it must never change it, so a writable filesystem, or the parent's session among the resources,
+is refused here. How nested evaluations are run is told in `children` and `judging`.
 """
 
 from __future__ import annotations
@@ -9,27 +10,108 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Generic, Literal, Protocol, TypedDict, Unpack, cast, get_args
 
-from watchkeeper.core.budget import Budget
+from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.prompt.output import OutputT
+from watchkeeper.session.log import Dispatcher
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import Tool
 
+
+class EvaluateOptions(TypedDict, total=False):
+    """What `evaluate` and `evaluate_async` take by keyword, beside the prompt and its params; all may be left out.
+
+    Attributes:
+        session: Where to record; a fresh session by default. A `Budget` that it holds tightens the limits.
+        bus: Where else events are published; the session's own dispatcher by default.
+        deadline: When it must be over: aware, and not before the next second.
+        budget: What it may spend.
+        budget_tracker: A budget that is shared with other evaluations; what is used is added to it.
+        run_context: Identifiers to run under; fresh ones by default.
+        parse_output: Whether to read the final text as the prompt's output type; True by default.
+    """
+
+    session: Session | None
+    bus: Dispatcher | None
+    deadline: Deadline | datetime | None
+    budget: Budget | None
+    budget_tracker: BudgetTracker | None
+    run_context: RunContext | None
+    parse_output: bool
+
+
+def check_options(options: EvaluateOptions) -> None:
+    """Refuse a keyword that `evaluate` does not take.
+
+    Raises:
+        TypeError: Naming it and those that there are.
+    """
+    for name in options.keys() - EvaluateOptions.__annotations__.keys():
+        known = ", ".join(EvaluateOptions.__annotations__)
+        raise TypeError(f"evaluate() got an unexpected keyword argument {name!r}; it takes {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptResponse(Generic[OutputT]):
+    """What an evaluation came to.
+
+    Attributes:
+        prompt_name: Which prompt.
+        output: The typed answer; None if it was not to be parsed.
+        text: The model's final text.
+        usage: Tokens of the whole evaluation.
+        cost: Money in US dollars, exact; None if unknown.
+        completion: How the work stands: ``verified``, or ``unverified`` if its checker could not tell; ``unchecked``
+            without a checker.
+        completion_note: What the checker said, or why there is no verdict.
+    """
+
+    prompt_name: str
+    output: OutputT | None
+    text: str
+    usage: TokenUsage
+    cost: Decimal | None
+    completion: CompletionState = "unchecked"
+    completion_note: str = ""
+
+
+class NestedAdapter(Protocol):
+    """Evaluates prompts for those who judge or advise a run from within, with the run's own model.
+
+    A `Prompt` names checkers and observers, and those name this class; so it takes any prompt. For everybody else
+    `ProviderAdapter` has the same methods with the type of the answer.
+    """
+
+    def evaluate(self, prompt: Any, *params: Any, **options: Unpack[EvaluateOptions]) -> PromptResponse[Any]:
+        """Evaluate a prompt and return the answer; see `ProviderAdapter.evaluate`."""
+        ...
+
+    async def evaluate_async(
+        self, prompt: Any, *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[Any]:
+        """Evaluate a prompt; as `evaluate`, on the caller's loop."""
+        ...
+
+
 Purpose = Literal["evaluation", "verdict"]
 
 MAX_NESTED: Final = timedelta(seconds=30)
-"""How long a nested run may take unless somebody says otherwise (seed: nested-execution)."""
+"""How long a nested run may take unless somebody says otherwise."""
 
 NESTED_BUDGET: Final = Budget(max_total_tokens=1000)
-"""What one may spend unless somebody says otherwise, where its budget is not shared (seed: nested-execution)."""
+"""What one may spend unless somebody says otherwise, where its budget is not shared."""
 
 NESTED_LIMITS: Final = Limits(
     deadline=None,
@@ -43,24 +125,9 @@ NESTED_LIMITS: Final = Limits(
 """Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
 
 
-def _check_allowed(allowed: object) -> None:
-    if not isinstance(allowed, bool):
-        raise ConfigurationError(f"allow_nested_tools={allowed!r} must be True or False")
-
-
-def _check_depth(depth: object) -> None:
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
-
-
-def _check_budget(budget: object) -> None:
-    if not isinstance(budget, Budget | None):
-        raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
-
-
 @dataclass(frozen=True, slots=True)
 class NestedExecutionConfig:
-    """What nested runs of a template may do (seed: nested-execution, "Configuration").
+    """What nested runs of a template may do.
 
     Attributes:
         max_nested_duration: The longest that any nested run may take.
@@ -82,9 +149,16 @@ class NestedExecutionConfig:
             ConfigurationError: For a depth below one, or a budget or a permission that is none.
         """
         object.__setattr__(self, "max_nested_duration", duration(self.max_nested_duration, "max_nested_duration"))
-        _check_allowed(self.allow_nested_tools)
-        _check_depth(self.max_nesting_depth)
-        _check_budget(self.default_nested_budget)
+        allowed, depth, budget = cast(
+            "tuple[object, object, object]",
+            (self.allow_nested_tools, self.max_nesting_depth, self.default_nested_budget),
+        )
+        if not isinstance(allowed, bool):
+            raise ConfigurationError(f"allow_nested_tools={allowed!r} must be True or False")
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
+        if not isinstance(budget, Budget | None):
+            raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
 
     @property
     def longest(self) -> timedelta:
@@ -108,7 +182,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NestedExecutionContext:
-    """What a nested run is given of its parent (seed: nested-execution).
+    """What a nested run is given of its parent.
 
     Attributes:
         parent_session: The parent's session; the nested run may read it and has one of its own.
@@ -136,9 +210,14 @@ class NestedExecutionContext:
             ConfigurationError: For a session that is none, a filesystem that can be written to, a session among the
                 overrides, or a value that is of another kind than its field.
         """
-        _check_session(self.parent_session)
+        if not isinstance(cast("object", self.parent_session), Session):
+            raise ConfigurationError(
+                f"parent_session={self.parent_session!r} is no Session; give the context's session"
+            )
         for name, kind, example in KINDS:
-            _check_kind(name, getattr(self, name), kind, example)
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"{name}={value!r} of a nested run makes no sense; give for example {example}")
         if self.purpose not in get_args(Purpose):
             raise ConfigurationError(f"purpose={self.purpose!r} must be 'evaluation' or 'verdict'")
         if isinstance(self.deadline, datetime):
@@ -157,18 +236,8 @@ class NestedExecutionContext:
         return found[0] if found else None
 
 
-def _check_kind(name: str, value: object, kind: Any, example: str) -> None:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{name}={value!r} of a nested run makes no sense; give for example {example}")
-
-
-def _check_session(session: object) -> None:
-    if not isinstance(session, Session):
-        raise ConfigurationError(f"parent_session={session!r} is no Session; give the context's session")
-
-
 def check_override(kind: object, value: object) -> None:
-    """Refuse a resource through which a nested run could change its parent (seed: "Shared Mutable State").
+    """Refuse a resource through which a nested run could change its parent.
 
     Raises:
         ConfigurationError: Naming it.
@@ -199,7 +268,7 @@ def _held_to_reading(kind: object, binding: Any) -> Any:
 
 
 def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig) -> None:
-    """Refuse a nested prompt with tools where nested prompts have none (seed: "Minimal Footprint").
+    """Refuse a nested prompt with tools where nested prompts have none.
 
     Args:
         name: The prompt's.
@@ -223,7 +292,7 @@ def derive_nested_deadline(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Deadline:
-    """Return when a nested run must be over: with its parent, or after its own time (seed: nested-execution).
+    """Return when a nested run must be over: with its parent, or after its own time.
 
     Args:
         parent_deadline: The parent's, if it has one.
@@ -247,3 +316,19 @@ def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget 
     own = NESTED_LIMITS if budget is None else tighten(NESTED_LIMITS, budget.as_limits(), clock)
     ends = earliest(derive_nested_deadline(deadline, longest, clock=clock), own.start(clock))
     return replace(own, deadline=ends)
+
+
+def nested_context(
+    asking: Any, budget: Budget | None, max_duration: DurationLike | None, purpose: Purpose
+) -> NestedExecutionContext:
+    """Return what a nested evaluation is given by whoever asks for it: the context of a checker or of a provider."""
+    longest = max_duration or asking.nested.longest
+    return NestedExecutionContext(
+        parent_session=asking.session,
+        parent_run_context=asking.run_context,
+        deadline=derive_nested_deadline(asking.deadline, longest, clock=asking.session.clock),
+        budget=budget,
+        resource_overrides={} if asking.filesystem is None else {Filesystem: asking.filesystem},
+        config=asking.nested,
+        purpose=purpose,
+    )

@@ -1,7 +1,9 @@
 """Who may advise the agent, when, and what may follow: protocols and configuration (seed: trajectory-observers).
 
-Observers and feedback providers are one thing with the two faces of the seeds. A template declares them; each has a
-cadence of its own. Whatever cannot work is refused here, when the template is made, not in the middle of the night.
+Observers and feedback providers are one thing under two names. A template declares them; each has a cadence of its own.
+What they may look at is made anew for every round and is read-only; whatever is asked for often is a fold that the
+runtime keeps up to date (`Trajectory`, the severities by source), so no look costs more at call ten thousand than at
+call ten. Whatever cannot work is refused here, when the template is made, not in the middle of a run.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import reprlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -29,24 +31,21 @@ from watchkeeper.prompt.advice import (
     Severity,
     check_source_name,
 )
-from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
+from watchkeeper.prompt.nested import (
+    NESTED,
+    NestedAdapter,
+    NestedExecutionConfig,
+    NestedExecutionContext,
+    nested_context,
+)
+from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, is_success
 from watchkeeper.tools.filesystem import Filesystem, normal_path
 
-if TYPE_CHECKING:
-    from watchkeeper.prompt.adapter import ProviderAdapter
-    from watchkeeper.prompt.rendered import RenderedPrompt
-
 M = TypeVar("M", bound=Callable[..., Any])
 
-
-# --- observer context -----------------------------------------------------------------------------------------------
-# What observers and feedback providers may look at; made anew for every round, and read-only.
-#
-# Whatever is asked for often is a fold that the runtime keeps up to date (`Trajectory`, the history by source), so no
-# look costs more at call ten thousand than at call ten.
 
 Trend = Literal["rising", "steady", "falling"]
 
@@ -138,7 +137,7 @@ class FeedbackContext(ObserverContext, frozen=True):
         prompt: The run's prompt as its agent got it: messages, tools, type of the answer; None outside of a run.
     """
 
-    adapter: ProviderAdapter | None = None
+    adapter: NestedAdapter | None = None
     nested: NestedExecutionConfig = NESTED
     prompt: RenderedPrompt[Any] | None = None
 
@@ -152,15 +151,7 @@ class FeedbackContext(ObserverContext, frozen=True):
                 `NestedExecutionConfig` says, so that feedback never starves the work.
             max_duration: How long it may take; as that configuration says by default.
         """
-        clock = self.session.clock
-        return NestedExecutionContext(
-            parent_session=self.session,
-            parent_run_context=self.run_context,
-            deadline=derive_nested_deadline(self.deadline, max_duration or self.nested.longest, clock=clock),
-            budget=budget or self.nested.default_nested_budget,
-            resource_overrides={} if self.filesystem is None else {Filesystem: self.filesystem},
-            config=self.nested,
-        )
+        return nested_context(self, budget or self.nested.default_nested_budget, max_duration, "evaluation")
 
 
 EscalationAction = Literal["stop", "switch_model", "call"]
@@ -328,8 +319,35 @@ class Escalation:
             raise ObserverError(f"Escalation.model={model!r} must be a model string such as 'openai:gpt-5', or a Model")
 
 
+class Configured:
+    """What `ObserverConfig` and `FeedbackProviderConfig` have in common."""
+
+    __slots__ = ()
+
+    trigger: ObserverTrigger
+    max_age_calls: int
+    time_limit: DurationLike
+    escalate: Escalation | None
+
+    @property
+    def source(self) -> Any:
+        """The observer or provider."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        name: str = self.source.name
+        return name
+
+    @property
+    def limit_seconds(self) -> float:
+        """The time limit in seconds."""
+        return duration(self.time_limit, "time_limit").total_seconds()
+
+
 @dataclass(frozen=True, slots=True)
-class ObserverConfig:
+class ObserverConfig(Configured):
     """A trajectory observer in a template (seed: trajectory-observers).
 
     Attributes:
@@ -352,22 +370,12 @@ class ObserverConfig:
 
     @property
     def source(self) -> Any:
-        """Who speaks."""
+        """The observer or provider."""
         return self.observer
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.observer.name
-
-    @property
-    def limit_seconds(self) -> float:
-        """The time limit in seconds."""
-        return duration(self.time_limit, "time_limit").total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackProviderConfig:
+class FeedbackProviderConfig(Configured):
     """A feedback provider in a template (seed: nested-execution); all else as in `ObserverConfig`.
 
     Attributes:
@@ -390,18 +398,8 @@ class FeedbackProviderConfig:
 
     @property
     def source(self) -> Any:
-        """Who speaks."""
+        """The observer or provider."""
         return self.provider
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.provider.name
-
-    @property
-    def limit_seconds(self) -> float:
-        """The time limit in seconds."""
-        return duration(self.time_limit, "time_limit").total_seconds()
 
 
 SourceConfig = ObserverConfig | FeedbackProviderConfig

@@ -1,7 +1,8 @@
 """A prompt with every value in its place: what a run sends first, and never changes afterwards.
 
 Made once per run by `Prompt.render`. Messages are the transcript's first; tools are those of the enabled sections, in
-document order, each once.
+document order, each once. The events of a prompt, which tell its deadline, its messages and what came of it, stand here
+too.
 """
 
 from __future__ import annotations
@@ -50,10 +51,6 @@ class RenderedPrompt(msgspec.Struct, Generic[OutputT], frozen=True):
         return "\n\n".join(
             message.text for message in self.messages if isinstance(message, SystemMessage | UserMessage)
         )
-
-
-# --- events ---------------------------------------------------------------------------------------------------------
-# What the log records about a prompt: its deadline, how it was rendered, what came of it.
 
 
 @event("prompt_deadline_assigned")

@@ -3,6 +3,12 @@
 A section has a title, a text with placeholders, tools, images and nested sections; its heading level is its depth.
 A section whose `enabled` predicate says no vanishes with its images, its tools and everything nested in it. Sections
 are frozen and checked when they are made; what needs the neighbours (equal keys, unknown names) the template checks.
+
+A placeholder is ``${name}`` or ``$name``; ``$$`` is a dollar sign. The text is parsed once, when its section is made;
+filling it is a join. A placeholder takes the variable of its name, else the field of that name of the one bound value
+that has it; two bound values with the same field are an error where the name is used. A value goes in exactly as it is
+and is never looked at again, so text from outside cannot smuggle in a placeholder. What is not text is written as JSON,
+but dates, paths and the like without quotes; an image takes its place between the texts around it.
 """
 
 from __future__ import annotations
@@ -25,13 +31,6 @@ from watchkeeper.core.codec import display
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.core.messages import ImagePart
 from watchkeeper.tools.tool import Tool
-
-# --- placeholders ---------------------------------------------------------------------------------------------------
-# Placeholders in a section's text: ``${name}``, ``$name``, and ``$$`` for a dollar sign.
-#
-# The text is parsed once, when its section is made; filling it is a join. A value goes in exactly as it is and is never
-# looked at again, so text from outside cannot smuggle in a placeholder. What is not text is written as JSON, but dates,
-# paths and the like without quotes; an image takes its place between the texts around it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +117,6 @@ def as_text(value: Any) -> str:
     if text.startswith('"'):
         return msgspec.json.decode(text, type=str)
     return text
-
-
-# --- bindings -------------------------------------------------------------------------------------------------------
-# What a prompt was given: bound dataclass values and named variables, looked up for placeholders and predicates.
-#
-# A placeholder takes the variable of its name, else the field of that name of the one bound value that has it. Two
-# bound
-# values with the same field are ambiguous, which is an error only where the name is used. Pure lookups; nothing here is
-# ever changed.
 
 
 def field_owners(types: Iterable[type[Any]]) -> dict[str, tuple[type[Any], ...]]:
@@ -324,10 +314,10 @@ class MarkdownSection:
                 f"section {self.key!r}: title {self.title!r} must be one line without placeholders; they go in the text"
             )
         put = object.__setattr__
-        put(self, "tools", self._items("tools", self.tools, Tool, "decorate the function with @tool"))
-        put(self, "children", self._items("children", self.children, MarkdownSection, "nest sections in sections"))
-        put(self, "images", self._items("images", self.images, ImagePart, "use ImagePart.from_bytes(...)"))
         try:
+            put(self, "tools", _items("tools", self.tools, Tool, "decorate the function with @tool"))
+            put(self, "children", _items("children", self.children, MarkdownSection, "nest sections in sections"))
+            put(self, "images", _items("images", self.images, ImagePart, "use ImagePart.from_bytes(...)"))
             put(self, "pieces", parse_text(_text(self.template)))
         except PromptDefinitionError as error:
             raise PromptDefinitionError(f"section {self.key!r}: {error}") from None
@@ -346,17 +336,6 @@ class MarkdownSection:
         for child in self.children:
             yield from child.walk()
 
-    def _items(self, name: str, given: object, kind: type[Any], advice: str) -> tuple[Any, ...]:
-        if isinstance(given, (kind, str, bytes)) or not hasattr(given, "__iter__"):
-            raise PromptDefinitionError(f"section {self.key!r}: {name} must be a list or tuple, not {given!r}")
-        items = tuple(cast("Sequence[Any]", given))
-        for item in items:
-            if not isinstance(item, kind):
-                raise PromptDefinitionError(
-                    f"section {self.key!r}: {item!r} in {name} is not a {kind.__name__}; {advice}"
-                )
-        return items
-
     def _check_role(self) -> None:
         if not _is_role(self.role):
             raise PromptDefinitionError(f"section {self.key!r}: role {self.role!r} must be 'system' or 'user'")
@@ -368,6 +347,39 @@ class MarkdownSection:
                 )
         if self.role == "system" and any(section.images for section in self.walk()):
             raise PromptDefinitionError(f"section {self.key!r}: a system section cannot hold images")
+
+
+def _items(name: str, given: object, kind: type[Any], advice: str) -> tuple[Any, ...]:
+    said = f"{{item!r}} in {name} is not a {kind.__name__}; {advice}"
+    return listed(given, name, lambda item: isinstance(item, kind), said)
+
+
+def listed(
+    given: object,
+    name: str,
+    fits: Callable[[object], bool],
+    said: str,
+    *,
+    of: str = "",
+    error: type[Exception] = PromptDefinitionError,
+) -> tuple[Any, ...]:
+    """Return what was given as a tuple.
+
+    Args:
+        given: What was given.
+        name: As what.
+        fits: Whether an item may stand in it.
+        said: What is said of an item that may not: a format with the field ``item``.
+        of: Of what it should be a list.
+        error: What is raised if it is no list, or holds something wrong.
+    """
+    if isinstance(given, (str, bytes, type)) or not hasattr(given, "__iter__"):
+        raise error(f"{name} must be a list or tuple{of}, not {given!r}")
+    items = tuple(cast("Sequence[object]", given))
+    for item in items:
+        if not fits(item):
+            raise error(said.format(item=item))
+    return items
 
 
 def _text(given: object) -> str:

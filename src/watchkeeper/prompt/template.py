@@ -4,6 +4,10 @@
 wrong with a template is found when it is made: syntax, equal keys, tools that clash, an output type that has no
 schema, and, if it declares its ``params``, placeholders and predicates that nothing fills. Without declared params,
 what is missing is known, and refused, when it is rendered.
+
+A `Prompt` is a template with what is bound to it. Both are frozen: `bind` and `with_variables` return new prompts.
+Rendering is pure: the same prompt renders to the same messages every time, values are inserted exactly as they are, and
+a name without a value is an error, never an empty gap.
 """
 
 from __future__ import annotations
@@ -13,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import GenericAlias, MappingProxyType
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
 
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, on_error_of
-from watchkeeper.prompt.nested import NestedExecutionConfig
+from watchkeeper.prompt.nested import EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
 from watchkeeper.prompt.rendered import RenderedPrompt
@@ -30,6 +34,7 @@ from watchkeeper.prompt.sections import (
     ambiguous,
     field_owners,
     fill,
+    listed,
     listing,
     match_predicate,
     unfilled,
@@ -185,37 +190,29 @@ def _check_nested(given: object) -> None:
 
 
 def _configs(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
-    if isinstance(given, kind) or not hasattr(given, "__iter__"):
-        raise ObserverError(f"{name} must be a list or tuple of {kind.__name__}(...), not {given!r}")
-    configs = tuple(cast("Sequence[Any]", given))
-    for config in configs:
-        if not isinstance(config, kind):
-            raise ObserverError(f"{name} holds {config!r}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))")
-    return configs
+    said = f"{name} holds {{item!r}}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
+    of = f" of {kind.__name__}(...)"
+    return listed(given, name, lambda item: isinstance(item, kind), said, of=of, error=ObserverError)
 
 
 def _as_sections(given: object) -> tuple[MarkdownSection, ...]:
-    if isinstance(given, (MarkdownSection, str)) or not hasattr(given, "__iter__"):
-        raise PromptDefinitionError(f"sections must be a list or tuple of sections, not {given!r}")
-    sections = tuple(cast("Sequence[Any]", given))
+    said = "{item!r} is not a section; use MarkdownSection(title=, key=, template=)"
+    sections = listed(given, "sections", lambda item: isinstance(item, MarkdownSection), said, of=" of sections")
     if not sections:
         raise PromptDefinitionError("it has no sections; give at least one MarkdownSection(title=, key=, template=)")
-    for section in sections:
-        if not isinstance(section, MarkdownSection):
-            raise PromptDefinitionError(f"{section!r} is not a section; use MarkdownSection(title=, key=, template=)")
     return sections
 
 
 def _as_params(given: object) -> tuple[type[Any], ...]:
-    if isinstance(given, type) or not hasattr(given, "__iter__"):
-        raise PromptDefinitionError(f"params must be a list or tuple of dataclass types, not {given!r}")
-    params = tuple(cast("Sequence[Any]", given))
-    for type_ in params:
-        if not (isinstance(type_, type) and dataclasses.is_dataclass(type_)):
-            raise PromptDefinitionError(f"{type_!r} in params is not a dataclass; declare dataclass types")
+    said = "{item!r} in params is not a dataclass; declare dataclass types"
+    params = listed(given, "params", _is_dataclass_type, said, of=" of dataclass types")
     if len(set(params)) < len(params):
         raise PromptDefinitionError("params names a type twice")
     return params
+
+
+def _is_dataclass_type(item: object) -> bool:
+    return isinstance(item, type) and dataclasses.is_dataclass(item)
 
 
 def _check_section_keys(sections: Iterator[MarkdownSection]) -> None:
@@ -240,13 +237,6 @@ def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
                 raise PromptDefinitionError(f"{where} with the name {tool.name!r}; rename one: @tool(name=...)")
     return tuple(tool for tool, _ in found.values())
 
-
-# --- prompt ---------------------------------------------------------------------------------------------------------
-# A prompt: a template together with what is bound to it, ready to render.
-#
-# Frozen: `bind` and `with_variables` return new prompts. Rendering is pure: the same prompt renders to the same
-# messages
-# every time, values are inserted exactly as they are, and a name without a value is an error, never an empty gap.
 
 _DEEPEST_HEADING: Final = 6
 
@@ -462,3 +452,37 @@ def _put(section: MarkdownSection, page: _Page, level: int, bindings: Bindings, 
     page.add([heading, *gap, *body])
     for child in section.children:
         _put(child, page, level + 1, bindings, tools)
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class ProviderAdapter(Protocol):
+    """Evaluates prompts with one model.
+
+    One of your own may take the options as ``**options: Unpack[EvaluateOptions]``, or those that it knows by name.
+    """
+
+    def evaluate(
+        self, prompt: Prompt[AnswerT], *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[AnswerT]:
+        """Evaluate a prompt and return the answer.
+
+        Args:
+            prompt: What to evaluate.
+            *params: Dataclass values to bind to it.
+            **options: See `EvaluateOptions`.
+
+        Raises:
+            PromptEvaluationError: With phase ``preflight`` for a deadline that cannot be, and for failures.
+            DeadlineExceededError: The deadline passed.
+            BudgetExceededError: A ceiling was reached.
+            OutputParseError: The final answer does not fit.
+        """
+        ...
+
+    async def evaluate_async(
+        self, prompt: Prompt[AnswerT], *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[AnswerT]:
+        """Evaluate a prompt; as `evaluate`, on the caller's loop."""
+        ...

@@ -1,7 +1,7 @@
-"""What a run is given before it starts: frozen values, made by the composition root or by `evaluate`.
+"""What a run is given before it starts: frozen values, made by whoever starts it.
 
-`RunPlan` says what to do and how; `RunHome` says where: whose session, whose gate, whose clock. They are msgspec
-structs, because every run makes some and their many fields cost a dataclass microseconds.
+`RunPlan` says what to do and with which models; `RunScope` says within what: session, gate, clock, files. They are
+msgspec structs, because every run makes some and their many fields cost a dataclass microseconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import IdSource, RunContext
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import ModelPrice
@@ -22,6 +23,7 @@ from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionCheck
 from watchkeeper.prompt.nested import NestedExecutionConfig
 from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -91,6 +93,11 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     child_models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
 
     @property
+    def label(self) -> str:
+        """``provider:name`` of the model that is asked for."""
+        return f"{self.model.provider}:{self.model.name}"
+
+    @property
     def models(self) -> tuple[PricedModel, ...]:
         """Every model of the run: the one that was asked for, those that take over, the cheaper one, escalations."""
         line = [PricedModel(self.model, self.price, self.settings), *self.fallback]
@@ -100,20 +107,44 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
         return tuple(line)
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Which run stands above this one.
+def plan_for(
+    prompt: Prompt[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel, **more: Any
+) -> RunPlan[OutputT]:
+    """Return the plan for a prompt: what its template declares, and ``more`` of the fields of `RunPlan`."""
+    template = prompt.template
+    return RunPlan(
+        rendered,
+        model.model,
+        model.price,
+        model.settings,
+        checker=template.task_completion_checker,
+        sources=template.sources,
+        completion_rounds=template.completion_rounds,
+        nested=template.nested_execution_config,
+        **more,
+    )
 
-    Attributes:
-        parent_run_id: That run: a run over many, or the one that started this child.
-        item: Which item of a run over many this is, or None.
+
+def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str) -> None:
+    """Refuse a source that escalates to another model where there is only one.
+
+    Args:
+        template: Whose sources.
+        who: What has one model only.
+        instead: What to use.
+
+    Raises:
+        ConfigurationError: Naming the source.
     """
+    for source in template.sources:
+        if source.escalate is not None and source.escalate.action == "switch_model":
+            raise ConfigurationError(
+                f"{who} has one model, so the advice of {source.name!r} cannot escalate to another; use {instead}"
+            )
 
-    parent_run_id: UUID
-    item: str | None
 
-
-class RunHome(msgspec.Struct, frozen=True):
-    """Where a run lives.
+class RunScope(msgspec.Struct, frozen=True):
+    """Within what a run works.
 
     Attributes:
         session: Its log and slices.
@@ -124,8 +155,9 @@ class RunHome(msgspec.Struct, frozen=True):
         rng: Its randomness, for backoff.
         resources: What its tools may ask for.
         filesystem: What its tools may read and write, or None.
-        place: Which run stands above it, or None.
-        depths: How many children of each kind stand above it and are it, by family (`runtime.child`).
+        parent_run_id: The run above it, which started this child or runs over many items, or None.
+        item: Which item of a run over many this is, or None.
+        depths: How many children of each kind stand above it and are it, by family (`children.nesting`).
         deepest: How many of each may, by family, as those above it allow.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
     """
@@ -138,7 +170,8 @@ class RunHome(msgspec.Struct, frozen=True):
     rng: random.Random = msgspec.field(default_factory=random.Random)
     resources: Resources = msgspec.field(default_factory=Resources)
     filesystem: Filesystem | None = None
-    place: Place | None = None
+    parent_run_id: UUID | None = None
+    item: str | None = None
     depths: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     deepest: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     watch: Callable[[Session, UUID], Callable[[], None]] | None = None

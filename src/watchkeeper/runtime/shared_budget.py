@@ -1,8 +1,9 @@
-"""One gate behind every `BudgetTracker`, so that evaluations that share a tracker also share its ceilings.
+"""Budgets that several evaluations share: one gate behind every `BudgetTracker`.
 
-Two evaluations that run at once each see what the other holds: the tracker's budget bounds them together, exactly.
-Those of an `Adapter` stand below that gate. One inside a run stands below the run's, so what it may draw is set aside
-here until it is over. The gate lives as long as its tracker.
+Two evaluations that run at once each see what the other has reserved: the tracker's budget bounds them together,
+exactly. Those of an `Adapter` stand below the tracker's gate. One inside a run stands below the run's, so what it may
+draw is reserved here until it is over. Whatever is used is added to the tracker once. The gate lives as long as its
+tracker.
 """
 
 from __future__ import annotations
@@ -13,41 +14,42 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Meter, Ticket, set_timer
+from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.budget import BudgetTracker
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.core.usage import Usage
+from watchkeeper.runtime.user_code import done_by
+from watchkeeper.session.session import Session
 
 
-class Drawers:
-    """Who draws from a tracker without standing below its gate.
+class _Shared:
+    """What is behind one tracker.
 
     Attributes:
-        claims: How many have set something aside.
-        gates: The gates whose figures are added when they close.
-        waiting: Tell those who wait until somebody gives something back.
+        gate: Bounds everything that is evaluated with it; made at the first use.
+        reserved: How many evaluations inside runs have reserved something at the gate.
+        drawing: The gates of those; what passed one is added to the tracker when it closes.
+        waiting: Called when one of them has given something back.
     """
 
-    __slots__ = ("claims", "gates", "waiting")
+    __slots__ = ("drawing", "gate", "reserved", "waiting")
 
-    def __init__(self) -> None:
-        """Start with nobody."""
-        self.claims = 0
-        self.gates: list[ExecutionContext] = []
+    def __init__(self, gate: ExecutionContext) -> None:
+        self.gate = gate
+        self.reserved = 0
+        self.drawing: list[ExecutionContext] = []
         self.waiting: list[Callable[[], None]] = []
 
 
-_gates: Final[weakref.WeakKeyDictionary[BudgetTracker, ExecutionContext]] = weakref.WeakKeyDictionary()
-_drawers: Final[weakref.WeakKeyDictionary[BudgetTracker, Drawers]] = weakref.WeakKeyDictionary()
-
+_shared: Final[weakref.WeakKeyDictionary[BudgetTracker, _Shared]] = weakref.WeakKeyDictionary()
 _lock: Final = threading.Lock()
 
 SAFETY_NET: Final = Limits().ceiling("max_total_tokens")
@@ -59,79 +61,104 @@ def gate_of(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> ExecutionCon
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
     """
+    return _behind(tracker, clock, ids).gate
+
+
+def _behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
     left = tracker.remaining()
     with _lock:
-        gate = _gates.get(tracker)
-        if gate is None:
-            limits = replace(left.as_limits(), landing=None)
-            gate = _gates[tracker] = ExecutionContext(limits, clock=clock, ids=ids)
-        return gate
+        shared = _shared.get(tracker)
+        if shared is None:
+            gate = ExecutionContext(replace(left.as_limits(), landing=None), clock=clock, ids=ids)
+            shared = _shared[tracker] = _Shared(gate)
+        return shared
 
 
 def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
     """Return whether what passes a gate is counted in a tracker anyway: by the tracker's gate, or by a run above."""
     with _lock:
-        own = _gates.get(tracker)
-        drawers = _drawers.get(tracker)
-        drawing = [] if drawers is None else list(drawers.gates)
-    return (own is not None and gate.stands_below(own)) or any(gate.stands_below(each) for each in drawing)
+        shared = _shared.get(tracker)
+        above = [] if shared is None else [shared.gate, *shared.drawing]
+    return any(gate.stands_below(each) for each in above)
 
 
-class Part:
+@contextmanager
+def gate_outside_runs(
+    limits: Limits, tracker: BudgetTracker | None, session: Session, clock: Clock, ids: IdSource
+) -> Generator[ExecutionContext]:
+    """Open a gate that no run stands above, below the tracker's if there is one; what passed it is added there.
+
+    Args:
+        limits: Its ceilings.
+        tracker: A budget that is shared with other evaluations, or None.
+        session: Where its events go.
+        clock: Where time comes from.
+        ids: Where identifiers come from.
+
+    Raises:
+        BudgetExceededError: If the tracker's budget is used up.
+    """
+    if tracker is None:
+        gate = ExecutionContext(limits, clock=clock, ids=ids, on_event=session.dispatch)
+    else:
+        above = gate_of(tracker, clock, ids)
+        gate = above.child(limits, carve=False, on_event=session.dispatch)
+    try:
+        with gate:
+            yield gate
+    finally:
+        if tracker is not None:
+            tracker.add(gate.usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
     """What one evaluation may draw.
 
     Attributes:
         limits: Its ceilings.
         stop: Why there is nothing to draw; None if there is.
+        tracker: To what it draws from, what it used is added; None where that is counted anyway.
+        reservation: What is set aside for it at the tracker's gate.
     """
 
-    __slots__ = ("_claim", "_tracker", "limits", "stop")
-
-    def __init__(
-        self,
-        limits: Limits,
-        stop: Stop | None = None,
-        tracker: BudgetTracker | None = None,
-        claim: ExecutionContext | None = None,
-    ) -> None:
-        """Draw from ``tracker`` what ``claim`` has set aside there; from nothing but a gate if there are none."""
-        self.limits = limits
-        self.stop = stop
-        self._tracker = tracker
-        self._claim = claim
+    limits: Limits
+    stop: Stop | None = None
+    tracker: BudgetTracker | None = None
+    reservation: ExecutionContext | None = None
 
     @contextmanager
     def drawn_by(self, gate: ExecutionContext) -> Generator[None]:
         """Add to the tracker, once, what passes a gate in this block."""
-        tracker, claim = self._tracker, self._claim
-        if tracker is None or claim is None:
+        tracker, reservation = self.tracker, self.reservation
+        if tracker is None or reservation is None:
             yield
             return
-        drawers = _drawers_of(tracker)
+        shared = _shared[tracker]
         with _lock:
-            drawers.gates.append(gate)
+            shared.drawing.append(gate)
         try:
             yield
         finally:
             usage = gate.usage
-            claim.call(CallRequest(kind="child"), _done, _charging(usage))
+            reservation.call(CallRequest(kind="child"), _nothing, _charging(usage))
             tracker.add(usage)
             with _lock:
-                drawers.gates.remove(gate)
+                shared.drawing.remove(gate)
 
 
 @asynccontextmanager
-async def part_of(
+async def share_of(
     tracker: BudgetTracker | None, above: ExecutionContext, limits: Limits, clock: Clock, ids: IdSource
-) -> AsyncGenerator[Part]:
-    """Set aside what an evaluation may draw from a tracker, and give back what it did not use.
+) -> AsyncGenerator[Share]:
+    """Reserve what an evaluation may draw from a tracker, and give back what it did not use.
 
-    Evaluations in different runs so hold the tracker's ceilings together. Where others hold all that is left, this one
+    Evaluations in different runs so keep the tracker's ceilings together. Where others hold all that is left, this one
     waits until they give some back, at most to its deadline.
 
     Args:
         tracker: The budget, or None.
-        above: The gate below which it will run; if that counts in the tracker anyway, nothing is set aside.
+        above: The gate below which it will run; if that counts in the tracker anyway, nothing is reserved.
         limits: The evaluation's own ceilings.
         clock: Where time comes from.
         ids: Where identifiers come from.
@@ -140,71 +167,69 @@ async def part_of(
         BudgetExceededError: If the tracker's budget is used up.
     """
     if tracker is None or is_drawn_from(tracker, above):
-        yield Part(limits)
+        yield Share(limits)
         return
-    own, drawers = gate_of(tracker, clock, ids), _drawers_of(tracker)
+    shared = _behind(tracker, clock, ids)
     whole = tighten(replace(limits, deadline=limits.start(clock)), tracker.remaining().as_limits(), clock)
     ends = whole.start(clock)
     total = whole.ceiling("max_total_tokens")
     if total is not None and total == SAFETY_NET:  # what carving takes for no wish at all
         whole = replace(whole, max_total_tokens=total - 1)
     until = math.inf if ends is None else ends.instant(clock)
-    while (claim := _claimed(own, drawers, whole)).stop is not None:
-        claim.close()
-        if not await _given_back(drawers, until, clock):
-            yield Part(whole, claim.stop)
+    while (reservation := _reserve(shared, whole)).stop is not None:
+        reservation.close()
+        if not await _given_back(shared, until, clock):
+            yield Share(whole, reservation.stop)
             return
     try:
-        with claim:
-            yield Part(tighten(whole, replace(claim.limits, deadline=None), clock), None, tracker, claim)
+        with reservation:
+            drawn = tighten(whole, replace(reservation.limits, deadline=None), clock)
+            yield Share(drawn, None, tracker, reservation)
     finally:
         with _lock:
-            drawers.claims -= 1
-            waiting = tuple(drawers.waiting)
+            shared.reserved -= 1
+            waiting = tuple(shared.waiting)
         for wake in waiting:
             wake()
 
 
-def _drawers_of(tracker: BudgetTracker) -> Drawers:
-    with _lock:
-        return _drawers.setdefault(tracker, Drawers())
-
-
-def _claimed(own: ExecutionContext, drawers: Drawers, whole: Limits) -> ExecutionContext:
+def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
     """Set aside what there is; what is returned is stopped from the start if there is nothing."""
     wish = replace(whole, deadline=None, landing=None, verdict=None)
     with _lock:
-        claim = own.child(wish)
-        if claim.stop is None:
-            drawers.claims += 1
-    return claim
+        reservation = shared.gate.child(wish)
+        if reservation.stop is None:
+            shared.reserved += 1
+    return reservation
 
 
-async def _given_back(drawers: Drawers, until: float, clock: Clock) -> bool:
+async def _given_back(shared: _Shared, until: float, clock: Clock) -> bool:
     """Wait until somebody has given something back; return False if there is nobody, or it took too long."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        if not woken.done():
+            woken.set_result(None)
 
     def wake() -> None:
         with suppress(RuntimeError):  # a loop that was closed has nobody left to wake
-            loop.call_soon_threadsafe(woken.set)
+            loop.call_soon_threadsafe(end)
 
     with _lock:
-        if not drawers.claims:
+        if not shared.reserved:
             return False
-        drawers.waiting.append(wake)
-    timer = None if until == math.inf else set_timer(clock, until, wake)
+        shared.waiting.append(wake)
     try:
-        await woken.wait()
+        await done_by(woken, until, clock)
     finally:
-        if timer is not None:
-            timer.cancel()
         with _lock:
-            drawers.waiting.remove(wake)
+            shared.waiting.remove(wake)
     return clock.monotonic() < until
 
 
-def _done(_: Ticket) -> None:
-    """Do nothing: it was done elsewhere."""
+def _nothing(_: Ticket) -> None:
+    """Do nothing: what is charged was done elsewhere."""
 
 
 def _charging(usage: Usage) -> Meter[None]:

@@ -1,7 +1,7 @@
-"""Waiting for the user's code no longer than is good for the run: for what is neither a model call nor a tool call.
+"""Waiting for the user's code, no longer than is good for the run.
 
-Nothing here hangs, and a cancellation that nobody asked for is a failure of the code that raised it, never an end of
-the run.
+For what is neither a model call nor a tool call: observers, checkers, functions to call, what is to be closed. Nothing
+here hangs, and a cancellation that nobody asked for is a failure of the code that raised it, never an end of the run.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import set_timer
+from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.logs import logger
-from watchkeeper.core.workers import CrashError, is_crash
+from watchkeeper.core.text import CrashError
+from watchkeeper.core.workers import is_crash
 
 T = TypeVar("T")
 
@@ -60,6 +64,40 @@ def failure_of(error: BaseException, task: asyncio.Task[Any] | None) -> BaseExce
     return CrashError(error) if is_crash(error, task) else error
 
 
+async def done_by(
+    work: asyncio.Future[Any], until: float, clock: Clock, token: CancellationToken | None = None
+) -> bool:
+    """Wait for a future until an instant comes or a token is cancelled; return whether it is done.
+
+    Args:
+        work: What to wait for; it is neither cancelled nor read.
+        until: Monotonic instant; infinity for none.
+        clock: Whose instant that is.
+        token: Whose cancellation ends the wait, from any thread.
+    """
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    def end_from_anywhere(_: str) -> None:
+        with suppress(RuntimeError):  # a loop that was closed has nobody left who waits
+            loop.call_soon_threadsafe(end)
+
+    timer = None if until == math.inf else set_timer(clock, until, end)
+    forget = None if token is None else token.on_cancel(end_from_anywhere)
+    try:
+        await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if forget is not None:
+            forget()
+        if timer is not None:
+            timer.cancel()
+    return work.done()
+
+
 def over_at(gate: ExecutionContext, clock: Clock) -> float:
     """Return the monotonic instant at which the gate's work is over; infinity if it never is."""
     deadline = gate.work_deadline
@@ -81,32 +119,15 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
         RunOverError: If the deadline or ``until`` came, or the run was aborted, first.
         StrayCancellationError: If it was cancelled, but not from here.
     """
-    loop = asyncio.get_running_loop()
-    over = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    def end_from_anywhere(_: str) -> None:
-        loop.call_soon_threadsafe(end)
-
     task = asyncio.ensure_future(work)
-    when = min(until, over_at(gate, clock))
-    timer = clock.call_at(when, end) if when != math.inf else None
-    forget = gate.cancellation.on_cancel(end_from_anywhere)
     try:
-        await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
-        is_late = not task.done()
-        if is_late and clock.monotonic() < until:  # the gate interrupts what passed it, and has to book it first
+        in_time = await done_by(task, min(until, over_at(gate, clock)), clock, gate.cancellation)
+        if not in_time and clock.monotonic() < until:  # the gate interrupts what passed it, and has to book it first
             await asyncio.wait({task}, timeout=BOOKING_SECONDS)
     finally:
-        forget()
-        if timer is not None:
-            timer.cancel()
         if not task.done():
             task.cancel()
-    if is_late:
+    if not in_time:
         task.add_done_callback(_forget_result)
         raise RunOverError("the run was over before this had ended")
     if task.cancelled():
@@ -123,7 +144,7 @@ async def booked(gate: ExecutionContext) -> None:
 
 
 def _forget_result(task: asyncio.Future[Any]) -> None:
-    """Let nobody complain that nobody has heard what a late task has raised."""
+    """Read what a late task has raised, so that asyncio does not report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 

@@ -408,7 +408,7 @@ class Dispatch:
             raise DispatchSubagentError("A subagent can only be dispatched within a run; nothing was started.")
         limits = self.rules.every.limits
         if limits is None:
-            rounds, gate = ceil(count / self.rules.max_parallel), children.family.home.gate
+            rounds, gate = ceil(count / self.rules.max_parallel), children.family.scope.gate
             limits = allotted(gate, context.remaining_seconds, self.rules.share, count, rounds)
         return Calling(context, children, Workspace(context.filesystem), limits)
 
@@ -425,7 +425,7 @@ class Dispatch:
             snapshot=snapshot,
             hydrate=None if settings.hydrate is None else partial(hydrated, settings.hydrate),
             filesystem=files.overlay,
-            resources=family.home.resources.for_run(),
+            resources=family.scope.resources.for_run(),
             tools=self._tools(prompt, calling.children),
             messages=tuple(messages),
             max_depth=self.rules.max_depth,
@@ -434,7 +434,7 @@ class Dispatch:
 
     def _tools(self, prompt: Prompt[Any], children: Children) -> tuple[Tool, ...]:
         """Return what a child is offered of its parent's tools: all, but dispatch only where it may dispatch itself."""
-        home, most = children.family.home, self.rules.max_depth
+        home, most = children.family.scope, self.rules.max_depth
         may_dispatch = home.depths.get("subagent", 0) + 1 < min(most, home.deepest.get("subagent", most))
         own = {tool.name for tool in prompt.template.tools if dispatches(tool)}
         return tuple(

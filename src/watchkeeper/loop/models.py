@@ -4,6 +4,12 @@ A line begins with the model that was asked for; those behind it take over in th
 nothing goes back by itself, because a switch costs a prompt cache. In one turn each model is tried at most once, so a
 turn always ends. What differs from model to model (caps, prices, settings, the bound of its input) is made here, anew
 for each one that takes over; a run that never switches makes it once.
+
+Here stand also the worst cases of model calls, which the gate reserves before anything is spent. Input is bounded by
+what the provider last reported plus the bytes of what is new: a token is never less than a byte. A transcript only
+grows, so a count below an earlier one tells of a part (servers leave out what they had in a cache). Output is bounded
+by its cap. What bytes cannot bound (images) needs a bound declared by the caller when a ceiling on money or tokens is
+in force.
 """
 
 from __future__ import annotations
@@ -22,14 +28,6 @@ from watchkeeper.core.usage import ModelPrice, TokenUsage
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model
     from watchkeeper.runtime.plan import PricedModel, RunPlan
-
-# --- pricing --------------------------------------------------------------------------------------------------------
-# Worst cases of model calls, so that the gate can reserve before anything is spent.
-#
-# Input is bounded by what the provider last reported plus the bytes of what is new: a token is never less than a byte.
-# A transcript only grows, so a count below an earlier one tells of a part (servers leave out what they had in a cache).
-# Output is bounded by its cap. What bytes cannot bound (images) needs a bound declared by the caller when a ceiling on
-# money or tokens is in force.
 
 FRAME_TOKENS: Final = 16
 """Upper bound of what a chat format adds around one message."""
@@ -143,7 +141,7 @@ def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | N
     )
 
 
-def counted(reply: ModelReply, worst: Estimate) -> TokenUsage:
+def counted_usage(reply: ModelReply, worst: Estimate) -> TokenUsage:
     """Return the reply's usage; where a server reports nothing, or nonsense, the bounds: no reply costs nothing."""
     usage = reply.usage
     details = (usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
@@ -226,19 +224,6 @@ class ModelLine:
         answered_by: ``provider:name`` of those that answered, in the order of their first answers.
         switched: Whether another than the first was ever in use.
     """
-
-    __slots__ = (
-        "_tried",
-        "answered_by",
-        "in_use",
-        "limits",
-        "models",
-        "plan",
-        "services",
-        "switched",
-        "tools",
-        "transcript",
-    )
 
     def __init__(self, plan: RunPlan[Any], limits: Limits, transcript: Transcript) -> None:
         """Begin with the model that was asked for."""

@@ -1,0 +1,254 @@
+"""When a call is tried again, and what it means for a run that a model did not answer.
+
+Only faults that may pass are tried again, after the provider's own retry-after or an exponential wait with jitter; the
+injected clock waits, the injected generator jitters. Every attempt is admitted by the gate like any other call, so
+retries can never multiply; a wait that would outlast the deadline is not begun. Nothing is sent and nothing is reserved
+while a call waits.
+
+Where a hook said RETRY the gate is asked again a few times after waits that grow; where it said QUEUE, until the hook
+decides otherwise or the time of the call's phase is over, and then once more, so that the gate says what is over.
+Whoever aborts or lands the run ends the wait.
+
+`WorkStoppedError` ends the work whoever would be asked; `UnansweredError` passes the turn on to the next model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, TypeGuard, TypeVar
+
+from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.containment.in_flight import Meter, Outcome, Work
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, StopReason
+from watchkeeper.core.model import ModelReply
+from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.text import error_text
+from watchkeeper.runtime.plan import RunScope
+from watchkeeper.runtime.user_code import done_by
+from watchkeeper.shield.decision import Decision
+
+T = TypeVar("T")
+Phase = Literal["work", "landing"]
+
+MAX_ATTEMPTS: Final = 5
+FIRST_WAIT: Final = 0.5
+LONGEST_WAIT: Final = 30.0
+LOOK_UP_SECONDS: Final = 0.5
+"""How often a wait looks whether the work is over, for example because of a Ctrl-C."""
+
+WAITING: Final = frozenset({Decision.RETRY, Decision.QUEUE})
+"""What a hook says about a call that may be let through later."""
+
+
+class Backoff:
+    """The retry policy of one run."""
+
+    __slots__ = ("_clock", "_rng", "_seconds_left", "_token")
+
+    def __init__(
+        self, clock: Clock, rng: random.Random, token: CancellationToken, seconds_left: Callable[[], float | None]
+    ) -> None:
+        """Wait on ``clock``, jitter with ``rng``, wake when ``token`` is cancelled, never outlast ``seconds_left``."""
+        self._clock = clock
+        self._rng = rng
+        self._token = token
+        self._seconds_left = seconds_left
+
+    async def again(
+        self,
+        first: ProviderError,
+        attempt: Callable[[int], Awaitable[T]],
+        on_failure: Callable[[ProviderError, int, float | None], None],
+        worth: Callable[[float], bool] = lambda _: True,
+    ) -> T:
+        """Go on after a first attempt that failed.
+
+        Args:
+            first: How it failed.
+            attempt: Makes attempt number n (from 1).
+            on_failure: Told of every failure: the error, its attempt, and the seconds until the next one or None.
+            worth: Asked whether another attempt after so many seconds is worth it, where nothing here forbids it.
+
+        Raises:
+            ProviderError: The last one.
+        """
+        error, number = first, 1
+        while True:
+            wait = self._wait_after(error, number) if error.retryable else None
+            if wait is None or not self._may_wait(wait, number) or not worth(wait):
+                on_failure(error, number, None)
+                raise error
+            on_failure(error, number, wait)
+            await self.pause(wait)
+            number += 1
+            try:
+                return await attempt(number)
+            except ProviderError as failed:
+                error = failed
+
+    def _wait_after(self, error: ProviderError, number: int) -> float:
+        """Return the seconds to wait: what the provider asked for, else what grows with the attempts."""
+        return self.growing(number) if error.retry_after is None else max(error.retry_after, 0.0)
+
+    def growing(self, number: int) -> float:
+        """Return the seconds to wait after attempt ``number`` where nobody asked for any: exponential with jitter."""
+        doubled = min(number - 1, math.ceil(math.log2(LONGEST_WAIT / FIRST_WAIT)))
+        return min(FIRST_WAIT * 2.0**doubled, LONGEST_WAIT) * (0.5 + self._rng.random() / 2)
+
+    def _may_wait(self, seconds: float, number: int) -> bool:
+        left = self._seconds_left()
+        outlasts = left is not None and seconds >= left
+        return number < MAX_ATTEMPTS and not self._token.is_cancelled and not outlasts
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the run is cancelled or its work is over."""
+        while seconds > 0 and not self._token.is_cancelled:
+            left = self._seconds_left()
+            if left is not None and left <= 0:
+                return
+            part = min(seconds, LOOK_UP_SECONDS)
+            sleeping = asyncio.ensure_future(self._clock.sleep(part))
+            try:
+                await done_by(sleeping, math.inf, self._clock, self._token)
+            finally:
+                sleeping.cancel()
+                await asyncio.gather(sleeping, return_exceptions=True)
+            seconds -= part
+
+
+async def call_through(scope: RunScope, request: CallRequest, work: Work[T], meter: Meter[T]) -> Outcome[T]:
+    """Pass the gate with a call; where a hook said RETRY or QUEUE, ask again until it is admitted or refused for good.
+
+    Args:
+        scope: What the run works within.
+        request: What is asked, the same every time.
+        work: What runs if the call is admitted.
+        meter: Says what it cost.
+    """
+    gate = scope.gate
+    outcome = await gate.acall(request, work, meter)
+    if not _may_come_later(outcome):
+        return outcome
+
+    def left() -> float | None:
+        return seconds_left(scope, request.phase)
+
+    waits = Backoff(scope.clock, scope.rng, gate.cancellation, left)
+    asked, repeats = 1, 0
+    while _may_come_later(outcome):
+        repeats += outcome.decision is Decision.RETRY
+        seconds = left()
+        if repeats >= MAX_ATTEMPTS or (asked > 1 and seconds is not None and seconds <= 0):
+            break
+        await waits.pause(waits.growing(asked))
+        outcome = await gate.acall(request, work, meter)
+        asked += 1
+    return outcome
+
+
+def _may_come_later(outcome: Outcome[Any]) -> bool:
+    return not outcome.admitted and outcome.decision in WAITING
+
+
+def seconds_left(scope: RunScope, phase: Phase = "work") -> float | None:
+    """Return the seconds that a phase of the run has left; None without a deadline, 0.0 if it is over."""
+    gate, landing = scope.gate, phase == "landing"
+    if (gate.stop if landing else gate.work_stop) is not None:
+        return 0.0
+    deadline = gate.deadline if landing else gate.work_deadline
+    return None if deadline is None else deadline.remaining(scope.clock).total_seconds()
+
+
+DEGRADED: Final = "degraded"
+"""Why a run goes on with the cheaper model: a hook said so."""
+
+CIRCUIT_OPEN: Final = "circuit_open"
+"""Why a model is passed over: its breaker lets nothing through."""
+
+UNASKED: Final = frozenset({DEGRADED, CIRCUIT_OPEN})
+"""Reasons for which a model was not even asked."""
+
+OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
+"""Faults of the request: another model would answer it with the same."""
+
+
+class WorkStoppedError(Exception):
+    """The gate, or a provider for good, ended the work; carries the stop, and the error behind it, to the driver."""
+
+    def __init__(self, stop: Stop, error: BaseException | None = None) -> None:
+        """Keep both."""
+        super().__init__(stop.message)
+        self.stop = stop
+        self.error = error
+
+
+class UnansweredError(WorkStoppedError):
+    """The model in use does not answer; another may. If none takes over, its stop ends the work.
+
+    Attributes:
+        reason: The provider's fault, ``circuit_open`` or ``degraded``.
+    """
+
+    def __init__(self, reason: str, stop: Stop, error: BaseException | None = None) -> None:
+        """Keep why."""
+        super().__init__(stop, error)
+        self.reason = reason
+
+
+def may_pass_on(error: BaseException | None) -> TypeGuard[ProviderError]:
+    """Return whether another model may answer after this error."""
+    return isinstance(error, ProviderError) and error.fault not in OWN_FAULTS
+
+
+def held_back(outcome: Outcome[Any]) -> str:
+    """Say why a call was not let through for which a hook gave no stop."""
+    return f"a hook said {outcome.decision} ({outcome.stop_reason or 'no reason given'})"
+
+
+def not_let_through(outcome: Outcome[ModelReply]) -> BaseException:
+    """Return what is raised for a call that was not admitted."""
+    stop = outcome.stop
+    if stop is not None and stop.reason == CIRCUIT_OPEN:
+        return UnansweredError(CIRCUIT_OPEN, stop)
+    if stop is not None:
+        return WorkStoppedError(stop, outcome.error)
+    stop = Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
+    return UnansweredError(DEGRADED, stop) if outcome.decision is Decision.DEGRADE else WorkStoppedError(stop)
+
+
+def refusal(reply: ModelReply, provider: str) -> ProviderError:
+    """Return the error for a reply that refuses, where another model may answer."""
+    said = reply.refusal or reply.message.text or "no reason given"
+    return ProviderError(f"the model refused: {said}", fault="refused", provider=provider, billed=True)
+
+
+def passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
+    """Return what is raised for a failed attempt: a bug in an adapter ends the work, it never loses what was done.
+
+    What is wrong with the configuration shows in the first turn, where there is nothing to lose yet.
+    """
+    if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
+        return error
+    said = f"The model failed unexpectedly: {error_text(error)}"
+    return WorkStoppedError(Stop("error", "provider", said), error)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error says that a provider is down, and not that it was asked for something wrong."""
+    return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}
+
+
+def provider_stop(error: ProviderError) -> Stop:
+    """Translate a provider's failure, after all retries, into a stop."""
+    reasons: dict[str, StopReason] = {
+        "rate_limit": "provider_rate_limit",
+        "context_full": "context_full",
+        "refused": "refused",
+    }
+    waited = f" (asked to wait {format_duration(error.retry_after)})" if error.retry_after else ""
+    return Stop(reasons.get(error.fault, "provider_error"), "provider", f"The provider failed: {error}{waited}")
