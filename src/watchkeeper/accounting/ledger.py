@@ -34,16 +34,16 @@ from watchkeeper.accounting.admission import (
     Left,
     carve,
     decide,
-    give_retry_back,
     kept_for_verdict,
     left_of,
-    set_retry_aside,
+    release_retry,
+    reserve_retry,
     shares_of,
     update_claim,
     wishes_of,
 )
 from watchkeeper.accounting.call_request import NO_TOKENS, Charge
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Stopped, Waits, exhausted, refusal
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
 from watchkeeper.core.errors import Stop
 
 ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
@@ -286,15 +286,17 @@ class MemoryLedger:
                 self._reserve(demand, verdict.output_tokens)
                 if waiter is None:
                     return verdict
-                grant = verdict
-            elif isinstance(verdict, Waits):
+            if isinstance(verdict, Admitted | Waits):
                 grant = verdict
             elif isinstance(verdict, Stopped):
                 grant = Refused(verdict.stop, latched=False)
             else:
-                account = demand.account
-                stop = refusal(verdict, account, landing=demand.landing)
-                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=demand.landing))
+                account, landing = demand.account, demand.landing
+                if isinstance(verdict, Expired):
+                    stop = expired(account, landing=landing)
+                else:
+                    stop = exhausted(verdict, account, landing=landing)
+                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
                 self._waiters.review(now)
@@ -364,7 +366,7 @@ class MemoryLedger:
             self._waiters.review(now)
 
     def _reserve(self, demand: Demand, output: int) -> None:
-        """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        """Count the call, reserve what it may cost, and move the landing hold to what it needs after the call."""
         account = demand.account
         demand.granted = output
         demand.held_before = account.landing_hold
@@ -383,7 +385,7 @@ class MemoryLedger:
             for count in demand.counts:
                 settled[count] += 1
         if demand.may_fail:
-            set_retry_aside(demand)
+            reserve_retry(demand)
         if reserved or demand.may_fail:
             self._waiters.reserving.add(demand)
         if demand.landing:
@@ -394,7 +396,7 @@ class MemoryLedger:
             move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
-        """Give back what is set aside for a call."""
+        """Give back what is reserved for a call."""
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
@@ -402,7 +404,7 @@ class MemoryLedger:
             for level in paths[count]:
                 level.reserved[count] -= amount
         if demand.may_fail:
-            give_retry_back(demand)
+            release_retry(demand)
         demand.reserved = ()
         self._waiters.reserving.discard(demand)
 
