@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import JUDGE, Slow
+from tests.kit import JUDGE, Slow
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.run import arun_many, run_many
 from watchkeeper.children.child import ChildTask, children_of
