@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.remote import ANTHROPIC, LOOKUP, REPORT, ask, conversation, request
-from watchkeeper.adapters.anthropic import LONGEST_WHOLE_ANSWER, AnthropicModel, Events, read_message
+from tests.adapters.remote import ANTHROPIC, LOOKUP, REPORT, ask, conversation, ignore, request
+from watchkeeper.adapters.anthropic import MESSAGES, AnthropicModel, Events, read_message
 from watchkeeper.core.errors import MissingKeyError, ProviderError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -162,7 +162,7 @@ def test_blocks_that_only_the_provider_understands_go_back() -> None:
         {"type": "text", "text": "", "citations": None},
         {"type": "text", "text": "Yes.", "citations": None},
     ]
-    reply = read_message({"content": blocks, "stop_reason": "end_turn"}, "anthropic:any")
+    reply = read_message({"content": blocks, "stop_reason": "end_turn"}, "anthropic", "anthropic:any", 0)
     assert reply.message.provider_data == {
         "encoding": "anthropic:any",
         "blocks": [{"type": "redacted_thinking", "data": "xyz"}, {"type": "text", "text": "Yes."}],
@@ -185,8 +185,8 @@ async def test_thinking_can_be_set_by_hand() -> None:
 
 async def test_long_answers_are_streamed_even_if_nobody_listens() -> None:
     """Whole answers that may take more than ten minutes are refused by the provider, or lost on the way."""
-    short, short_body = await ask(ANTHROPIC, [say("Yes.")], max_output_tokens=LONGEST_WHOLE_ANSWER)
-    long, long_body = await ask(ANTHROPIC, [say("Yes.")], max_output_tokens=LONGEST_WHOLE_ANSWER + 1)
+    short, short_body = await ask(ANTHROPIC, [say("Yes.")], max_output_tokens=MESSAGES.longest_whole)
+    long, long_body = await ask(ANTHROPIC, [say("Yes.")], max_output_tokens=MESSAGES.longest_whole + 1)
     assert "stream" not in short_body
     assert long_body["stream"] is True
     assert short == long
@@ -227,13 +227,13 @@ def test_a_server_of_ones_own_needs_credentials_too() -> None:
 
 def test_a_message_without_content_is_none() -> None:
     with pytest.raises(ProviderError, match="not a message") as caught:
-        read_message({"type": "message"}, "any")
+        read_message({"type": "message"}, "anthropic", "any", 0)
     assert caught.value.billed
 
 
 def test_a_stream_may_hold_what_nobody_knows() -> None:
     heard: list[str] = []
-    events = Events(heard.append)
+    events = Events(heard.append, "anthropic")
     citation = {"type": "char_location", "cited_text": "owl"}
     for event in (
         {"type": "message_start"},
@@ -245,14 +245,14 @@ def test_a_stream_may_hold_what_nobody_knows() -> None:
         {"type": "message_stop"},
     ):
         events.feed(event)
-    message = events.message()
+    message = events.whole()
     assert message["content"] == [{"type": "text", "text": "Yes.", "citations": [citation]}]
-    assert read_message(message, "any").message.text == "Yes."
+    assert read_message(message, "anthropic", "any", 0).message.text == "Yes."
     assert heard == ["Yes."]
 
 
 def test_a_call_cut_in_the_middle_of_its_arguments_keeps_what_was_written() -> None:
-    events = Events(None)
+    events = Events(ignore, "anthropic")
     block: dict[str, Any] = {"type": "tool_use", "id": "a", "name": "lookup", "input": {}}
     for event in (
         {"type": "message_start", "message": {"usage": None}},
@@ -266,6 +266,6 @@ def test_a_call_cut_in_the_middle_of_its_arguments_keeps_what_was_written() -> N
         {"type": "message_stop"},
     ):
         events.feed(event)
-    reply = read_message(events.message(), "any")
+    reply = read_message(events.whole(), "anthropic", "any", 0)
     assert reply.message.tool_calls == (ToolCall("a", "lookup", '{"word": "ow'),)
     assert (reply.finish, reply.usage.output_tokens) == ("length", 5)

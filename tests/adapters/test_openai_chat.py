@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.adapters.remote import CHAT, LOOKUP, REPORT, ask, conversation, request
+from tests.adapters.remote import CHAT, LOOKUP, REPORT, ask, conversation, ignore, request
 from watchkeeper.adapters.openai_chat import (
     Chunks,
     Completion,
@@ -173,10 +173,10 @@ async def test_an_answer_that_is_none(value: Any, fault: str, text: str) -> None
 
 
 def stream_of(*chunks: dict[str, Any]) -> Completion:
-    collected = Chunks(lambda text: None)
+    collected = Chunks(ignore, "elsewhere")
     for chunk in chunks:
         collected.feed(chunk)
-    return collected.completion("elsewhere")
+    return collected.whole()
 
 
 def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
 
 def test_streamed_calls_without_an_index_are_whole() -> None:
     made = [{"id": f"call_{number}", "function": {"name": "lookup", "arguments": "{}"}} for number in (1, 2)]
-    reply = read_reply(stream_of(delta(tool_calls=made), delta("tool_calls")), "elsewhere", 0)
+    reply = read_reply(stream_of(delta(tool_calls=made), delta("tool_calls")), "elsewhere", "any", 0)
     assert reply.message.tool_calls == (ToolCall("call_1", "lookup", "{}"), ToolCall("call_2", "lookup", "{}"))
 
 
@@ -196,20 +196,22 @@ def test_streamed_calls_may_come_interleaved() -> None:
         delta(tool_calls=[{"index": 1, "function": {"arguments": ":1}"}}]),
         delta("tool_calls"),
     ]
-    reply = read_reply(stream_of(*chunks), "elsewhere", 0)
+    reply = read_reply(stream_of(*chunks), "elsewhere", "any", 0)
     assert reply.message.tool_calls == (ToolCall("a", "one", ""), ToolCall("b", "two", '{"x":1}'))
 
 
 def test_reasoning_details_of_a_stream_go_back() -> None:
     details = [{"type": "reasoning.encrypted", "data": "xyz"}]
     made = [{"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}}]
-    reply = read_reply(stream_of(delta(reasoning_details=details), delta("stop", tool_calls=made)), "elsewhere", 0)
+    reply = read_reply(
+        stream_of(delta(reasoning_details=details), delta("stop", tool_calls=made)), "elsewhere", "any", 0
+    )
     assert reply.message.provider_data["message"] == {"reasoning_details": details}
 
 
 def test_chunks_that_say_nothing_are_harmless() -> None:
     completion = stream_of({}, {"choices": None}, {"choices": [{"delta": None}]}, delta("stop"))
-    assert read_reply(completion, "elsewhere", 0).message == AssistantMessage()
+    assert read_reply(completion, "elsewhere", "any", 0).message == AssistantMessage()
 
 
 def test_a_stream_that_makes_no_sense() -> None:
@@ -221,7 +223,7 @@ def test_a_stream_that_makes_no_sense() -> None:
 def test_details_of_usage_may_be_missing() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": None, "prompt_tokens_details": None}
     completion = msgspec.convert(completed({"content": "Yes."}, usage=usage), Completion)
-    assert read_reply(completion, "elsewhere", 0).usage == TokenUsage(input_tokens=3)
+    assert read_reply(completion, "elsewhere", "any", 0).usage == TokenUsage(input_tokens=3)
 
 
 async def test_a_refusal_in_a_call_stays_a_refusal() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.remote import LOOKUP, REPORT, RESPONSES, ask, conversation, request
+from tests.adapters.remote import LOOKUP, REPORT, RESPONSES, ask, conversation, ignore, request
 from watchkeeper.adapters.openai_responses import Events, OpenAIResponsesModel, Response, read_reply
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage
@@ -97,13 +97,13 @@ def test_reasoning_that_cannot_be_resolved_is_left_out() -> None:
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {"type": "message", "content": [{"type": "output_text", "text": "Yes."}]},
     ]
-    reply = read_reply(Response(output=output), "openai", "openai_responses:any")
+    reply = read_reply(Response(output=output), "openai", "openai_responses:any", 0)
     assert reply.message == AssistantMessage("Yes.")
 
 
 def test_the_phase_of_a_message_goes_back() -> None:
     message = {"type": "message", "phase": "commentary", "content": [{"type": "output_text", "text": "Well."}]}
-    reply = read_reply(Response(output=[message]), "openai", "openai_responses:any")
+    reply = read_reply(Response(output=[message]), "openai", "openai_responses:any", 0)
     assert reply.message.provider_data == {"encoding": "openai_responses:any", "items": [message]}
 
 
@@ -118,18 +118,18 @@ def test_the_phase_of_a_message_goes_back() -> None:
 )
 def test_an_answer_that_failed(error: Any, fault: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        read_reply(Response(status="failed", error=error), "openai", "any")
+        read_reply(Response(status="failed", error=error), "openai", "any", 0)
     assert (caught.value.fault, caught.value.billed) == (fault, True)
 
 
 def test_an_error_event_ends_a_stream() -> None:
-    events = Events(lambda text: None, "openai")
+    events = Events(ignore, "openai")
     event = {"type": "error", "code": "server_error", "message": "Oh.", "param": None, "sequence_number": 3}
     with pytest.raises(ProviderError, match=r"openai: Oh\."):
         events.feed(event)
 
 
 def test_items_of_other_kinds_are_passed_over() -> None:
-    reply = read_reply(Response(output=[{"type": "web_search_call", "id": "ws_1"}]), "openai", "any")
+    reply = read_reply(Response(output=[{"type": "web_search_call", "id": "ws_1"}]), "openai", "any", 0)
     assert (reply.message, reply.finish) == (AssistantMessage(), "stop")
     assert reply.usage.total == 0

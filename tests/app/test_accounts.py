@@ -14,7 +14,6 @@ import pytest
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.options import RunOptions
 from watchkeeper.app.run import arun, run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, UnpricedModelError
@@ -146,11 +145,16 @@ def test_a_ledger_that_breaks_under_way_stops_the_run_and_loses_no_result(tmp_pa
     assert result.usage.tokens.total > 0
 
 
-def test_without_an_account_a_ledger_that_is_named_is_used_and_the_default_is_not(tmp_path: Path) -> None:
+def test_without_an_account_a_ledger_that_is_named_is_used_and_the_default_is_not(
+    tmp_path: Path, user_folders: Path
+) -> None:
     path = tmp_path / "ledger.sqlite3"
     assert run(SHOP, model=answering(), store=None, ledger=path).output == "done"
     assert path.exists()
-    assert RunOptions().ledger == "default"
+    for named in ({}, {"ledger": "default"}):
+        options: Any = named
+        assert run(SHOP, model=answering(), store=None, **options).output == "done"
+    assert not (user_folders / "data" / "watchkeeper" / "ledger.sqlite3").exists()
 
 
 def test_an_agent_takes_an_account_in_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

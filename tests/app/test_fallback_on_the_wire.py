@@ -37,7 +37,7 @@ PRICES = {
     "backup": ModelPrice.per_million(1, 1),
 }
 Fake = FakeOpenAI | FakeAnthropic
-FAKE_ENGINE = Path(__file__).parents[1] / "adapters" / "fake_local_engine.py"
+FAKE_ENGINE = Path(__file__).parents[1] / "local" / "fake_engine.py"
 
 
 @tool

@@ -307,7 +307,7 @@ def test_events_of_all_items_reach_the_listener_and_the_store(tmp_path: Path) ->
     kinds: list[type] = [type(event) for event in heard]
     assert [kinds.count(kind) for kind in (ManyStarted, RunStarted, ItemEnded, ManyEnded)] == [1, 8, 8, 1]
     (stored,) = store.runs()
-    assert (stored.run_id, stored.items, stored.done) == (str(many.run_id), 8, 8)
+    assert (stored.run_id, stored.items, stored.items_done) == (str(many.run_id), 8, 8)
     children = store.children(stored.run_id)
     assert {child.run_id for child in children} == {str(result.run_id) for result in many.results}
     store.close()

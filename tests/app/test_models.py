@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.app import models
-from watchkeeper.app.models import MAKERS, SERVER_KEY, model_from
+from watchkeeper.app.models import PROVIDERS, SERVER_KEY, model_from
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, MissingKeyError, UnknownModelError
 from watchkeeper.core.model import Model
 
@@ -123,7 +123,7 @@ def test_a_missing_extra_is_refused_with_the_command(
 
 
 def test_every_provider_is_in_the_help() -> None:
-    assert all(f"'{provider}" in models.HELP for provider in MAKERS)
+    assert all(f"'{provider}" in models.HELP for provider in PROVIDERS)
 
 
 @pytest.mark.spec("FR-062")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import logging
 import threading
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.options import RunKeywords, RunOptions
-from watchkeeper.app.run import arun, run
+from watchkeeper.app.options import ManyOptions, RunOptions, TaskOptions
+from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
@@ -48,8 +49,15 @@ async def test_run_works_inside_a_running_loop() -> None:
     assert (await arun(HELLO, model=ScriptedModel(["hello"]), store=None)).output == "hello"
 
 
-def test_keywords_and_options_name_the_same_things() -> None:
-    assert set(RunKeywords.__annotations__) == set(RunOptions.__struct_fields__)
+def test_all_front_doors_take_the_same_options() -> None:
+    doors: dict[Any, str] = {run: "RunOptions", arun: "RunOptions", run_many: "ManyOptions", arun_many: "ManyOptions"}
+    own: dict[Any, str] = {Agent.run: "RunOptions", Agent.arun: "RunOptions"}
+    over_tasks: dict[Any, str] = {Agent.run_many: "TaskOptions", Agent.arun_many: "TaskOptions"}
+    for door, options in {**doors, **own, **over_tasks}.items():
+        assert inspect.signature(door).parameters["options"].annotation == f"Unpack[{options}]"
+    assert (
+        RunOptions.__annotations__.items() < TaskOptions.__annotations__.items() < ManyOptions.__annotations__.items()
+    )
 
 
 def test_an_unknown_keyword_is_an_error() -> None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.cli.event_lines import UNSEEN, WORDINGS, line_of, plain
+from watchkeeper.cli.event_lines import UNSEEN, WORDINGS, line_of
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.messages import AssistantMessage, UserMessage
+from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.rendered import PromptRendered
@@ -32,9 +33,10 @@ from watchkeeper.runtime.events import (
     ReducerFailed,
     SourceRan,
 )
-from watchkeeper.session.log import SliceEdited, event_tag, event_type
+from watchkeeper.session.log import SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import Decision, SafetyEvent
+from watchkeeper.store.run_store import untyped
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.result import ToolResult
 
@@ -52,7 +54,7 @@ class FileTicket:
 
 def words(event: object) -> tuple[str, str, str]:
     """Return mark, head and detail of an event's line."""
-    line = line_of(event_tag(type(event)), dump(event))
+    line = line_of(tag_of(type(event)), dump(event))
     assert line is not None
     return line.mark, line.what, line.detail
 
@@ -143,7 +145,7 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (ItemEnded(0, "a.txt", ID, "Done.", None, AT), ("✓", "a.txt", "Done.")),
         (ItemEnded(0, "a.txt", ID, "Over.", Stop("timeout", "gate", "x"), AT), ("✗", "a.txt", "Over.")),
         (SliceEdited(FileTicket, "seed", (FileTicket("x"),)), ("·", "seed FileTicket", '[{"queue": "x", "tags": []}]')),
-        (FileTicket("x"), ("·", event_tag(FileTicket), '{"queue": "x", "tags": []}')),
+        (FileTicket("x"), ("·", tag_of(FileTicket), '{"queue": "x", "tags": []}')),
     ],
 )
 def test_an_event_in_words(event: Any, expected: tuple[str, str, str]) -> None:
@@ -152,7 +154,7 @@ def test_an_event_in_words(event: Any, expected: tuple[str, str, str]) -> None:
 
 @pytest.mark.parametrize("tag", sorted([*UNSEEN, *WORDINGS]))
 def test_every_tag_with_words_of_its_own_is_that_of_an_event(tag: str) -> None:
-    assert event_type(tag) is not None
+    assert type_of(tag) is not None
     assert (line_of(tag, {}) is None) == (tag in UNSEEN)
 
 
@@ -189,7 +191,7 @@ def test_typed_json_becomes_what_a_person_would_write() -> None:
         "ticket": FileTicket("q"),
         "bytes": b"x",
     }
-    assert plain(dump(value)) == {
+    assert untyped(dump(value)) == {
         "when": "2026-01-01T00:00:00+00:00",
         "money": "1.5",
         "id": str(ID),

@@ -120,6 +120,15 @@ async def test_the_ticket_says_how_long_the_call_may_take(clock: TestClock) -> N
     assert seen == [10, 6, 2, None]
 
 
+async def test_a_calls_own_time_out_never_outlasts_the_deadline(clock: TestClock) -> None:
+    gate = gate_with(clock, deadline="10s")
+
+    async def work(ticket: Ticket) -> float | None:
+        return ticket.timeout
+
+    assert (await gate.acall(CallRequest("tool", timeout=60), work)).value == 10
+
+
 async def test_work_that_cleans_up_when_cancelled_is_waited_for_within_the_grace(clock: TestClock) -> None:
     gate = gate_with(clock, deadline="10s")
     cleaned = False

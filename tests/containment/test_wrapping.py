@@ -14,7 +14,8 @@ from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.shield.decision import ChainMetadata, Decision
+from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 
 def config(**changes: Any) -> ExecutionConfig:
@@ -103,6 +104,33 @@ def test_failures_spend_retries_and_steps_and_the_last_one_is_final() -> None:
     assert [node.retries_used for node in snapshot.nodes] == [1, 1, 1, 0, 0]
     assert [event.event_type for event in snapshot.events] == ["provider_error", "retry_budget_exceeded"]
     assert snapshot.abort_reason == "retry_budget_exceeded"
+
+
+def test_a_call_that_succeeds_has_used_no_retry() -> None:
+    with ExecutionContext(config()) as ctx:
+        assert ctx.wrap_tool_call(lambda: "fine") is Decision.ALLOW
+        assert [node.retries_used for node in ctx.get_snapshot().nodes] == [0]
+
+
+@pytest.mark.parametrize("usd", [1.2e-9, "0.0000000012", Decimal("0.0000000012")])
+def test_a_cost_in_dollars_is_rounded_up_to_whole_nano_dollars(usd: Any) -> None:
+    with ExecutionContext(config()) as ctx:
+        ctx.call_tool(lambda: "fine", cost_of=lambda _: usd)
+        assert ctx.usage.cost_nanos == 2
+
+
+def test_hooks_are_told_the_spent_share_of_the_fullest_cost_ceiling() -> None:
+    shares: list[float | None] = []
+
+    class Seen:
+        def before_llm_call(self, ctx: ToolCallContext) -> None:
+            shares.append(ctx.cost_share)
+
+    with ExecutionContext(config(max_cost_usd=1.0), ShieldPipeline(pre_dispatch=Seen())) as ctx:
+        child = ctx.child(config(max_cost_usd=0.1).as_limits())
+        for _ in range(2):
+            child.call_llm(lambda: "fine", cost_of=lambda _: 0.05)
+    assert shares == [0.0, 0.5]
 
 
 def test_no_retries_means_that_the_first_failure_is_final_not_that_nothing_may_run() -> None:

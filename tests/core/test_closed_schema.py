@@ -67,6 +67,16 @@ def test_what_is_wrong_in_another_way_is_not_its_business(value: Any) -> None:
     assert unknown_field(value, SCHEMA) is None
 
 
+def test_a_value_needs_to_fit_only_one_of_several_objects() -> None:
+    def closed(name: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {name: {}}, "additionalProperties": False}
+
+    for schema in ({"anyOf": [closed("one"), closed("other")]}, {"oneOf": [closed("other"), closed("one")]}):
+        assert unknown_field({"one": 1}, schema) is None
+        assert unknown_field({"other": 1}, schema) is None
+        assert unknown_field({"none": 1}, schema) is not None
+
+
 def test_an_object_that_names_no_fields_stays_open() -> None:
     assert unknown_field({"anything": {"at": "all"}}, close(json_schema(dict[str, Any]))) is None
     assert "additionalProperties" not in close({"type": "object"})

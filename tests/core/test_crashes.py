@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.core.workers import BreakOut, CrashError, is_crash, said_by
+from watchkeeper.core.text import CrashError, error_text
+from watchkeeper.core.workers import BreakOut, is_crash
 
 
 class Panic(BaseException):
@@ -75,6 +76,6 @@ async def test_a_coroutine_that_is_closed_without_a_loop_has_not_crashed() -> No
 
 def test_the_message_says_what_it_was() -> None:
     assert str(CrashError(Panic("rust"))) == "Panic: rust"
-    assert said_by(CrashError(Panic("rust"))) == "Panic: rust"
-    assert said_by(Panic()) == "Panic"
-    assert said_by(Mute()) == "Mute, whose message cannot be read: ValueError"
+    assert error_text(CrashError(Panic("rust"))) == "Panic: rust"
+    assert error_text(Panic()) == "Panic"
+    assert error_text(Mute()) == "Mute, whose message cannot be read: ValueError"

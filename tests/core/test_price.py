@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.usage import ModelPrice, Rate
+from watchkeeper.core.usage import ModelPrice, Rate, TokenUsage
 
 
 @pytest.mark.parametrize("base", [-1, 1.5, "1", True, None, Decimal(1)])
@@ -40,3 +40,15 @@ def test_dollars_must_be_dollars(dollars: Any) -> None:
 
 def test_fractions_of_a_nano_dollar_are_rounded_up() -> None:
     assert ModelPrice.per_million("0.0000000001", 1).input == Rate(1)
+
+
+def test_a_cost_below_a_nano_dollar_is_rounded_up() -> None:
+    price = ModelPrice(Rate(1), Rate(1))
+    assert price.cost(TokenUsage(input_tokens=1)) == 1
+    assert price.cost(TokenUsage(input_tokens=1_000_001)) == 2
+    assert (price.worst_input(1), price.worst_output_token(1)) == (1, 1)
+
+
+def test_the_worst_input_is_charged_at_the_dearest_of_its_rates() -> None:
+    price = ModelPrice(Rate(2_000_000), Rate(0), cached=Rate(1_000_000), cache_write=Rate(5_000_000))
+    assert price.worst_input(10) == 50

@@ -25,8 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.codec import CodecError, encode
+from watchkeeper.core.type_tags import register
 from watchkeeper.session.tagging import MARK, Form, check, dump, load, register_form
-from watchkeeper.session.type_tags import register
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ import pytest
 
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.session.type_tags import register, tag_of, type_of
+from watchkeeper.core.type_tags import register, tag_of, type_of
+from watchkeeper.session.tagging import PLAIN_TAGS, dump
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,12 @@ def test_a_tag_belongs_to_one_type() -> None:
 
 
 def test_the_tags_of_plain_types_are_taken() -> None:
+    assert {"tuple", "int"} <= PLAIN_TAGS
+
     class Tuple:
         pass
 
+    assert dump((1,)) == {"$type": "tuple", "items": [1]}
     with pytest.raises(ConfigurationError, match="belongs to builtins:tuple"):
         register(Tuple, "tuple")
 

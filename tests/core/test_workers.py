@@ -15,7 +15,8 @@ import pytest
 
 from watchkeeper.core import workers
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.workers import WORKERS, BlockingCall, CrashError, Job, WorkerPool, run_in_worker
+from watchkeeper.core.text import CrashError
+from watchkeeper.core.workers import WORKERS, BlockingCall, Job, WorkerPool, run_in_worker
 
 PATIENCE = 30.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.errors import Stop
+from watchkeeper.core.errors import Stop, StopReason
 from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.usage import TokenUsage
@@ -246,6 +246,26 @@ def test_an_abort_and_an_unwanted_landing_end_at_once(rules: dict[str, Any], sto
     end = feed(machine(**rules), Started(), reply("", CALL), done("x"), Stopped(stop))
     assert isinstance(end, End)
     assert end.stop is stop
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "budget_exceeded",
+        "token_limit_exceeded",
+        "step_limit_exceeded",
+        "tool_call_limit_exceeded",
+        "retry_budget_exceeded",
+        "turn_limit_exceeded",
+        "timeout",
+        "context_full",
+        "interrupted",
+        "escalated",
+    ],
+)
+def test_after_a_limit_an_interruption_or_an_escalation_comes_a_last_turn(reason: StopReason) -> None:
+    stop = Stop(reason, "gate", "Over.")
+    assert feed(machine(), Started(), reply("", CALL), done("x"), Stopped(stop)) == AskModel(landing=True)
 
 
 SEGMENT = (UserMessage.of("Do it."), UserMessage.of("So far: half of it."))

@@ -64,6 +64,23 @@ async def test_attempts_are_numbered_and_end_after_the_last() -> None:
     assert failures == [(number, number < MAX_ATTEMPTS) for number in numbers]
 
 
+async def test_waits_grow_and_are_spread_at_random_over_the_upper_half() -> None:
+    waits: list[float | None] = []
+
+    async def attempt(number: int) -> int:
+        raise DOWN
+
+    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
+        waits.append(retry_in)
+
+    with pytest.raises(ProviderError):
+        await backoff(TestClock()).run(attempt, failed)
+    assert waits.pop() is None
+    for wait, most in zip(waits, (0.5, 1, 2, 4), strict=True):
+        assert wait is not None
+        assert most / 2 <= wait < most
+
+
 async def test_a_fault_that_cannot_pass_is_not_tried_again() -> None:
     numbers: list[int] = []
 

@@ -394,6 +394,14 @@ async def test_milder_advice_or_silence_begins_the_count_anew() -> None:
     assert (await play(watched(config), looks(9))).output == Report(9)
 
 
+async def test_milder_advice_alone_begins_the_count_anew() -> None:
+    def sometimes(context: ObserverContext) -> Assessment:
+        return Assessment("watcher", "fine") if context.tool_call_count % 3 == 0 else grave(context)
+
+    config = ObserverConfig(Watcher(sometimes), ALWAYS, escalate=Escalation(after=3))
+    assert (await play(watched(config), looks(9))).output == Report(9)
+
+
 @pytest.mark.spec("FR-136")
 async def test_the_users_function_is_called_with_the_advice() -> None:
     heard: list[str] = []

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.session.log import event_tag
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.session.tagging import dump, load
@@ -46,7 +46,7 @@ def test_events_survive_storage(event: object) -> None:
 
 @pytest.mark.spec("DL-008")
 def test_their_tags_are_stable() -> None:
-    assert [event_tag(type(event)) for event in EVENTS] == [
+    assert [tag_of(type(event)) for event in EVENTS] == [
         "prompt_deadline_assigned",
         "prompt_rendered",
         "prompt_executed",

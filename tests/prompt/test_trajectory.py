@@ -210,7 +210,7 @@ def test_the_context_answers_what_the_seed_asks() -> None:
     assert [call.event_id.int for call in context.recent_tool_calls(2)] == [2, 3]
     assert len(context.recent_tool_calls(100)) == 4
     assert context.recent_tool_calls(0) == ()
-    assert context.error_rate(4) == 0.25
+    assert context.error_rate(4) == context.error_rate(100) == 0.25
     assert context.tool_calls_since_last_assessment() == 4
     assert context.assessments == ()
 

@@ -11,17 +11,18 @@ import pytest
 from tests.session.samples import Counted, Plan
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.session.log import event, event_tag, event_type
+from watchkeeper.core.type_tags import tag_of, type_of
+from watchkeeper.session.log import event
 
 
 def test_an_event_type_is_found_by_its_tag() -> None:
-    assert event_tag(Counted) == "samples_counted"
-    assert event_type("samples_counted") is Counted
+    assert tag_of(Counted) == "samples_counted"
+    assert type_of("samples_counted") is Counted
 
 
 def test_a_type_without_the_decorator_gets_a_tag_of_module_and_name() -> None:
-    assert event_tag(Plan) == "tests.session.samples:Plan"
-    assert event_type("tests.session.samples:Plan") is Plan
+    assert tag_of(Plan) == "tests.session.samples:Plan"
+    assert type_of("tests.session.samples:Plan") is Plan
 
 
 def test_one_tag_means_one_type() -> None:
@@ -42,7 +43,7 @@ def test_models_and_structs_can_be_events() -> None:
     class Struct(msgspec.Struct):
         n: int
 
-    assert (event_type("registry_model"), event_type("registry_struct")) == (Model, Struct)
+    assert (type_of("registry_model"), type_of("registry_struct")) == (Model, Struct)
 
 
 def test_the_decorator_below_dataclass_says_where_it_belongs() -> None:
@@ -60,9 +61,9 @@ def test_a_subclass_has_a_tag_of_its_own() -> None:
     class More(Counted):
         text: str = ""
 
-    assert event_tag(More).endswith("More")
+    assert tag_of(More).endswith("More")
 
 
 def test_an_unknown_tag_is_named() -> None:
     with pytest.raises(CodecError, match="unknown type tag 'registry_nobody'"):
-        event_type("registry_nobody")
+        type_of("registry_nobody")

@@ -457,3 +457,22 @@ def test_two_sessions_differ_and_an_identity_can_be_given() -> None:
     assert Session(session_id=one.session_id).session_id == one.session_id
     assert one.dispatcher is not other.dispatcher
     assert repr(one) == f"Session({one.session_id}, 0 events)"
+
+
+def test_what_a_subscriber_dispatches_is_told_in_the_order_of_the_log() -> None:
+    @dataclass(frozen=True)
+    class Numbered:
+        number: int
+
+    session = Session()
+    told: list[int] = []
+
+    def follow(event: Numbered) -> None:
+        told.append(event.number)
+        if event.number == 0:
+            for number in (1, 2, 3):
+                session.dispatch(Numbered(number))
+
+    session.dispatcher.subscribe(Numbered, follow)
+    session.dispatch(Numbered(0))
+    assert told == [0, 1, 2, 3]

@@ -61,7 +61,7 @@ def test_an_index_outside_raises(size: int, index: int) -> None:
     if -size <= index < size:
         assert view[index] == index % size
     else:
-        with pytest.raises(IndexError, match=f"index {index} of a slice of {size} items"):
+        with pytest.raises(IndexError, match=f"index {index} of {size} items"):
             view[index]
 
 

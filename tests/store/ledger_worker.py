@@ -1,7 +1,8 @@
-"""One of several processes on one ledger: it does what it is told on its command line, and says on stdout what it did.
+"""Processes on one ledger: they do what the command line says, and say on stdout what they did.
 
-`race` waits for a line on stdin, so that all begin together, and then makes calls under one ceiling after another until
-each is refused. `hold` begins calls and never ends them. `fork` goes on in two processes.
+`race` copies itself, so that ten processes start in the time of one; all begin together, at a line on stdin, and make
+calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork` goes on in
+two processes.
 """
 
 from __future__ import annotations
@@ -94,19 +95,38 @@ def fork(ledger: SqliteLedger) -> None:
     gate.close()
 
 
-def main() -> None:
-    """Do what is asked: ``race PATH SEED``, ``hold PATH LEASE_SECONDS`` or ``fork PATH 0``."""
-    what, path, number = sys.argv[1:]
-    if what == "fork":
-        fork(SqliteLedger(path))
-        return
-    if what == "hold":
-        hold(SqliteLedger(path, lease_seconds=float(number)), lambda text: print(text, flush=True))
-        return
+def racers(path: str, count: int) -> None:
+    """Start processes that race; each says ``ready`` with its id, and in the end what it did."""
+    gate, opener = os.pipe()
+    for seed in range(count):
+        if os.fork() == 0:
+            os.close(opener)
+            racer(path, seed, gate)
+            os._exit(0)
+    sys.stdin.readline()
+    os.close(opener)
+    for _ in range(count):
+        os.wait()
+
+
+def racer(path: str, seed: int, gate: int) -> None:
+    """Race when the gate opens; every line is one write, so that no other process writes into it."""
     with SqliteLedger(path, busy_seconds=60, lease_seconds=2.0) as ledger:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(json.dumps(race(ledger, random.Random(int(number)))), flush=True)
+        os.write(1, json.dumps({"ready": os.getpid()}).encode() + b"\n")
+        os.read(gate, 1)
+        os.write(1, json.dumps({"pid": os.getpid(), **race(ledger, random.Random(seed))}).encode() + b"\n")
+
+
+def main() -> None:
+    """Do what is asked: ``race PATH COUNT``, ``hold PATH LEASE_SECONDS`` or ``fork PATH 0``."""
+    what, path, number = sys.argv[1:]
+    match what:
+        case "fork":
+            fork(SqliteLedger(path))
+        case "hold":
+            hold(SqliteLedger(path, lease_seconds=float(number)), lambda text: print(text, flush=True))
+        case _:
+            racers(path, int(number))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ LEASE_SECONDS = 1.0
 
 @contextmanager
 def worker(*arguments: str) -> Generator[subprocess.Popen[str]]:
-    """Start a process of the ledger's worker; it is gone in the end, whatever happens."""
+    """Start the worker in a process of its own; it is gone in the end, whatever happens."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.store.ledger_worker", *arguments],
         cwd=ROOT,
@@ -46,18 +48,30 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+@contextmanager
+def race(path: Path, count: int) -> Generator[tuple[subprocess.Popen[str], list[int]]]:
+    """Let processes race on one file; yield what they say from then on, and their ids."""
+    with worker("race", str(path), str(count)) as racing:
+        pids = [json.loads(line_of(racing))["ready"] for _ in range(count)]
+        assert len({*pids, racing.pid}) == count + 1
+        assert racing.stdin is not None
+        racing.stdin.write("go\n")
+        racing.stdin.flush()
+        try:
+            yield racing, pids
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Let ten processes race on one file; return what each of them did."""
-    path = str(tmp_path_factory.mktemp("race") / "ledger.sqlite3")
-    with ExitStack() as stack:
-        workers = [stack.enter_context(worker("race", path, str(seed))) for seed in range(PROCESSES)]
-        assert [line_of(process) for process in workers] == ["ready"] * PROCESSES
-        for process in workers:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        return [json.loads(line_of(process)) for process in workers]
+    with race(tmp_path_factory.mktemp("race") / "ledger.sqlite3", PROCESSES) as (racing, pids):
+        told = [json.loads(line_of(racing)) for _ in pids]
+        assert {each["pid"] for each in told} == set(pids)
+        return told
 
 
 def total(raced: list[dict[str, Any]], what: str, name: str) -> int:
@@ -82,18 +96,13 @@ def test_ten_processes_never_spend_a_cent_more_than_one_ceiling(raced: list[dict
 
 def test_processes_that_are_killed_at_any_moment_leave_a_sound_ledger_to_the_others(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite3"
-    with ExitStack() as stack:
-        workers = [stack.enter_context(worker("race", str(path), str(seed))) for seed in range(6)]
-        assert [line_of(process) for process in workers] == ["ready"] * 6
-        for process in workers:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+    with race(path, 6) as (racing, pids):
         connection = sqlite3.connect(path, timeout=60)
-        for doomed, steps in zip(workers[:3], (20, 150, 300), strict=True):
+        for doomed, steps in zip(pids[:3], (20, 150, 300), strict=True):
             until_other_thread(lambda steps=steps: used(connection, "steps") >= steps)  # type: ignore[misc]
-            doomed.kill()
-        survived = [json.loads(line_of(process)) for process in workers[3:]]
+            os.kill(doomed, signal.SIGKILL)
+        survived = [json.loads(line_of(racing)) for _ in pids[3:]]
+        assert {each["pid"] for each in survived} == set(pids[3:])
         assert used(connection, "steps") == 500
         assert 0 < total(survived, "ran", "steps") <= 500
         (spent,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'cost'").fetchone()

@@ -85,8 +85,8 @@ def test_the_checkers_last_word_is_kept(store: RunStore) -> None:
     store.append(log(one, started(), replace(ended(one), verdict="verified"), NoticeAppended("late", START)))
     store.append(log(two, started(later=1), replace(ended(two), verdict="unverified")))
     store.append(log(open_, started(later=2)))
-    assert [row.verdict for row in store.runs()] == [None, "unverified", "verified"]
-    assert store.find(str(one)).verdict == "verified"
+    assert [row.completion for row in store.runs()] == [None, "unverified", "verified"]
+    assert store.find(str(one)).completion == "verified"
 
 
 def test_turns_and_usage_are_kept_and_unknown_before_the_end(store: RunStore) -> None:
@@ -95,7 +95,7 @@ def test_turns_and_usage_are_kept_and_unknown_before_the_end(store: RunStore) ->
     many = ManyStarted(started().run_context, "ns/key", "m", "none", ("a",), 2, START + timedelta(seconds=1))
     store.append(log(whole, many, ManyEnded(whole, None, 1, 1, USAGE, 1.0, START)))
     store.append(log(open_, started(later=2)))
-    assert [(row.turns, row.tool_calls, row.verdict) for row in store.runs()] == [
+    assert [(row.turns, row.tool_calls, row.completion) for row in store.runs()] == [
         (None, None, None),
         (None, 1, None),
         (7, 1, "unchecked"),
@@ -121,7 +121,7 @@ def test_a_run_over_many_has_its_items_as_children(store: RunStore) -> None:
     store.append(log(one, started("b", parent, later=1)) + log(two, started("a", parent)))
     store.append(log(parent, ManyEnded(parent, None, 2, 3, USAGE, 1.0, START), first=2))
     (row,) = store.runs()
-    assert (row.items, row.done, row.item) == (3, 2, None)
+    assert (row.items, row.items_done, row.item) == (3, 2, None)
     assert [(child.item, child.parent_id) for child in store.children(row.run_id)] == [
         ("a", str(parent)),
         ("b", str(parent)),
@@ -146,18 +146,24 @@ def test_another_connection_reads_while_the_run_goes_on(store: RunStore) -> None
         assert [event.body["text"] for event in reader.events(str(run_id), after=2)] == ["two"]
 
 
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
+    """Return one store for many examples, each with runs of its own."""
+    with RunStore(tmp_path_factory.mktemp("runs") / "runs.db") as made:
+        yield made
+
+
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=8), after=st.integers(0, 12))
 def test_events_come_back_once_in_order_however_they_were_batched(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], after: int
+    shared_store: RunStore, counts: list[int], after: int
 ) -> None:
     run_id, other, seq = uuid4(), uuid4(), 1
-    with RunStore(tmp_path_factory.mktemp("runs") / "runs.db") as store:
-        for number in counts:
-            batch = log(run_id, *(Note(seq + index) for index in range(number)), first=seq)
-            store.append(batch + log(other, Note("other"), first=seq))
-            store.append(batch)
-            seq += number
-        found = [(event.seq, event.load()) for event in store.events(str(run_id), after)]
+    for number in counts:
+        batch = log(run_id, *(Note(seq + index) for index in range(number)), first=seq)
+        shared_store.append(batch + log(other, Note("other"), first=seq))
+        shared_store.append(batch)
+        seq += number
+    found = [(event.seq, event.load()) for event in shared_store.events(str(run_id), after)]
     assert found == [(number, Note(number)) for number in range(after + 1, seq)]
 
 

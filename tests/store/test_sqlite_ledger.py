@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import ChainMetadata, Decision
-from watchkeeper.store.ledger_file import APPLICATION_ID, LedgerFile, ledger_path
+from watchkeeper.store.ledger_file import LedgerFile
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
@@ -111,6 +112,12 @@ class Forgetful(MemoryLedger):
             demand.account.stop = demand.account.barred = Stop("step_limit_exceeded", "gate", "enough")
 
 
+@pytest.fixture(scope="module")
+def shared_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one file for many examples, each with an account of its own."""
+    return tmp_path_factory.mktemp("shared") / "ledger.sqlite3"
+
+
 class TestConformance:
     @pytest.mark.spec("FR-128")
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -134,16 +141,13 @@ class TestConformance:
     @pytest.mark.spec("FR-125")
     @settings(max_examples=60)
     @given(st.data())
-    def test_several_ledgers_on_one_file_decide_as_one_in_memory(
-        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-    ) -> None:
+    def test_several_ledgers_on_one_file_decide_as_one_in_memory(self, shared_file: Path, data: st.DataObject) -> None:
         """Whatever is admitted, settled, refunded and corrected, through whichever ledger."""
-        path = tmp_path_factory.mktemp("same") / "ledger.sqlite3"
         limits = ceilings(max_cost_usd="$0.30", max_steps=12, max_retries=4, max_total_tokens=50)
         model, alone = MemoryLedger(), Account(limits)
         model.open(alone)
-        ledgers = [SqliteLedger(path) for _ in range(3)]
-        accounts = [Account(limits, key="job") for _ in ledgers]
+        ledgers, key = [SqliteLedger(shared_file) for _ in range(3)], f"job-{uuid4()}"
+        accounts = [Account(limits, key=key) for _ in ledgers]
         for ledger, account in zip(ledgers, accounts, strict=True):
             ledger.open(account)
         under_way: list[tuple[int, Demand, Demand]] = []
@@ -530,30 +534,6 @@ class TestFailures:
         with pytest.raises(StoreError, match="typeof"):
             ledger.admit(Demand(account, costing(0)), 0.0)
 
-    @pytest.mark.spec("FR-127")
-    def test_files_of_others_and_of_other_versions_are_refused_and_left_as_they_are(self, tmp_path: Path) -> None:
-        foreign = tmp_path / "foreign.db"
-        connection = sqlite3.connect(foreign)
-        connection.executescript("CREATE TABLE theirs (x); PRAGMA user_version=1")
-        connection.close()
-        newer = tmp_path / "newer.db"
-        connection = sqlite3.connect(newer)
-        connection.executescript(f"CREATE TABLE t (x); PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=99")
-        connection.close()
-        text = tmp_path / "notes.txt"
-        text.write_text("no database at all, and longer than the head of one: " * 20, encoding="utf-8")
-        for path, said in (
-            (foreign, "is not the file of a ledger"),
-            (newer, "schema version 99"),
-            (text, "not a data"),
-        ):
-            before = path.read_bytes()
-            with pytest.raises(StoreError, match=said):
-                SqliteLedger(path)
-            assert path.read_bytes() == before
-        with pytest.raises(StoreError, match="cannot be used"):
-            SqliteLedger(text / "ledger.sqlite3")
-
     @pytest.mark.parametrize("options", [{"lease_seconds": 0}, {"lease_seconds": -1.0}, {"busy_seconds": 0}])
     def test_seconds_that_make_no_sense_are_refused_by_name_and_value(
         self, options: dict[str, float], tmp_path: Path
@@ -689,13 +669,6 @@ class TestLife:
             timeout=60,
         )
         assert told.stdout.split() == ["child:ALLOW", "parent:ALLOW", "parent:HALT"]
-
-    def test_the_users_own_file_is_in_the_data_folder_unless_the_environment_says_otherwise(
-        self, tmp_path: Path
-    ) -> None:
-        assert ledger_path("default", {}).name == "ledger.sqlite3"
-        assert ledger_path("default", {"WATCHKEEPER_LEDGER": "~/l.db"}) == Path.home() / "l.db"
-        assert ledger_path(tmp_path, {"WATCHKEEPER_LEDGER": "l.db"}) == tmp_path
 
     def test_holders_are_told_apart_by_the_ids_they_are_given(self, join: Join) -> None:
         clock = TestClock(NOON)

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.session.log import event_tag
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.session.tagging import dump, load
@@ -33,7 +33,7 @@ INVOKED = ToolInvoked(
 
 
 def test_its_tag_is_stable() -> None:
-    assert event_tag(ToolInvoked) == "tool_invoked"
+    assert tag_of(ToolInvoked) == "tool_invoked"
 
 
 @pytest.mark.spec("TO-020")

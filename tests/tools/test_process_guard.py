@@ -74,19 +74,19 @@ def test_a_word_of_the_parent_is_term(lifeline: tuple[int, int]) -> None:
 
 
 def test_kill_comes_after_the_grace(lifeline: tuple[int, int]) -> None:
-    worker = started("trap '' TERM; READY; sleep 600")
+    worker = started("trap '' TERM; READY; exec sleep 600")
     os.write(lifeline[1], process_guard.TERMINATE)
     assert watched(worker, lifeline[0]) == -signal.SIGKILL
 
 
 def test_the_word_for_kill_ends_the_grace(lifeline: tuple[int, int]) -> None:
-    worker = started("trap '' TERM; READY; sleep 600")
+    worker = started("trap '' TERM; READY; exec sleep 600")
     os.write(lifeline[1], process_guard.TERMINATE + process_guard.KILL)
     assert watched(worker, lifeline[0], grace=600) == -signal.SIGKILL
 
 
 def test_the_end_of_the_parent_is_kill_at_once(lifeline: tuple[int, int]) -> None:
-    worker = started("trap '' TERM; READY; sleep 600")
+    worker = started("trap '' TERM; READY; exec sleep 600")
     os.close(lifeline[1])
     assert watched(worker, lifeline[0], grace=600) == -signal.SIGKILL
 
@@ -95,7 +95,7 @@ def test_a_parent_that_is_gone_is_noticed_though_its_pipe_is_held_open(
     lifeline: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_guard, "LOOK_SECONDS", 0.01)
-    worker = started("trap '' TERM; READY; sleep 600")
+    worker = started("trap '' TERM; READY; exec sleep 600")
     assert watched(worker, lifeline[0], grace=600, parent=1 if os.getppid() != 1 else 2) == -signal.SIGKILL
 
 

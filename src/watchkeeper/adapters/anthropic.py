@@ -3,6 +3,7 @@
 Messages are kept as encoded content blocks; where the speaker changes, the bytes close one turn and open the next, so
 results of parallel calls stand in one turn as the interface demands. Cache breakpoints stand after the system prompt
 and at the last two tails, so the growing prefix is read from the cache. Blocks with thinking go back as they came.
+Events of a stream are put together to a whole message first, so that whole and streamed answers are read in one way.
 Facts: https://platform.claude.com/docs/en/api/messages and the types of the anthropic package.
 """
 
@@ -10,26 +11,27 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
+
+import msgspec
 
 from watchkeeper.adapters.endpoint import (
     ANTHROPIC_KEYWORDS,
     Endpoint,
-    Kept,
     check_base_url,
-    check_extra,
-    decode_reply,
     describe_schema,
     encode,
+    given,
     import_sdk,
-    join_body,
     own_data,
     portable_id,
     strict_schema,
     tool_arguments,
+    unreadable,
 )
-from watchkeeper.core.errors import MissingKeyError, ProviderError
+from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire
+from watchkeeper.core.errors import MissingKeyError
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,
@@ -44,13 +46,6 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 
-# --- anthropic reply ------------------------------------------------------------------------------------------------
-# What Anthropic's Messages answers, whole or as events, in our terms.
-#
-# Events are put together to a whole message first, so that both are read in one way. Input tokens are summed: Anthropic
-# counts those read from and written to the cache apart. Facts: anthropic/types/message.py, raw_message_stream_event.py.
-
-ENCODING: Final = "anthropic"
 FINISH: Final[Mapping[str, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -63,12 +58,40 @@ FINISH: Final[Mapping[str, FinishReason]] = {
 DELTA_FIELDS: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
+class TokenDetails(msgspec.Struct):
+    """Parts of a token count."""
+
+    thinking_tokens: int | None = None
+
+
+class ReplyUsage(msgspec.Struct):
+    """Tokens of an answer."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: TokenDetails | None = None
+
+    def tokens(self) -> TokenUsage:
+        """Return them in our terms; the cache's tokens are added to the input, as they are part of it."""
+        read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
+        return TokenUsage(
+            input_tokens=(self.input_tokens or 0) + read + written,
+            output_tokens=self.output_tokens or 0,
+            cached_tokens=read,
+            cache_write_tokens=written,
+            reasoning_tokens=(self.output_tokens_details or TokenDetails()).thinking_tokens or 0,
+        )
+
+
 class Events:
     """Puts the events of a stream together to a whole message."""
 
-    def __init__(self, on_delta: Callable[[str], None] | None) -> None:
-        """Pass text on as it arrives, if anybody listens."""
+    def __init__(self, on_delta: OnDelta, provider: str) -> None:
+        """Pass text on as it arrives; the provider is named in errors."""
         self._on_delta = on_delta
+        self._provider = provider
         self._message: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._partial: dict[int, dict[str, list[str]]] = {}
@@ -85,8 +108,8 @@ class Events:
             case "content_block_delta":
                 self._add(index, event.get("delta") or {})
             case "message_delta":
-                self._message.update(_given(event.get("delta")))
-                self._message["usage"] = {**_given(self._message.get("usage")), **_given(event.get("usage"))}
+                self._message.update(given(event.get("delta")))
+                self._message["usage"] = {**given(self._message.get("usage")), **given(event.get("usage"))}
             case "message_stop":
                 self._ended = True
             case _:
@@ -103,10 +126,10 @@ class Events:
         elif kind in DELTA_FIELDS:
             text = str(delta.get(DELTA_FIELDS[kind]) or "")
             partial.setdefault(DELTA_FIELDS[kind], []).append(text)
-            if kind == "text_delta" and text and self._on_delta is not None:
+            if kind == "text_delta" and text:
                 self._on_delta(text)
 
-    def message(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
         """Return the whole message.
 
         Raises:
@@ -115,7 +138,7 @@ class Events:
         if not self._ended:
             from watchkeeper.adapters.provider_errors import broken_stream
 
-            raise broken_stream("anthropic", "the stream ended without message_stop")
+            raise broken_stream(self._provider, "the stream ended without message_stop")
         for index, fields in self._partial.items():
             block = self._blocks[index]
             for key, texts in fields.items():
@@ -128,11 +151,7 @@ class Events:
         return {**self._message, "content": [block for _, block in sorted(self._blocks.items())]}
 
 
-def _given(fields: dict[str, Any] | None) -> dict[str, Any]:
-    return {key: value for key, value in (fields or {}).items() if value is not None}
-
-
-def read_message(message: Mapping[str, Any], encoding: str) -> ModelReply:
+def read_message(message: Mapping[str, Any], provider: str, encoding: str, position: int) -> ModelReply:
     """Return a whole message in our terms.
 
     Raises:
@@ -140,12 +159,11 @@ def read_message(message: Mapping[str, Any], encoding: str) -> ModelReply:
     """
     content = message.get("content")
     if not isinstance(content, list):
-        raise ProviderError(
-            "anthropic answered something that is not a message: it has no content",
-            fault="server",
-            provider="anthropic",
-            billed=True,
-        )
+        raise unreadable(provider, "a message: it has no content")
+    try:
+        usage = msgspec.convert(message.get("usage") or {}, ReplyUsage).tokens()
+    except msgspec.ValidationError as error:
+        raise unreadable(provider, f"a message: {error}") from error
     blocks = cast("list[dict[str, Any]]", content)
     calls: list[ToolCall] = []
     for block in blocks:
@@ -162,7 +180,7 @@ def read_message(message: Mapping[str, Any], encoding: str) -> ModelReply:
             reasoning="\n\n".join(str(block["thinking"]) for block in blocks if block.get("thinking")),
             provider_data=_returned_blocks(blocks, encoding),
         ),
-        usage=read_usage(message.get("usage") or {}),
+        usage=usage,
         finish=finish,
         model=str(message.get("model") or ""),
         response_id=str(message.get("id") or ""),
@@ -175,31 +193,10 @@ def _returned_blocks(blocks: list[dict[str, Any]], encoding: str) -> dict[str, A
     kinds = [block.get("type") for block in blocks]
     if kinds.count("text") <= 1 and set(kinds) <= {"text", "tool_use"}:
         return None
-    kept = [
-        {key: value for key, value in block.items() if value is not None}
-        for block in blocks
-        if block.get("type") != "text" or str(block.get("text") or "").strip()
-    ]
+    kept = [given(block) for block in blocks if block.get("type") != "text" or str(block.get("text") or "").strip()]
     return {"encoding": encoding, "blocks": kept}
 
 
-def read_usage(usage: Mapping[str, Any]) -> TokenUsage:
-    """Return token counts in our terms; the cache's tokens are added to the input, as they are part of it."""
-    read = int(usage.get("cache_read_input_tokens") or 0)
-    written = int(usage.get("cache_creation_input_tokens") or 0)
-    details: dict[str, Any] = usage.get("output_tokens_details") or {}
-    return TokenUsage(
-        input_tokens=int(usage.get("input_tokens") or 0) + read + written,
-        output_tokens=int(usage.get("output_tokens") or 0),
-        cached_tokens=read,
-        cache_write_tokens=written,
-        reasoning_tokens=int(details.get("thinking_tokens") or 0),
-    )
-
-
-RESERVED: Final = frozenset({"messages", "stream", "max_tokens", "model"})
-# Whole answers that may take longer than ten minutes must be streamed; the SDK computes with 128,000 tokens an hour.
-LONGEST_WHOLE_ANSWER: Final = 21_333
 TOOL_CHOICE: Final = {"auto": "auto", "required": "any", "none": "none"}
 EFFORT: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 EMPTY_TEXT: Final = "(empty)"
@@ -207,160 +204,73 @@ TOOL_USE_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 CacheTime = Literal["5m", "1h"]
 
 
-class AnthropicModel:
-    """A model behind Anthropic's Messages.
+def encode_request(model: RemoteModel, request: ModelRequest, streaming: bool) -> bytes:
+    """Return the body of a request."""
+    assert isinstance(model, AnthropicModel), "a wire encodes for the models of its own file"
+    transcript = request.transcript
+    pieces = marked_tails(transcript, encoded_turns(transcript, model.encoding), model.mark)
+    system = transcript[0] if len(transcript) and isinstance(transcript[0], SystemMessage) else None
+    closed = [*pieces, b"]}"] if any(pieces) else pieces
+    head = request_head(model.name, request, streaming)
+    return model.body(request, head, closed, lambda: fixed_fields(model, request, system), system)
 
-    Args:
-        name: The model's name as Anthropic knows it.
-        api_key: The key, or None for ``ANTHROPIC_API_KEY`` (or whatever else the SDK finds: token, profile).
-        base_url: Address of another server of this interface, without ``/v1``.
-        cache: How long prompt caches live, or None for no caching.
-        native_output: False for models that do not enforce a schema; the prompt then describes it.
-        context_window: Tokens the model can hold, if known.
-        max_output_tokens: Largest reply the model can give, if known.
-        headers: Sent with every request, for example ``anthropic-beta``.
 
-    Raises:
-        MissingExtraError: If the anthropic package is not installed.
-        MissingKeyError: If the SDK finds no credentials.
-    """
+def request_head(name: str, request: ModelRequest, streaming: bool) -> dict[str, Any]:
+    """Return the fields that may change from turn to turn."""
+    settings = request.settings
+    wishes = {"stream": streaming or None, "temperature": settings.temperature, "top_p": settings.top_p}
+    head: dict[str, Any] = {"model": name, "max_tokens": request.max_output_tokens, **given(wishes)}
+    if request.tools and "tool_choice" not in settings.extra:
+        head["tool_choice"] = {"type": TOOL_CHOICE[request.tool_choice]}
+        if settings.parallel_tool_calls is False and request.tool_choice != "none":
+            head["tool_choice"]["disable_parallel_tool_use"] = True
+    return head
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        cache: CacheTime | None = "5m",
-        native_output: bool = True,
-        context_window: int | None = None,
-        max_output_tokens: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.provider = "anthropic"
-        self.native_output = native_output
-        self.context_window = context_window
-        self.max_output_tokens = max_output_tokens
-        self.free = False
-        self._endpoint = anthropic_endpoint(api_key=api_key, base_url=base_url, headers=headers)
-        # Thinking is signed for the model that wrote it, so each model has encodings of its own.
-        self._encoding = f"{ENCODING}:{name}"
-        self.cache = cache
-        self._cache = None if cache is None else {"type": "ephemeral", **({} if cache == "5m" else {"ttl": cache})}
-        self._kept = Kept()
 
-    async def turn(self, request: ModelRequest) -> ModelReply:
-        """Ask for one reply.
-
-        Raises:
-            ProviderError: With the fault that tells whether a retry may help.
-        """
-        transcript = request.transcript
-        check_extra(request.settings.extra, RESERVED)
-        streaming = request.on_delta is not None or request.max_output_tokens > LONGEST_WHOLE_ANSWER
-        pieces = self._with_breakpoints(transcript, self._pieces(transcript))
-        system = transcript[0] if len(transcript) and isinstance(transcript[0], SystemMessage) else None
-        fixed = self._kept.get(
-            lambda: encode(self._fixed_fields(request, system)), request.tools, request.output, request.settings, system
-        )
-        closed = [*pieces, b"]}"] if any(pieces) else pieces
-        body = join_body(self._head(request, streaming), "messages", closed, fixed)
-        if streaming:
-            events = Events(request.on_delta)
-            await self._endpoint.stream("v1/messages", body, request.timeout, events.feed)
-            message = events.message()
+def fixed_fields(model: AnthropicModel, request: ModelRequest, system: SystemMessage | None) -> dict[str, Any]:
+    """Return the fields that are the same in every turn of a run."""
+    settings = request.settings
+    marked = {} if model.mark is None else {"cache_control": model.mark}
+    fields: dict[str, Any] = {}
+    if request.tools:
+        fields["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+            for tool in request.tools
+        ]
+    output: dict[str, Any] = {}
+    text = system.text if system is not None else ""
+    if settings.effort is not None:
+        output["effort"] = EFFORT[settings.effort]
+        fields["thinking"] = {"type": "adaptive"}
+    if request.output is not None and model.native_output:
+        schema = strict_schema(request.output.schema, ANTHROPIC_KEYWORDS)
+        if schema is None:
+            text = "\n\n".join(filter(None, [text, describe_schema(request.output)]))
         else:
-            content = await self._endpoint.ask("v1/messages", body, request.timeout)
-            message = decode_reply(content, dict[str, Any], self.provider)
-        return read_message(message, self._encoding)
+            output["format"] = {"type": "json_schema", "schema": schema}
+    if output:
+        fields["output_config"] = output
+    if text.strip():
+        fields["system"] = [{"type": "text", "text": text, **marked}]
+    elif request.tools:
+        fields["tools"][-1].update(marked)
+    return {**fields, **settings.extra}
 
-    async def close(self) -> None:
-        """Close the connections; the model stays usable."""
-        await self._endpoint.close()
 
-    def _head(self, request: ModelRequest, streaming: bool) -> dict[str, Any]:
-        settings = request.settings
-        head: dict[str, Any] = {"model": self.name, "max_tokens": request.max_output_tokens}
-        if streaming:
-            head["stream"] = True
-        wishes = {"temperature": settings.temperature, "top_p": settings.top_p}
-        head.update({key: value for key, value in wishes.items() if value is not None})
-        if request.tools and "tool_choice" not in settings.extra:
-            choice: dict[str, Any] = {"type": TOOL_CHOICE[request.tool_choice]}
-            if settings.parallel_tool_calls is False and request.tool_choice != "none":
-                choice["disable_parallel_tool_use"] = True
-            head["tool_choice"] = choice
-        return head
-
-    def _fixed_fields(self, request: ModelRequest, system: Message | None) -> dict[str, Any]:
-        """Return the fields that are the same in every turn of a run."""
-        settings = request.settings
-        fields: dict[str, Any] = {}
-        if request.tools:
-            fields["tools"] = [
-                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-                for tool in request.tools
-            ]
-        output: dict[str, Any] = {}
-        text = system.text if isinstance(system, SystemMessage) else ""
-        if settings.effort is not None:
-            output["effort"] = EFFORT[settings.effort]
-            fields["thinking"] = {"type": "adaptive"}
-        if request.output is not None and self.native_output:
-            schema = strict_schema(request.output.schema, ANTHROPIC_KEYWORDS)
-            if schema is None:
-                text = "\n\n".join(filter(None, [text, describe_schema(request.output)]))
-            else:
-                output["format"] = {"type": "json_schema", "schema": schema}
-        if output:
-            fields["output_config"] = output
-        if text.strip():
-            fields["system"] = [self._marked({"type": "text", "text": text})]
-        elif request.tools and self._cache:
-            fields["tools"][-1] = self._marked(fields["tools"][-1])
-        fields.update(settings.extra)
-        return fields
-
-    def _marked(self, block: dict[str, Any]) -> dict[str, Any]:
-        return {**block, "cache_control": self._cache} if self._cache else block
-
-    def _pieces(self, transcript: Transcript) -> list[bytes]:
-        """Return the bytes of each message: its blocks, with what closes the turn before it and opens its own."""
-        pieces = transcript.encoded(self._encoding)
-        for index, message in enumerate(transcript.since(len(pieces)), start=len(pieces)):
-            blocks = b",".join(encode(block) for block in content_blocks(message, self._encoding))
-            speaker = "assistant" if isinstance(message, AssistantMessage) else "user"
-            before = _speaker_before(transcript, pieces, index)
-            if blocks and before == speaker:
-                blocks = b"," + blocks
-            elif blocks:
-                opening = b'{"role":"%s","content":[' % speaker.encode()
-                blocks = (b"]}," if before else b"") + opening + blocks
-            pieces.append(blocks)
-        return pieces
-
-    def _with_breakpoints(self, transcript: Transcript, pieces: list[bytes]) -> list[bytes]:
-        """Mark the newest block, and the one that was newest a turn ago, as ends of a cached prefix.
-
-        The older mark finds the cache even after a turn of so many blocks that looking back from the newest would not.
-        """
-        if self._cache is None:
-            return pieces
-        tails: list[int] = []
-        want_user = True
-        for index in range(len(pieces) - 1, -1, -1):
-            if len(tails) == 2:
-                break
-            is_user = isinstance(transcript[index], UserMessage | ToolMessage)
-            if is_user and want_user and pieces[index]:
-                tails.append(index)
-            want_user = not is_user or (want_user and not pieces[index])
-        marked = list(pieces)
-        mark = b',"cache_control":' + encode(self._cache) + b"}"
-        for index in tails:
-            marked[index] = marked[index][:-1] + mark
-        return marked
+def encoded_turns(transcript: Transcript, encoding: str) -> list[bytes]:
+    """Return the bytes of each message: its blocks, with what closes the turn before it and opens its own."""
+    pieces = transcript.encoded(encoding)
+    for index, message in enumerate(transcript.since(len(pieces)), start=len(pieces)):
+        blocks = b",".join(encode(block) for block in content_blocks(message, encoding))
+        speaker = "assistant" if isinstance(message, AssistantMessage) else "user"
+        before = _speaker_before(transcript, pieces, index)
+        if blocks and before == speaker:
+            blocks = b"," + blocks
+        elif blocks:
+            opening = b'{"role":"%s","content":[' % speaker.encode()
+            blocks = (b"]}," if before else b"") + opening + blocks
+        pieces.append(blocks)
+    return pieces
 
 
 def _speaker_before(transcript: Transcript, pieces: list[bytes], index: int) -> str:
@@ -370,14 +280,38 @@ def _speaker_before(transcript: Transcript, pieces: list[bytes], index: int) -> 
     return ""
 
 
-def anthropic_endpoint(*, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None) -> Endpoint:
+def marked_tails(transcript: Transcript, pieces: list[bytes], mark: Mapping[str, str] | None) -> list[bytes]:
+    """Mark the newest block, and the one that was newest a turn ago, as ends of a cached prefix.
+
+    The older mark finds the cache even after a turn of so many blocks that looking back from the newest would not.
+    """
+    if mark is None:
+        return pieces
+    tails: list[int] = []
+    want_user = True
+    for index in range(len(pieces) - 1, -1, -1):
+        if len(tails) == 2:
+            break
+        is_user = isinstance(transcript[index], UserMessage | ToolMessage)
+        if is_user and want_user and pieces[index]:
+            tails.append(index)
+        want_user = not is_user or (want_user and not pieces[index])
+    marked = list(pieces)
+    for index in tails:
+        marked[index] = marked[index][:-1] + b',"cache_control":' + encode(mark) + b"}"
+    return marked
+
+
+def anthropic_endpoint(
+    what: str, provider: str, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None
+) -> Endpoint:
     """Return an endpoint that speaks through the Anthropic SDK.
 
     Raises:
         MissingExtraError: If the SDK is not installed.
         MissingKeyError: If it finds no credentials.
     """
-    sdk = import_sdk("anthropic", "AnthropicModel", "anthropic")
+    sdk = import_sdk("anthropic", what, "anthropic")
     from watchkeeper.adapters.transport import aio_client
 
     check_base_url(base_url)
@@ -394,8 +328,8 @@ def anthropic_endpoint(*, api_key: str | None, base_url: str | None, headers: Ma
         **options,
     )
     if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
-        raise MissingKeyError("AnthropicModel needs a key: set ANTHROPIC_API_KEY or pass api_key=...")
-    return Endpoint("anthropic", sdk, client)
+        raise MissingKeyError(f"{what} needs a key: set ANTHROPIC_API_KEY or pass api_key=...")
+    return Endpoint(provider, sdk, client)
 
 
 def content_blocks(message: Message, encoding: str) -> list[dict[str, Any]]:
@@ -443,3 +377,61 @@ def _assistant_blocks(message: AssistantMessage, encoding: str) -> list[dict[str
         for call in message.tool_calls
     )
     return blocks
+
+
+MESSAGES: Final = Wire(
+    provider="anthropic",
+    path="/v1/messages",
+    history="messages",
+    encoding="anthropic:{name}",
+    reserved=frozenset({"messages", "stream", "max_tokens", "model"}),
+    caps=("max_tokens",),
+    cap_at=lambda url: "max_tokens",
+    # Whole answers that may take longer than ten minutes must be streamed; the SDK reckons 128,000 tokens an hour.
+    longest_whole=21_333,
+    usage=ReplyUsage,
+    counted=frozenset({"message_delta"}),
+    ended=frozenset({"message_stop"}),
+    thinks_in_cap=True,
+    connect=anthropic_endpoint,
+    encode=encode_request,
+    answer=dict[str, Any],
+    collect=Events,
+    read=read_message,
+)
+
+
+class RemoteOptions(TypedDict, total=False):
+    """What `RemoteModel` takes beside the name."""
+
+    api_key: str | None
+    base_url: str | None
+    provider: str
+    native_output: bool
+    context_window: int | None
+    max_output_tokens: int | None
+    headers: Mapping[str, str] | None
+
+
+class AnthropicModel(RemoteModel):
+    """A model behind Anthropic's Messages.
+
+    Args:
+        name: The model's name as Anthropic knows it.
+        cache: How long prompt caches live, or None for no caching.
+        **options: Those of `RemoteModel`; ``api_key`` may stand in ``ANTHROPIC_API_KEY`` (or whatever else the SDK
+            finds: token, profile), ``base_url`` goes without ``/v1``.
+
+    Raises:
+        MissingExtraError: If the anthropic package is not installed.
+        MissingKeyError: If the SDK finds no credentials.
+    """
+
+    wire = MESSAGES
+
+    def __init__(self, name: str, *, cache: CacheTime | None = "5m", **options: Unpack[RemoteOptions]) -> None:
+        super().__init__(name, **options)
+        self.cache = cache
+        self.mark: Mapping[str, str] | None = None
+        if cache is not None:
+            self.mark = {"type": "ephemeral", **({} if cache == "5m" else {"ttl": cache})}

@@ -1,8 +1,10 @@
-"""One provider's address, reached through its SDK with bytes that are already encoded.
+"""One provider's address, reached through its SDK with bytes that are already encoded, and how they are encoded.
 
 The SDK's own ``post`` is used with an untyped body, so that its authentication, headers, errors and streams stay and
 its walk over every message of the history does not happen. SDK retries are off. Whatever the SDK or the connection
-raises leaves here as a ProviderError; cancelling drops the request.
+raises leaves here as a ProviderError; cancelling drops the request. A message is encoded when it is new and its bytes
+are kept in its transcript; what is the same in every turn of a run (tools, the output's schema) is encoded once for
+those objects. A turn joins bytes: no history is ever encoded again. Nothing here knows a provider.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Endpoint:
         self._provider_error = provider_errors.provider_error
         self._broken_stream = provider_errors.broken_stream
         self.provider = provider
-        self.url = str(client.base_url).rstrip("/") + "/"
+        self._base = str(client.base_url).rstrip("/")
+        self.url = self._base + "/"
         self._client = client
         self._options = dict(options or {})
         self._raw = httpx.Response
@@ -61,7 +64,7 @@ class Endpoint:
         check_remote(self.url)
         try:
             response = await self._client.post(
-                self.url + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
+                self._base + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
             )
             return await self._body_of(response)
         except self._errors as error:
@@ -78,7 +81,7 @@ class Endpoint:
         check_remote(self.url)
         try:
             stream = await self._client.post(
-                self.url + path,
+                self._base + path,
                 content=body,
                 cast_to=object,
                 options=self._request_options(timeout),
@@ -114,13 +117,13 @@ def decode_reply(content: bytes, type_: type[T], provider: str) -> T:
         return msgspec.json.decode(content, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         start = content[:200].decode("utf-8", "replace")
-        start = content[:200].decode("utf-8", "replace")
-        raise ProviderError(
-            f"{provider} answered something that is not a reply ({error}): {start!r}",
-            fault="server",
-            provider=provider,
-            billed=True,
-        ) from error
+        raise unreadable(provider, f"a reply ({error}): {start!r}") from error
+
+
+def unreadable(provider: str, expected: str) -> ProviderError:
+    """Return the error for an answer that was paid for and cannot be used; says what was ``expected`` instead."""
+    message = f"{provider} answered something that is not {expected}"
+    return ProviderError(message, fault="server", provider=provider, billed=True)
 
 
 def check_base_url(base_url: str | None) -> None:
@@ -153,10 +156,6 @@ def import_sdk(name: str, what: str, extra: str) -> ModuleType:
 
 
 # --- encoding -------------------------------------------------------------------------------------------------------
-# Bytes of a request, each made once.
-#
-# A message is encoded when it is new and its bytes are kept in its transcript; what is the same in every turn of a run
-# (tools, the output's schema) is encoded once for those objects. A turn joins bytes: no history is ever encoded again.
 
 ENCODER: Final = msgspec.json.Encoder()
 KEPT_ENTRIES: Final = 64
@@ -196,6 +195,11 @@ def encoded_messages(transcript: Transcript, key: str, encode_message: Callable[
         piece = encode_message(message)
         pieces.append(b"," + piece if piece and any(pieces) else piece)
     return pieces
+
+
+def given(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {key: value for key, value in (fields or {}).items() if value is not None}
 
 
 def tool_arguments(text: str) -> dict[str, Any]:
@@ -262,13 +266,11 @@ def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
         raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
 
 
-# --- strict schema --------------------------------------------------------------------------------------------------
-# JSON Schemas in the subset that providers enforce while a model writes.
-#
-# In that subset every object lists all its properties, all are required and nothing else is allowed. A field with a
-# default is therefore asked for too, with its default in its description: whatever comes back still fits the type. What
-# the subset cannot say (open maps, values of any type) makes a schema inexpressible: None, never something weaker that
-# looks the same. Constraints that a provider does not check go into the description, and into the parsing afterwards.
+# --- schemas --------------------------------------------------------------------------------------------------------
+# In the subset of JSON Schema that providers enforce, every object lists all its properties, all are required and
+# nothing else is allowed. A field with a default is therefore asked for too, with its default in its description:
+# whatever comes back still fits the type. What the subset cannot express (open maps, values of any type) gives None,
+# never a weaker schema. Constraints that a provider does not check go into the description; the runtime checks them.
 
 # https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 OPENAI_KEYWORDS: Final = frozenset(

@@ -12,21 +12,22 @@ import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Final
 
-from watchkeeper.adapters.endpoint import check_base_url, check_extra, import_sdk
+from watchkeeper.adapters.endpoint import check_base_url, check_extra, given, import_sdk
 from watchkeeper.adapters.openai_chat import (
-    ENCODING,
+    CHAT,
+    STREAMED,
     Chunks,
+    chat_fixed,
+    chat_head,
     convert_completion,
-    fixed_fields,
     message_fields,
     read_reply,
-    request_head,
 )
 from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 
-RESERVED: Final = frozenset({"model", "num_retries", "max_retries"})
+RESERVED: Final = CHAT.reserved | {"model", "num_retries", "max_retries"}
 NO_PRICE_DOWNLOAD: Final = "LITELLM_LOCAL_MODEL_COST_MAP"
 # Its classes say what its status codes do not: both are 400.
 BY_CLASS: Final = {
@@ -77,13 +78,9 @@ class LiteLLMModel:
         self.context_window = context_window or facts.get("max_input_tokens")
         self.max_output_tokens = max_output_tokens or facts.get("max_output_tokens")
         self.free = False
-        self._encoding = f"{ENCODING}:{self.provider}:{name}"
+        self._encoding = CHAT.encoding.format(provider=self.provider, name=name)
         self._base_url = base_url
-        self._options: dict[str, Any] = {
-            key: value
-            for key, value in (("api_key", api_key), ("api_base", base_url), ("extra_headers", headers))
-            if value is not None
-        }
+        self._options = given({"api_key": api_key, "api_base": base_url, "extra_headers": headers})
 
     async def turn(self, request: ModelRequest) -> ModelReply:
         """Ask for one reply.
@@ -94,8 +91,8 @@ class LiteLLMModel:
         check_extra(request.settings.extra, RESERVED)
         check_remote(self._base_url or f"https://{self.provider}")
         fields = {
-            **request_head(self.name, request, "max_tokens"),
-            **fixed_fields(request, self.native_output),
+            **chat_head(self.name, request, "max_tokens"),
+            **chat_fixed(request, self.native_output),
             **self._options,
             "messages": [message_fields(message, self._encoding) for message in request.transcript],
             "timeout": request.timeout,
@@ -110,18 +107,18 @@ class LiteLLMModel:
                 answer = await self._litellm.acompletion(**fields)
                 completion = convert_completion(answer.model_dump(), self.provider)
             else:
-                chunks = Chunks(request.on_delta)
-                stream = await self._litellm.acompletion(**fields, stream=True, stream_options={"include_usage": True})
+                chunks = Chunks(request.on_delta, self.provider)
+                stream = await self._litellm.acompletion(**fields, **STREAMED)
                 async with _closing(stream):
                     async for chunk in stream:
                         chunks.feed(chunk.model_dump())
-                completion = chunks.completion(self.provider)
+                completion = chunks.whole()
         except ProviderError:
             raise
         except Exception as error:
             # LiteLLM passes on whatever the libraries beneath it raise.
             raise self._translate(error) from error
-        return read_reply(completion, self.provider, len(request.transcript), self._encoding)
+        return read_reply(completion, self.provider, self._encoding, len(request.transcript))
 
     async def close(self) -> None:
         """Close LiteLLM's connections, which it shares among all its models."""

@@ -1,7 +1,8 @@
-"""One turn over OpenAI's Chat Completions, or any server that speaks it.
+"""One turn over OpenAI's Chat Completions, or any server that speaks it; and what both of OpenAI's interfaces share.
 
-Translates and does nothing else. The bytes of each message are made once and kept in the transcript, those of tools and
-schema once for a run; a turn joins them. What a reasoning model wants back with its calls is returned unchanged.
+Translates and does nothing else. A stream is put together to a whole answer first, so that text, refusal, tool calls
+and usage are read in one way. Lenient where servers of this interface differ, strict where a reply would be lost: no
+choices, or a stream without an end, is an error. What a reasoning model wants back with its calls goes back unchanged.
 Facts: https://platform.openai.com/docs/api-reference/chat and the types of the openai package.
 """
 
@@ -10,26 +11,27 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, cast
 
 import msgspec
 
 from watchkeeper.adapters.endpoint import (
     Endpoint,
-    Kept,
     check_base_url,
-    check_extra,
-    decode_reply,
     encode,
     encoded_messages,
+    given,
     import_sdk,
-    join_body,
     own_data,
     portable_id,
     strict_schema,
+    unreadable,
 )
-from watchkeeper.core.errors import MissingKeyError, ProviderError
+from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire
+from watchkeeper.core.errors import MissingKeyError
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,
@@ -42,14 +44,6 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest, OutputSchema, ToolSpec
 from watchkeeper.core.usage import TokenUsage
-
-# --- openai chat reply ----------------------------------------------------------------------------------------------
-# What Chat Completions answers, whole or in chunks, in our terms.
-#
-# A stream is put together to a whole answer first, so that text, refusal, tool calls and usage are read in one way
-# only.
-# Lenient where servers of this interface differ, strict where a reply would be lost: no choices, or a stream without an
-# end, is an error. Facts: openai/types/chat/chat_completion.py and chat_completion_chunk.py.
 
 ENCODING: Final = "openai_chat"
 FINISH: Final[Mapping[str, FinishReason]] = {
@@ -112,6 +106,18 @@ class ReplyUsage(msgspec.Struct):
     prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 
+    def tokens(self) -> TokenUsage:
+        """Return them in our terms; input includes the cached tokens, and output the reasoning tokens."""
+        inputs = self.prompt_tokens_details or TokenDetails()
+        outputs = self.completion_tokens_details or TokenDetails()
+        return TokenUsage(
+            input_tokens=self.prompt_tokens or 0,
+            output_tokens=self.completion_tokens or 0,
+            cached_tokens=inputs.cached_tokens or 0,
+            cache_write_tokens=inputs.cache_write_tokens or 0,
+            reasoning_tokens=outputs.reasoning_tokens or 0,
+        )
+
 
 class Completion(msgspec.Struct):
     """A whole answer."""
@@ -126,9 +132,10 @@ class Completion(msgspec.Struct):
 class Chunks:
     """Puts the chunks of a stream together to a whole answer."""
 
-    def __init__(self, on_delta: Callable[[str], None]) -> None:
-        """Pass text on as it arrives."""
+    def __init__(self, on_delta: OnDelta, provider: str) -> None:
+        """Pass text on as it arrives; the provider is named in errors."""
         self._on_delta = on_delta
+        self._provider = provider
         self._fields: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._details: list[Any] = []
@@ -165,7 +172,7 @@ class Chunks:
         call["arguments"].append(function.get("arguments") or "")
         call["extra_content"] = delta.get("extra_content") or call.get("extra_content")
 
-    def completion(self, provider: str) -> Completion:
+    def whole(self) -> Completion:
         """Return the whole answer.
 
         Raises:
@@ -174,7 +181,7 @@ class Chunks:
         if self._finish is None:
             from watchkeeper.adapters.provider_errors import broken_stream
 
-            raise broken_stream(provider, "the stream ended without a finish reason")
+            raise broken_stream(self._provider, "the stream ended without a finish reason")
         message: dict[str, Any] = {key: "".join(texts) for key, texts in self._texts.items()}
         message["reasoning_details"] = self._details or None
         message["tool_calls"] = [
@@ -186,7 +193,7 @@ class Chunks:
             for _, call in sorted(self._calls.items())
         ]
         whole = {**self._fields, "choices": [{"message": message, "finish_reason": self._finish}]}
-        return convert_completion(whole, provider)
+        return convert_completion(whole, self._provider)
 
 
 def convert_completion(fields: Mapping[str, Any], provider: str) -> Completion:
@@ -198,22 +205,17 @@ def convert_completion(fields: Mapping[str, Any], provider: str) -> Completion:
     try:
         return msgspec.convert(fields, Completion)
     except msgspec.ValidationError as error:
-        raise ProviderError(
-            f"{provider} answered something that is not a chat completion: {error}",
-            fault="server",
-            provider=provider,
-            billed=True,
-        ) from error
+        raise unreadable(provider, f"a chat completion: {error}") from error
 
 
-def read_reply(completion: Completion, provider: str, position: int, encoding: str = ENCODING) -> ModelReply:
+def read_reply(completion: Completion, provider: str, encoding: str, position: int) -> ModelReply:
     """Return the answer in our terms.
 
     Args:
         completion: The whole answer.
         provider: Provider name, for errors.
-        position: Where in the transcript the answer will stand; names calls that came without an id.
         encoding: Name of the model's encodings, under which it finds again what it wants back.
+        position: Where in the transcript the answer will stand; names calls that came without an id.
 
     Raises:
         ProviderError: If there is no message in the answer.
@@ -241,7 +243,7 @@ def read_reply(completion: Completion, provider: str, position: int, encoding: s
             reasoning=reasoning,
             provider_data=_echo(message, calls, encoding),
         ),
-        usage=read_usage(completion.usage),
+        usage=(completion.usage or ReplyUsage()).tokens(),
         finish=finish,
         model=completion.model or "",
         response_id=completion.id or "",
@@ -273,40 +275,22 @@ def _echo(message: ReplyMessage, calls: tuple[ToolCall, ...], encoding: str) -> 
     return {"encoding": encoding, "message": fields, "calls": extras} if fields or extras else None
 
 
-def read_usage(usage: ReplyUsage | None) -> TokenUsage:
-    """Return token counts in our terms; here prompt tokens include the cached ones and completion the reasoning."""
-    if usage is None:
-        return TokenUsage()
-    prompt = usage.prompt_tokens_details or TokenDetails()
-    completion = usage.completion_tokens_details or TokenDetails()
-    return TokenUsage(
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cached_tokens=prompt.cached_tokens or 0,
-        cache_write_tokens=prompt.cache_write_tokens or 0,
-        reasoning_tokens=completion.reasoning_tokens or 0,
-    )
-
-
-# --- openai endpoint ------------------------------------------------------------------------------------------------
-# What both of OpenAI's interfaces share: the client, the key, and how ids and images are written.
-#
-# Any server that speaks one of the interfaces is reached with ``base_url``; it needs a key only if it asks for one.
+# --- what both of OpenAI's interfaces share -------------------------------------------------------------------------
 
 NO_KEY: Final = "no-key"
 NAME_LENGTH: Final = 64
 
 
 def openai_endpoint(
-    what: str, *, api_key: str | None, base_url: str | None, provider: str, headers: Mapping[str, str] | None
+    what: str, provider: str, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None
 ) -> Endpoint:
-    """Return an endpoint that speaks through the OpenAI SDK.
+    """Return an endpoint that speaks through the OpenAI SDK; a server of one's own needs a key only if it asks for one.
 
     Args:
-        what: Who asks, for the error if the SDK is missing.
+        what: Who asks, for errors.
+        provider: Provider name, for errors.
         api_key: The key, or None for ``OPENAI_API_KEY``.
         base_url: Address up to and with ``/v1``, or None for ``OPENAI_BASE_URL`` or OpenAI itself.
-        provider: Provider name, for errors.
         headers: Sent with every request.
 
     Raises:
@@ -345,91 +329,52 @@ def named_schema(output: OutputSchema) -> dict[str, Any]:
     }
 
 
-RESERVED: Final = frozenset({"messages", "stream", "stream_options"})
+def request_head(name: str, request: ModelRequest, cap: str, **more: object) -> dict[str, Any]:
+    """Return the fields that may change from turn to turn; of ``more`` those that are not None."""
+    settings = request.settings
+    wishes = {"temperature": settings.temperature, "top_p": settings.top_p, **more}
+    head = {"model": name, cap: request.max_output_tokens, **given(wishes)}
+    if request.tools:
+        head["tool_choice"] = request.tool_choice
+        if settings.parallel_tool_calls is not None:
+            head["parallel_tool_calls"] = settings.parallel_tool_calls
+    head.update(settings.extra)
+    return head
+
+
+def fixed_fields(request: ModelRequest, tools: list[dict[str, Any]], **output: object) -> dict[str, Any]:
+    """Return the fields that are the same in every turn of a run; settings may replace them."""
+    fields = given({"tools": tools or None, **output})
+    return {key: value for key, value in fields.items() if key not in request.settings.extra}
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
 OPENAI_CALL_ID: Final = re.compile(r".{1,40}", re.DOTALL)
 ANY_CALL_ID: Final = re.compile(r".*", re.DOTALL)
-OutputCapField = Literal["max_completion_tokens", "max_tokens"]
 
 
-class OpenAIChatModel:
-    """A model behind Chat Completions.
-
-    Args:
-        name: The model's name as the server knows it.
-        api_key: The key, or None for ``OPENAI_API_KEY``.
-        base_url: Address of another server, up to and with ``/v1``.
-        provider: Provider name, for prices, telemetry and errors.
-        native_output: False for servers that know no ``json_schema`` response format; the prompt then describes it.
-        context_window: Tokens the model can hold, if known.
-        max_output_tokens: Largest reply the model can give, if known.
-        headers: Sent with every request.
-
-    Raises:
-        MissingExtraError: If the openai package is not installed.
-        MissingKeyError: If OpenAI itself is meant and there is no key.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        provider: str = "openai",
-        native_output: bool = True,
-        context_window: int | None = None,
-        max_output_tokens: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.provider = provider
-        self.native_output = native_output
-        self.context_window = context_window
-        self.max_output_tokens = max_output_tokens
-        self.free = False
-        self._endpoint = openai_endpoint(
-            "OpenAIChatModel", api_key=api_key, base_url=base_url, provider=provider, headers=headers
-        )
-        self._cap = output_cap_field(self._endpoint.url)
-        self._call_ids = call_ids_at(self._endpoint.url)
-        # What one server wants back with its calls another one refuses, so each model has encodings of its own.
-        self._encoding = f"{ENCODING}:{provider}:{name}"
-        self._kept = Kept()
-
-    async def turn(self, request: ModelRequest) -> ModelReply:
-        """Ask for one reply.
-
-        Raises:
-            ProviderError: With the fault that tells whether a retry may help.
-        """
-        streaming = request.on_delta is not None
-        head = request_head(self.name, request, self._cap)
-        if streaming:
-            head["stream"] = True
-            head["stream_options"] = {"include_usage": True}
-        pieces = encoded_messages(request.transcript, self._encoding, self._encode)
-        tail = self._kept.get(
-            lambda: encode(fixed_fields(request, self.native_output)), request.tools, request.output, request.settings
-        )
-        body = join_body(head, "messages", pieces, tail)
-        if request.on_delta is not None:
-            chunks = Chunks(request.on_delta)
-            await self._endpoint.stream("chat/completions", body, request.timeout, chunks.feed)
-            completion = chunks.completion(self.provider)
-        else:
-            content = await self._endpoint.ask("chat/completions", body, request.timeout)
-            completion = decode_reply(content, Completion, self.provider)
-        return read_reply(completion, self.provider, len(request.transcript), self._encoding)
-
-    async def close(self) -> None:
-        """Close the connections; the model stays usable."""
-        await self._endpoint.close()
-
-    def _encode(self, message: Message) -> bytes:
-        return encode(message_fields(message, self._encoding, self._call_ids))
+def encode_request(model: RemoteModel, request: ModelRequest, streaming: bool) -> bytes:
+    """Return the body of a request."""
+    url, encoding = model.endpoint.url, model.encoding
+    head = chat_head(model.name, request, output_cap_field(url))
+    if streaming:
+        head.update(STREAMED)
+    ids = call_ids_at(url)
+    pieces = encoded_messages(request.transcript, encoding, lambda said: encode(message_fields(said, encoding, ids)))
+    return model.body(request, head, pieces, lambda: chat_fixed(request, model.native_output))
 
 
-def output_cap_field(url: str) -> OutputCapField:
+STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@lru_cache
+def is_openai(url: str) -> bool:
+    """Return whether a server is OpenAI's, at its own address or at Azure's."""
+    return (urllib.parse.urlsplit(url).hostname or "").endswith(("openai.com", "openai.azure.com"))
+
+
+def output_cap_field(url: str) -> str:
     """Return what a server calls the cap on a reply; others than OpenAI know the older name, and rarely the newer."""
     return "max_completion_tokens" if is_openai(url) else "max_tokens"
 
@@ -439,39 +384,18 @@ def call_ids_at(url: str) -> re.Pattern[str]:
     return OPENAI_CALL_ID if is_openai(url) else ANY_CALL_ID
 
 
-def is_openai(url: str) -> bool:
-    """Return whether a server is OpenAI's, at its own address or at Azure's."""
-    return (urllib.parse.urlsplit(url).hostname or "").endswith(("openai.com", "openai.azure.com"))
-
-
-def request_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
+def chat_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
     """Return the fields that may change from turn to turn."""
     settings = request.settings
-    check_extra(settings.extra, RESERVED)
-    head: dict[str, Any] = {"model": name, cap: request.max_output_tokens}
-    wishes = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "seed": settings.seed,
-        "reasoning_effort": settings.effort,
-    }
-    head.update({key: value for key, value in wishes.items() if value is not None})
-    if request.tools:
-        head["tool_choice"] = request.tool_choice
-        if settings.parallel_tool_calls is not None:
-            head["parallel_tool_calls"] = settings.parallel_tool_calls
-    head.update(settings.extra)
-    return head
+    return request_head(name, request, cap, seed=settings.seed, reasoning_effort=settings.effort)
 
 
-def fixed_fields(request: ModelRequest, native_output: bool) -> dict[str, Any]:
+def chat_fixed(request: ModelRequest, native_output: bool) -> dict[str, Any]:
     """Return the fields that are the same in every turn of a run."""
-    fields: dict[str, Any] = {}
-    if request.tools:
-        fields["tools"] = [tool_fields(tool) for tool in request.tools]
+    form = None
     if request.output is not None and native_output:
-        fields["response_format"] = {"type": "json_schema", "json_schema": named_schema(request.output)}
-    return {key: value for key, value in fields.items() if key not in request.settings.extra}
+        form = {"type": "json_schema", "json_schema": named_schema(request.output)}
+    return fixed_fields(request, [tool_fields(tool) for tool in request.tools], response_format=form)
 
 
 def tool_fields(tool: ToolSpec) -> dict[str, Any]:
@@ -480,9 +404,7 @@ def tool_fields(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def message_fields(
-    message: Message, encoding: str = ENCODING, call_ids: re.Pattern[str] = ANY_CALL_ID
-) -> dict[str, Any]:
+def message_fields(message: Message, encoding: str, call_ids: re.Pattern[str] = ANY_CALL_ID) -> dict[str, Any]:
     """Return a message as the interface wants it.
 
     Args:
@@ -528,3 +450,34 @@ def _assistant_fields(message: AssistantMessage, encoding: str, call_ids: re.Pat
         ]
     fields.update(mine.get("message", {}))
     return fields
+
+
+CHAT: Final = Wire(
+    provider="openai",
+    path="/chat/completions",
+    history="messages",
+    encoding=f"{ENCODING}:{{provider}}:{{name}}",
+    reserved=frozenset({"messages", *STREAMED}),
+    caps=("max_completion_tokens", "max_tokens"),
+    cap_at=output_cap_field,
+    usage=ReplyUsage,
+    counted=frozenset({""}),
+    asks_usage=True,
+    connect=openai_endpoint,
+    encode=encode_request,
+    answer=Completion,
+    collect=Chunks,
+    read=read_reply,
+)
+EMBEDDINGS: Final = replace(CHAT, path="/embeddings", history="", caps=(), replies=False, asks_usage=False)
+"""Only ever read: no model of ours speaks it."""
+
+
+class OpenAIChatModel(RemoteModel):
+    """A model behind Chat Completions: OpenAI's own, or of any server that speaks it.
+
+    Args and errors are those of `RemoteModel`; ``api_key`` may stand in ``OPENAI_API_KEY``, and ``base_url`` goes up to
+    and with ``/v1``.
+    """
+
+    wire = CHAT

@@ -8,22 +8,20 @@ both ways are read alike. Facts: https://platform.openai.com/docs/api-reference/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import (
-    Kept,
-    check_extra,
-    decode_reply,
-    encode,
-    encoded_messages,
-    join_body,
-    own_data,
-    portable_id,
+from watchkeeper.adapters.endpoint import decode_reply, encode, encoded_messages, own_data, portable_id
+from watchkeeper.adapters.openai_chat import (
+    TokenDetails,
+    fixed_fields,
+    image_url,
+    named_schema,
+    openai_endpoint,
+    request_head,
 )
-from watchkeeper.adapters.openai_chat import image_url, named_schema, openai_endpoint
+from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire
 from watchkeeper.core.messages import (
     AssistantMessage,
     Message,
@@ -36,8 +34,6 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 
-ENCODING: Final = "openai_responses"
-RESERVED: Final = frozenset({"input", "stream", "store", "previous_response_id", "conversation", "background"})
 # Asking others for encrypted reasoning is an error ("Encrypted content is not supported with this model").
 REASONING_MODELS: Final = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
 CALL_ID: Final = re.compile(r".{1,64}", re.DOTALL)
@@ -63,14 +59,6 @@ class Item(msgspec.Struct):
     arguments: str = ""
 
 
-class TokenDetails(msgspec.Struct):
-    """Parts of a token count."""
-
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
 class ReplyUsage(msgspec.Struct):
     """Tokens of an answer."""
 
@@ -78,6 +66,18 @@ class ReplyUsage(msgspec.Struct):
     output_tokens: int = 0
     input_tokens_details: TokenDetails | None = None
     output_tokens_details: TokenDetails | None = None
+
+    def tokens(self) -> TokenUsage:
+        """Return them in our terms; input includes the cached tokens, and output the reasoning tokens."""
+        inputs = self.input_tokens_details or TokenDetails()
+        outputs = self.output_tokens_details or TokenDetails()
+        return TokenUsage(
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=inputs.cached_tokens or 0,
+            cache_write_tokens=inputs.cache_write_tokens or 0,
+            reasoning_tokens=outputs.reasoning_tokens or 0,
+        )
 
 
 class Response(msgspec.Struct):
@@ -92,120 +92,51 @@ class Response(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-class OpenAIResponsesModel:
-    """A model behind Responses.
+def encode_request(model: RemoteModel, request: ModelRequest, streaming: bool) -> bytes:
+    """Return the body of a request."""
+    encoding = model.encoding
+    head = response_head(model.name, request)
+    if streaming:
+        head["stream"] = True
 
-    Args:
-        name: The model's name as the server knows it.
-        api_key: The key, or None for ``OPENAI_API_KEY``.
-        base_url: Address of another server, up to and with ``/v1``.
-        provider: Provider name, for prices, telemetry and errors.
-        native_output: False for servers that know no ``json_schema`` format; the prompt then describes it.
-        context_window: Tokens the model can hold, if known.
-        max_output_tokens: Largest reply the model can give, if known.
-        headers: Sent with every request.
+    def element(message: Message) -> bytes:
+        return b",".join(map(encode, input_items(message, encoding)))
 
-    Raises:
-        MissingExtraError: If the openai package is not installed.
-        MissingKeyError: If OpenAI itself is meant and there is no key.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        provider: str = "openai",
-        native_output: bool = True,
-        context_window: int | None = None,
-        max_output_tokens: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.provider = provider
-        self.native_output = native_output
-        self.context_window = context_window
-        self.max_output_tokens = max_output_tokens
-        self.free = False
-        self._endpoint = openai_endpoint(
-            "OpenAIResponsesModel", api_key=api_key, base_url=base_url, provider=provider, headers=headers
-        )
-        # Encrypted reasoning is for the model that wrote it, so each model has encodings of its own.
-        self._encoding = f"{ENCODING}:{name}"
-        self._kept = Kept()
-
-    async def turn(self, request: ModelRequest) -> ModelReply:
-        """Ask for one reply.
-
-        Raises:
-            ProviderError: With the fault that tells whether a retry may help.
-        """
-        head = self._head(request)
-        pieces = encoded_messages(request.transcript, self._encoding, self._encode)
-        tail = self._kept.get(
-            lambda: encode(fixed_fields(request, self.native_output)), request.tools, request.output, request.settings
-        )
-        body = join_body(head, "input", pieces, tail)
-        if request.on_delta is not None:
-            events = Events(request.on_delta, self.provider)
-            await self._endpoint.stream("responses", body, request.timeout, events.feed)
-            response = events.response()
-        else:
-            response = decode_reply(
-                await self._endpoint.ask("responses", body, request.timeout), Response, self.provider
-            )
-        return read_reply(response, self.provider, self._encoding)
-
-    async def close(self) -> None:
-        """Close the connections; the model stays usable."""
-        await self._endpoint.close()
-
-    def _head(self, request: ModelRequest) -> dict[str, Any]:
-        settings = request.settings
-        check_extra(settings.extra, RESERVED)
-        head: dict[str, Any] = {
-            "model": self.name,
-            "max_output_tokens": request.max_output_tokens,
-            "store": False,
-        }
-        if settings.effort is not None:
-            head["reasoning"] = {"effort": settings.effort}
-        if settings.effort is not None or REASONING_MODELS.match(self.name):
-            head["include"] = ["reasoning.encrypted_content"]
-        wishes = {"temperature": settings.temperature, "top_p": settings.top_p}
-        head.update({key: value for key, value in wishes.items() if value is not None})
-        if request.tools:
-            head["tool_choice"] = request.tool_choice
-            if settings.parallel_tool_calls is not None:
-                head["parallel_tool_calls"] = settings.parallel_tool_calls
-        head.update(settings.extra)
-        if request.on_delta is not None:
-            head["stream"] = True
-        return head
-
-    def _encode(self, message: Message) -> bytes:
-        return b",".join(encode(item) for item in input_items(message, self._encoding))
+    pieces = encoded_messages(request.transcript, encoding, element)
+    return model.body(request, head, pieces, lambda: response_fixed(request, model.native_output))
 
 
-def fixed_fields(request: ModelRequest, native_output: bool) -> dict[str, Any]:
+def response_head(name: str, request: ModelRequest) -> dict[str, Any]:
+    """Return the fields that may change from turn to turn."""
+    effort = request.settings.effort
+    reasons = effort is not None or REASONING_MODELS.match(name)
+    return request_head(
+        name,
+        request,
+        "max_output_tokens",
+        store=False,
+        reasoning=None if effort is None else {"effort": effort},
+        include=["reasoning.encrypted_content"] if reasons else None,
+    )
+
+
+def response_fixed(request: ModelRequest, native_output: bool) -> dict[str, Any]:
     """Return the fields that are the same in every turn of a run."""
-    fields: dict[str, Any] = {}
-    if request.tools:
-        fields["tools"] = [
-            {
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.parameters,
-                # Here the default is to enforce, which would make optional parameters required.
-                "strict": False,
-            }
-            for tool in request.tools
-        ]
+    tools = [
+        {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            # Here the default is to enforce, which would make optional parameters required.
+            "strict": False,
+        }
+        for tool in request.tools
+    ]
+    form = None
     if request.output is not None and native_output:
-        fields["text"] = {"format": {"type": "json_schema", **named_schema(request.output)}}
-    return {key: value for key, value in fields.items() if key not in request.settings.extra}
+        form = {"format": {"type": "json_schema", **named_schema(request.output)}}
+    return fixed_fields(request, tools, text=form)
 
 
 def input_items(message: Message, encoding: str) -> list[dict[str, Any]]:
@@ -251,8 +182,8 @@ def _assistant_items(message: AssistantMessage, encoding: str) -> list[dict[str,
 class Events:
     """Reads the events of a stream: passes text on, and keeps the whole answer that ends it."""
 
-    def __init__(self, on_delta: Callable[[str], None], provider: str) -> None:
-        """Pass text on as it arrives."""
+    def __init__(self, on_delta: OnDelta, provider: str) -> None:
+        """Pass text on as it arrives; the provider is named in errors."""
         self._on_delta = on_delta
         self._provider = provider
         self._final: Any = None
@@ -273,7 +204,7 @@ class Events:
 
             raise reply_error({key: event.get(key) for key in ("code", "message")}, self._provider)
 
-    def response(self) -> Response:
+    def whole(self) -> Response:
         """Return the whole answer.
 
         Raises:
@@ -286,7 +217,7 @@ class Events:
         return decode_reply(encode(self._final), Response, self._provider)
 
 
-def read_reply(response: Response, provider: str, encoding: str) -> ModelReply:
+def read_reply(response: Response, provider: str, encoding: str, position: int) -> ModelReply:
     """Return the answer in our terms.
 
     Raises:
@@ -315,7 +246,7 @@ def read_reply(response: Response, provider: str, encoding: str) -> ModelReply:
             reasoning="\n\n".join(reasoning),
             provider_data=_returned_items(response.output, encoding),
         ),
-        usage=read_usage(response.usage),
+        usage=(response.usage or ReplyUsage()).tokens(),
         finish=_finish(response, refused=bool(refusals), called=bool(calls)),
         model=response.model,
         response_id=response.id,
@@ -346,16 +277,31 @@ def _returned_items(output: list[dict[str, Any]], encoding: str) -> dict[str, An
     return {"encoding": encoding, "items": items}
 
 
-def read_usage(usage: ReplyUsage | None) -> TokenUsage:
-    """Return token counts in our terms; here input includes the cached and output the reasoning tokens."""
-    if usage is None:
-        return TokenUsage()
-    inputs = usage.input_tokens_details or TokenDetails()
-    outputs = usage.output_tokens_details or TokenDetails()
-    return TokenUsage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_tokens=inputs.cached_tokens or 0,
-        cache_write_tokens=inputs.cache_write_tokens or 0,
-        reasoning_tokens=outputs.reasoning_tokens or 0,
-    )
+RESPONSES: Final = Wire(
+    provider="openai",
+    path="/responses",
+    history="input",
+    encoding="openai_responses:{name}",
+    reserved=frozenset({"input", "stream", "store", "previous_response_id", "conversation", "background"}),
+    caps=("max_output_tokens",),
+    cap_at=lambda url: "max_output_tokens",
+    usage=ReplyUsage,
+    counted=FINAL_EVENTS,
+    ended=FINAL_EVENTS,
+    stored=("previous_response_id", "conversation", "prompt"),
+    connect=openai_endpoint,
+    encode=encode_request,
+    answer=Response,
+    collect=Events,
+    read=read_reply,
+)
+
+
+class OpenAIResponsesModel(RemoteModel):
+    """A model behind Responses.
+
+    Args and errors are those of `RemoteModel`; ``api_key`` may stand in ``OPENAI_API_KEY``, and ``base_url`` goes up to
+    and with ``/v1``.
+    """
+
+    wire = RESPONSES

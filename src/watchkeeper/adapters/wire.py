@@ -1,99 +1,240 @@
-"""A request on its way to a provider, read from its bytes: what it is, what it may cost at worst, how it is capped.
+"""One provider interface on the wire: how its adapter writes it, and how others read it as it passes.
 
-Four interfaces are known: Chat Completions, Responses, Embeddings, and Anthropic's Messages. A field is changed only
-where the gate grants less than was asked, where no cap was named, where a stream would end without its token counts,
-or where a cheaper model takes over; every other value keeps its bytes. Nothing here sends, and nothing here decides.
-Facts: the request types of the openai and anthropic packages.
+A `Wire` is a value with everything that is particular to one interface; each provider's file defines its own. A
+`RemoteModel` takes one turn over any of them. `SentRequest` and `Seen` read from their bytes the requests of clients
+that we did not write, and the answers: a field of a request is changed only where the gate grants less than was asked,
+where no cap was named, where a stream would end without its token counts, or where a cheaper model takes over; every
+other value keeps its bytes. Nothing here decides, and nothing here knows a provider.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, cast
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import msgspec
 
-from watchkeeper.adapters import anthropic as anthropic_reply
-from watchkeeper.adapters import openai_chat as openai_chat_reply
-from watchkeeper.adapters import openai_responses
-from watchkeeper.adapters.openai_chat import output_cap_field
+from watchkeeper.adapters.endpoint import Endpoint, Kept, check_extra, decode_reply, encode, given, join_body
+from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
 
-Interface = Literal["chat", "responses", "embeddings", "messages"]
-ENDINGS: Final[Mapping[str, Interface]] = {
-    "/chat/completions": "chat",
-    "/responses": "responses",
-    "/embeddings": "embeddings",
-    "/v1/messages": "messages",
-}
-UNBILLED: Final = re.compile(
-    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
-)
-"""Posts that cost nothing by themselves."""
+OnDelta = Callable[[str], object]
 
-CAPS: Final[Mapping[Interface, tuple[str, ...]]] = {
-    "chat": ("max_completion_tokens", "max_tokens"),
-    "responses": ("max_output_tokens",),
-    "embeddings": (),
-    "messages": ("max_tokens",),
-}
-HISTORY: Final[Mapping[Interface, str]] = {
-    "chat": "messages",
-    "responses": "input",
-    "embeddings": "",
-    "messages": "messages",
-}
-"""The field that holds the conversation, as a list."""
 
-PASSING: Final = frozenset(
+class Usage(Protocol):
+    """Token counts as an interface words them."""
+
+    def tokens(self) -> TokenUsage:
+        """Return them in our terms."""
+        ...
+
+
+class Collector(Protocol):
+    """Puts the events of a stream together to a whole answer."""
+
+    def feed(self, event: dict[str, Any]) -> None:
+        """Take in one event."""
+        ...
+
+    def whole(self) -> Any:
+        """Return the whole answer.
+
+        Raises:
+            ProviderError: If the stream ended before the answer did.
+        """
+        ...
+
+
+class Connect(Protocol):
+    """Returns an endpoint that speaks through the provider's SDK; ``what`` names the caller in errors."""
+
+    def __call__(
+        self, what: str, provider: str, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None
+    ) -> Endpoint:
+        """Connect."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """One provider interface.
+
+    To add one, write one file with its `Wire` and its subclass of `RemoteModel`, and add the `Wire` to ``WIRES`` in
+    `watchkeeper.contained_sdk.calls`; a model that strings can name has a row in `watchkeeper.app.models` too.
+
+    Attributes:
+        provider: Whose prices hold, if nobody says otherwise.
+        path: What the address of a request ends with.
+        history: The field that holds the conversation, as a list.
+        encoding: Name of a model's encodings, with ``{provider}`` and ``{name}``.
+        reserved: Fields that only the adapter writes.
+        caps: Fields that cap the output.
+        cap_at: Returns the one of them that the server at an address knows.
+        longest_whole: Output tokens above which an answer has to be streamed.
+        replies: Whether there is any output.
+        usage: What token counts are decoded as.
+        counted: Types of events after which the token counts are final.
+        ended: Types of events that end an answer.
+        asks_usage: Whether a stream tells its token counts only if ``stream_options`` ask for them.
+        thinks_in_cap: Whether the cap has to be above the budget of ``thinking``.
+        stored: Fields that bring in what the provider has stored.
+        connect: Returns an endpoint.
+        encode: Returns the body of a request; the last argument says whether the answer is to be streamed.
+        answer: What a whole answer is decoded as.
+        collect: Returns what puts a stream together; given who listens, and the provider's name for errors.
+        read: Returns an answer in our terms; given the provider, the encoding, and its place in the transcript.
+    """
+
+    provider: str
+    path: str
+    history: str
+    encoding: str
+    reserved: frozenset[str]
+    caps: tuple[str, ...]
+    cap_at: Callable[[str], str]
+    longest_whole: int = sys.maxsize
+    replies: bool = True
+    usage: type[Usage]
+    counted: frozenset[str]
+    ended: frozenset[str] = frozenset()
+    asks_usage: bool = False
+    thinks_in_cap: bool = False
+    stored: tuple[str, ...] = ()
+    connect: Connect
+    encode: Callable[[RemoteModel, ModelRequest, bool], bytes]
+    answer: Any
+    collect: Callable[[OnDelta, str], Collector]
+    read: Callable[[Any, str, str, int], ModelReply]
+
+
+class RemoteModel:
+    """A model behind a provider's interface.
+
+    Args:
+        name: The model's name as the server knows it.
+        api_key: The key, or None for what the provider's SDK finds in the environment.
+        base_url: Address of another server of this interface.
+        provider: Provider name, for prices, telemetry and errors; by default the interface's own.
+        native_output: False for servers that enforce no JSON schema; the prompt then describes it.
+        context_window: Tokens the model can hold, if known.
+        max_output_tokens: Largest reply the model can give, if known.
+        headers: Sent with every request.
+
+    Raises:
+        MissingExtraError: If the provider's SDK is not installed.
+        MissingKeyError: If the provider needs a key and there is none.
+        ConfigurationError: If ``base_url`` is not an address.
+    """
+
+    wire: ClassVar[Wire]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        provider: str = "",
+        native_output: bool = True,
+        context_window: int | None = None,
+        max_output_tokens: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.provider = provider or self.wire.provider
+        self.native_output = native_output
+        self.context_window = context_window
+        self.max_output_tokens = max_output_tokens
+        self.free = False
+        self.endpoint = self.wire.connect(type(self).__name__, self.provider, api_key, base_url, headers)
+        # What one model wants back with its reasoning another one refuses, so each has encodings of its own.
+        self.encoding = self.wire.encoding.format(provider=self.provider, name=name)
+        self._kept = Kept()
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Ask for one reply.
+
+        Raises:
+            ProviderError: With the fault that tells whether a retry may help.
+        """
+        wire = self.wire
+        check_extra(request.settings.extra, wire.reserved)
+        on_delta: OnDelta | None = request.on_delta
+        if on_delta is None and request.max_output_tokens > wire.longest_whole:
+            on_delta = str
+        body = wire.encode(self, request, on_delta is not None)
+        answer = await exchange(wire, self.endpoint, body, request.timeout, on_delta)
+        return wire.read(answer, self.provider, self.encoding, len(request.transcript))
+
+    async def close(self) -> None:
+        """Close the connections; the model stays usable."""
+        await self.endpoint.close()
+
+    def body(
+        self,
+        request: ModelRequest,
+        head: Mapping[str, Any],
+        pieces: list[bytes],
+        fixed: Callable[[], Mapping[str, Any]],
+        *parts: object,
+    ) -> bytes:
+        """Return the body of a request.
+
+        Args:
+            request: What is asked.
+            head: Fields that may change from turn to turn.
+            pieces: The encoded elements of the conversation.
+            fixed: Makes the fields that are the same in every turn of a run; called once for the same objects.
+            parts: Objects beside the tools, the output and the settings that they are made from.
+        """
+        tail = self._kept.get(lambda: encode(fixed()), request.tools, request.output, request.settings, *parts)
+        return join_body(head, self.wire.history, pieces, tail)
+
+
+async def exchange(wire: Wire, endpoint: Endpoint, body: bytes, timeout: float | None, on_delta: OnDelta | None) -> Any:
+    """Send a body and return the whole answer, decoded; streamed if somebody listens.
+
+    Raises:
+        ProviderError: Whatever went wrong.
+    """
+    if on_delta is None:
+        return decode_reply(await endpoint.ask(wire.path, body, timeout), wire.answer, endpoint.provider)
+    collector = wire.collect(on_delta, endpoint.provider)
+    await endpoint.stream(wire.path, body, timeout, collector.feed)
+    return collector.whole()
+
+
+# --- requests on their way ------------------------------------------------------------------------------------------
+
+NO_INPUT: Final = frozenset(
     {"max_completion_tokens", "max_tokens", "max_output_tokens", "n", "stream", "stream_options"}
 )
-"""Fields that say nothing of the input."""
+"""Fields that add nothing to the input."""
 
-UNSIZED: Final = frozenset(
-    {
-        "audio",
-        "computer_screenshot",
-        "container_upload",
-        "document",
-        "file",
-        "image",
-        "image_url",
-        "input_audio",
-        "input_file",
-        "input_image",
-        "item_reference",
-        "video_url",
-    }
+UNSIZED: Final = re.compile(
+    "audio|computer_screenshot|container_upload|document|file|image|image_url|input_audio|input_file|input_image"
+    "|item_reference|video_url"
 )
 """Types of parts whose bytes say nothing of the tokens they cost."""
 
 SIZED_SOURCES: Final = frozenset({"text", "content"})
-STORED: Final = ("previous_response_id", "conversation", "prompt")
-"""Fields of Responses that bring in what the provider has stored."""
-
 AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers")
 OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
 """Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
 
-DEAR: Final = ("service_tier", "speed", "inference_geo")
+PRICE_FIELDS: Final = ("service_tier", "speed", "inference_geo")
 """Fields that may choose another price."""
 
 
-def interface_of(path: str) -> Interface | None:
-    """Return the interface that a path belongs to, or None."""
-    if "/threads/" in path:
-        return None
-    return next((interface for ending, interface in ENDINGS.items() if path.endswith(ending)), None)
-
-
-class WireCall:
+class SentRequest:
     """One model call, read from the body of its request.
 
     Attributes:
-        interface: Which interface it is for.
+        wire: The interface that it is for.
         model: The model's name.
         streaming: Whether the answer is to come as a stream.
         cap: Output tokens that it asks for at most, all alternatives together; None if it names no cap.
@@ -108,7 +249,7 @@ class WireCall:
         adds_usage: Whether the stream's token counts are there only because we ask for them.
     """
 
-    def __init__(self, interface: Interface, body: bytes, url: str) -> None:
+    def __init__(self, wire: Wire, body: bytes, url: str) -> None:
         """Read a body.
 
         Raises:
@@ -116,28 +257,29 @@ class WireCall:
         """
         self._fields = fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         self._url = url
-        self.interface: Interface = interface
+        self.wire = wire
         self.model = self._get("model", str) or ""
         self.streaming = self._get("stream", bool) or False
-        self.copies = max(self._get("n", int) or 1, 1) if interface == "chat" else 1
-        caps = [cap for cap in (self._get(name, int) for name in CAPS[interface]) if cap is not None]
+        self.copies = max(self._get("n", int) or 1, 1) if wire.asks_usage else 1
+        caps = [cap for cap in (self._get(name, int) for name in wire.caps) if cap is not None]
         self.cap = min(caps) * self.copies if caps else None
-        thinking: dict[str, Any] = self._get("thinking", dict) or {}
-        self.least = int(thinking.get("budget_tokens") or 0) + 1 if interface == "messages" else 0
-        self.wishes = {name: wish for name in DEAR if (wish := self._get(name, str)) is not None}
+        thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}
+        self.least = int(thinking.get("budget_tokens") or 0) + 1 if wire.thinks_in_cap else 0
+        self.wishes = {name: wish for name in PRICE_FIELDS if (wish := self._get(name, str)) is not None}
         self.long_cache = re.search(rb'"ttl"\s*:\s*"1h"', body) is not None
         self.audible = "audio" in fields
-        self.previous: str | None = self._get("previous_response_id", str) if interface == "responses" else None
-        options: dict[str, Any] = self._get("stream_options", dict) or {}
-        self.adds_usage = interface == "chat" and self.streaming and not options.get("include_usage")
-        self._options = options
-        self.pieces, self.fixed = self._parts()
-        sized = sum(len(value) for _, value in self.fixed)
+        self.previous: str | None = self._get("previous_response_id", str) if wire.stored else None
+        self._options: dict[str, Any] = self._get("stream_options", dict) or {}
+        self.adds_usage = wire.asks_usage and self.streaming and not self._options.get("include_usage")
+        self.pieces: tuple[bytes, ...] = ()
+        if wire.history in fields and bytes(fields[wire.history]).lstrip()[:1] == b"[":
+            self.pieces = tuple(map(bytes, msgspec.json.decode(fields[wire.history], type=list[msgspec.Raw])))
+        left_out = NO_INPUT | ({wire.history} if self.pieces else frozenset[str]())
+        self.fixed = tuple((name, bytes(value)) for name, value in fields.items() if name not in left_out)
         tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
-        self._fixed_bytes = sized + FRAME_TOKENS + (TOOLS_OVERHEAD if tools else 0)
+        self._fixed_bytes = sum(len(value) for _, value in self.fixed) + FRAME_TOKENS + (TOOLS_OVERHEAD if tools else 0)
         at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
-        names = (*STORED, *AT_THE_PROVIDER) if interface == "responses" else AT_THE_PROVIDER
-        self._fixed_unsized = at_provider + sum(self._given(name) for name in names)
+        self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
     def input_bound(self, known: int = 0) -> tuple[int, int]:
         """Return an upper bound of the tokens of what is text, and how many parts there are that bytes do not bound.
@@ -161,10 +303,9 @@ class WireCall:
             model: Asked instead of the one that the request names.
         """
         fields: dict[str, Any] = dict(self._fields)
-        names = CAPS[self.interface]
-        if granted is not None and names and (self.cap is None or granted < self.cap):
-            default = output_cap_field(self._url) if self.interface == "chat" else names[0]
-            for name in [name for name in names if self._given(name)] or [default]:
+        caps = self.wire.caps
+        if granted is not None and caps and (self.cap is None or granted < self.cap):
+            for name in [name for name in caps if self._given(name)] or [self.wire.cap_at(self._url)]:
                 fields[name] = granted // self.copies
         if self.adds_usage:
             fields["stream_options"] = {**self._options, "include_usage": True}
@@ -178,16 +319,6 @@ class WireCall:
     def _get(self, name: str, type_: Any) -> Any:
         return msgspec.json.decode(self._fields[name], type=type_ | None) if name in self._fields else None
 
-    def _parts(self) -> tuple[tuple[bytes, ...], tuple[tuple[str, bytes], ...]]:
-        """Return the messages, and all other fields that matter for the input, as bytes."""
-        history = HISTORY[self.interface]
-        pieces: tuple[bytes, ...] = ()
-        if history in self._fields and bytes(self._fields[history]).lstrip()[:1] == b"[":
-            pieces = tuple(map(bytes, msgspec.json.decode(self._fields[history], type=list[msgspec.Raw])))
-        left_out = PASSING | ({history} if pieces else frozenset[str]())
-        fixed = tuple((name, bytes(value)) for name, value in self._fields.items() if name not in left_out)
-        return pieces, fixed
-
 
 def weigh(content: Any) -> tuple[int, int]:
     """Return the bytes of the parts whose bytes say nothing of their tokens, and how many such parts there are."""
@@ -196,7 +327,7 @@ def weigh(content: Any) -> tuple[int, int]:
         fields = cast("dict[str, Any]", content)
         source: Any = fields.get("source")
         plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
-        if fields.get("type") in UNSIZED and not plain:
+        if UNSIZED.fullmatch(str(fields.get("type"))) and not plain:
             return len(msgspec.json.encode(fields)), 1
         inner = list(fields.values())
     elif isinstance(content, list):
@@ -207,44 +338,21 @@ def weigh(content: Any) -> tuple[int, int]:
     return sum(size for size, _ in weights), sum(parts for _, parts in weights)
 
 
-# --- wire usage -----------------------------------------------------------------------------------------------------
-# What an answer on the wire says it cost, whole or as server-sent events, in our terms.
-#
-# A stream is passed on event by event, as its bytes arrive; only the token counts that we asked for ourselves, which
-# the
-# caller does not expect, are taken out. Usage counts as known once the provider has said its last word on it.
+# --- answers on their way -------------------------------------------------------------------------------------------
 
-FINAL_EVENTS: Final = openai_responses.FINAL_EVENTS
 DONE: Final = b"[DONE]"
+NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
 
 
-class ChatAnswer(msgspec.Struct):
-    """What is read of a completion, a chunk of one, or embeddings."""
+class Told(msgspec.Struct):
+    """What is read of an answer, or of one event of it, in any interface."""
 
-    usage: openai_chat_reply.ReplyUsage | None = None
-    choices: list[msgspec.Raw] = []
-
-
-class ResponsesAnswer(msgspec.Struct):
-    """What is read of a response."""
-
-    id: str = ""
-    usage: openai_responses.ReplyUsage | None = None
-
-
-class ResponsesEvent(msgspec.Struct):
-    """What is read of an event of a response."""
-
-    type: str = ""
-    response: ResponsesAnswer | None = None
-
-
-class MessagesAnswer(msgspec.Struct):
-    """What is read of a message, or of an event of one."""
-
-    type: str = ""
-    usage: dict[str, Any] | None = None
-    message: dict[str, Any] | None = None
+    type: Any = ""
+    id: Any = None
+    usage: Any = None
+    choices: Any = None
+    response: Any = None
+    message: Any = None
 
 
 class Seen:
@@ -257,7 +365,7 @@ class Seen:
         size: Bytes of it so far.
     """
 
-    __slots__ = ("ended", "response_id", "size", "usage")
+    __slots__ = ("_counts", "ended", "response_id", "size", "usage")
 
     def __init__(self) -> None:
         """Know nothing yet."""
@@ -265,29 +373,36 @@ class Seen:
         self.response_id = ""
         self.ended = False
         self.size = 0
+        self._counts: dict[str, Any] = {}
 
-    def take(self, usage: TokenUsage) -> None:
-        """Keep token counts unless they are nonsense."""
-        parts = (usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
-        if usage.input_tokens > 0 and min(parts) >= 0:
-            self.usage = usage
+    def take(self, wire: Wire, told: Told, *, final: bool) -> None:
+        """Take in an answer or an event; counts that came earlier hold until they are said again.
+
+        Raises:
+            msgspec.ValidationError: If the token counts are no counts.
+        """
+        inner: Any = told.response or told.message
+        inner = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+        for usage in (inner.get("usage"), told.usage):
+            if isinstance(usage, dict):
+                self._counts.update(given(cast("dict[str, Any]", usage)))
+        if wire.stored:
+            self.response_id = str(inner.get("id") or told.id or self.response_id)
+        if final and self._counts:
+            usage = msgspec.convert(self._counts, wire.usage).tokens()
+            parts = (usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
+            if usage.input_tokens > 0 and min(parts) >= 0:
+                self.usage = usage
 
 
-def read_whole(interface: Interface, content: bytes) -> Seen:
+def read_whole(wire: Wire, content: bytes) -> Seen:
     """Return what a whole answer tells; one that is no JSON tells nothing but its size."""
     seen = Seen()
     seen.size = len(content)
     seen.ended = True
     try:
-        if interface == "responses":
-            response = msgspec.json.decode(content, type=ResponsesAnswer)
-            seen.response_id = response.id
-            seen.take(openai_responses.read_usage(response.usage))
-        elif interface == "messages":
-            seen.take(_messages_usage(msgspec.json.decode(content, type=MessagesAnswer).usage))
-        else:
-            seen.take(openai_chat_reply.read_usage(msgspec.json.decode(content, type=ChatAnswer).usage))
-    except (msgspec.DecodeError, ValueError, TypeError):
+        seen.take(wire, msgspec.json.decode(content, type=Told), final=True)
+    except NO_ANSWER:
         seen.usage = None  # the reservation is charged: no answer costs nothing
     return seen
 
@@ -299,18 +414,17 @@ class StreamReader:
         seen: What it has told so far.
     """
 
-    def __init__(self, interface: Interface, *, hide_usage: bool) -> None:
+    def __init__(self, wire: Wire, *, hide_usage: bool) -> None:
         """Begin.
 
         Args:
-            interface: Whose events they are.
+            wire: The interface whose events they are.
             hide_usage: Whether to take out the chunk that brings nothing but token counts.
         """
         self.seen = Seen()
-        self._interface = interface
-        self._hide = hide_usage
+        self._wire = wire
+        self._hide = hide_usage and wire.asks_usage
         self._rest = b""
-        self._message_usage: dict[str, Any] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         """Take in bytes and return those to pass on: all events that are complete."""
@@ -335,39 +449,10 @@ class StreamReader:
             self.seen.ended = True
         elif b'"usage"' in data or b'"message_stop"' in data or b'"response.' in data:
             try:
-                return self._read(data)
-            except (msgspec.DecodeError, ValueError, TypeError):
+                told = msgspec.json.decode(data, type=Told)
+                self.seen.ended |= told.type in self._wire.ended
+                self.seen.take(self._wire, told, final=told.type in self._wire.counted)
+            except NO_ANSWER:
                 return False  # no token counts: the reservation is charged
+            return self._hide and told.usage is not None and not told.choices
         return False
-
-    def _read(self, data: bytes) -> bool:
-        seen = self.seen
-        if self._interface == "responses":
-            event = msgspec.json.decode(data, type=ResponsesEvent)
-            if event.response is not None:
-                seen.response_id = event.response.id
-                if event.type in FINAL_EVENTS:
-                    seen.ended = True
-                    seen.take(openai_responses.read_usage(event.response.usage))
-            return False
-        if self._interface == "messages":
-            self._read_message(msgspec.json.decode(data, type=MessagesAnswer))
-            return False
-        chunk = msgspec.json.decode(data, type=ChatAnswer)
-        if chunk.usage is not None:
-            seen.take(openai_chat_reply.read_usage(chunk.usage))
-        return self._hide and chunk.usage is not None and not chunk.choices
-
-    def _read_message(self, event: MessagesAnswer) -> None:
-        """Follow Anthropic's counts: the input's come first, the output's at the end, both may be said again."""
-        if event.type == "message_stop":
-            self.seen.ended = True
-        started: dict[str, Any] = event.message or {}
-        for usage in (started.get("usage"), event.usage):
-            self._message_usage.update({key: value for key, value in (usage or {}).items() if value is not None})
-        if event.type == "message_delta":
-            self.seen.take(_messages_usage(self._message_usage))
-
-
-def _messages_usage(usage: dict[str, Any] | None) -> TokenUsage:
-    return anthropic_reply.read_usage(usage or {})

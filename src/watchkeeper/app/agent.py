@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
-from watchkeeper.app.options import RunKeywords, check_arguments, check_left_to_agent
+from watchkeeper.app.options import RunOptions, TaskOptions, check_arguments, check_left_to_agent
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
@@ -101,9 +101,9 @@ class Agent(Generic[OutputT]):
         put(self, "template", template)
 
     @property
-    def options(self) -> RunKeywords:
+    def options(self) -> RunOptions:
         """What its runs are given beside prompt, model and limits, unless they say otherwise."""
-        given: RunKeywords = {"settings": self.settings, "shield": self.shield}
+        given: RunOptions = {"settings": self.settings, "shield": self.shield}
         if self.resources is not None:
             given["resources"] = self.resources
         if self.filesystem is not None:
@@ -115,7 +115,7 @@ class Agent(Generic[OutputT]):
         check_arguments({"task": task})
         return Prompt(self.template).with_variables(instructions=self.instructions, task=task)
 
-    def run(self, task: str, *, session: Session | None = None, **options: Unpack[RunKeywords]) -> RunResult[OutputT]:
+    def run(self, task: str, *, session: Session | None = None, **options: Unpack[RunOptions]) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.run`.
 
         Args:
@@ -126,38 +126,28 @@ class Agent(Generic[OutputT]):
         return run(self.prompt(task), session=session, **self._run_with(options))
 
     async def arun(
-        self, task: str, *, session: Session | None = None, **options: Unpack[RunKeywords]
+        self, task: str, *, session: Session | None = None, **options: Unpack[RunOptions]
     ) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.arun`, and `run` for the arguments."""
         return await arun(self.prompt(task), session=session, **self._run_with(options))
 
-    def run_many(
-        self, tasks: Iterable[str], *, each: Limits | None = None, concurrency: int = 4, **options: Unpack[RunKeywords]
-    ) -> ManyResult[OutputT]:
+    def run_many(self, tasks: Iterable[str], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
 
         Args:
             tasks: What to do, one text for each run.
-            each: Further limits of every single run; they can only tighten.
-            concurrency: How many run at once.
-            options: See `RunOptions`.
+            options: See `TaskOptions` and `RunOptions`.
         """
-        given = self._run_with(options)
-        return run_many(self._any_task(), items_of(tasks), each=each, concurrency=concurrency, label=named, **given)
+        return run_many(self._any_task(), items_of(tasks), label=named, **self._run_with(options))
 
-    async def arun_many(
-        self, tasks: Iterable[str], *, each: Limits | None = None, concurrency: int = 4, **options: Unpack[RunKeywords]
-    ) -> ManyResult[OutputT]:
+    async def arun_many(self, tasks: Iterable[str], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.arun_many`, and `run_many` for the arguments."""
-        given = self._run_with(options)
-        return await arun_many(
-            self._any_task(), items_of(tasks), each=each, concurrency=concurrency, label=named, **given
-        )
+        return await arun_many(self._any_task(), items_of(tasks), label=named, **self._run_with(options))
 
     def _any_task(self) -> Prompt[OutputT]:
         return Prompt(self.template).with_variables(instructions=self.instructions)
 
-    def _run_with(self, options: RunKeywords) -> dict[str, Any]:
+    def _run_with(self, options: RunOptions) -> dict[str, Any]:
         check_left_to_agent(options)
         return {"model": self.model, "limits": self.limits, **self.options, **options}
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -26,6 +26,7 @@ import msgspec
 
 from watchkeeper.app.options import RunOptions
 from watchkeeper.app.prices import check_priced, price_of
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, UnknownModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
@@ -33,45 +34,7 @@ from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.user_code import closed
 
-
-def _openai(name: str) -> Model:
-    from watchkeeper.adapters.openai_chat import OpenAIChatModel
-
-    return OpenAIChatModel(name)
-
-
-def _openai_responses(name: str) -> Model:
-    from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
-
-    return OpenAIResponsesModel(name)
-
-
-def _anthropic(name: str) -> Model:
-    from watchkeeper.adapters.anthropic import AnthropicModel
-
-    return AnthropicModel(name)
-
-
-def _litellm(name: str) -> Model:
-    from watchkeeper.adapters.litellm import LiteLLMModel
-
-    return LiteLLMModel(name)
-
-
-def _local(path: str) -> Model:
-    from watchkeeper.local.model import LocalModel
-
-    return LocalModel(path)
-
-
-MAKERS: Final[Mapping[str, Callable[[str], Model]]] = {
-    "openai": _openai,
-    "openai-responses": _openai_responses,
-    "anthropic": _anthropic,
-    "litellm": _litellm,
-    "local": _local,
-}
-
+PROVIDERS: Final = ("openai", "openai-responses", "anthropic", "litellm", "local")
 HELP: Final = (
     "write 'openai:NAME', 'openai-responses:NAME', 'anthropic:NAME', 'litellm:PROVIDER/NAME', 'local', "
     "'local:PATH.gguf' or 'http://HOST:PORT/v1#NAME'"
@@ -94,18 +57,41 @@ def model_from(text: str) -> Model:
     if text.startswith(("http://", "https://")):
         return _server(text)
     provider, _, name = text.partition(":")
-    maker = MAKERS.get(provider)
-    if maker is None:
+    if provider not in PROVIDERS:
         raise UnknownModelError(f"there is no model {text!r}; {_hint(provider)}{HELP}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
-    return maker(name)
+    return _model_of(provider, name)
+
+
+def _model_of(provider: str, name: str) -> Model:
+    match provider:
+        case "openai":
+            from watchkeeper.adapters.openai_chat import OpenAIChatModel
+
+            return OpenAIChatModel(name)
+        case "openai-responses":
+            from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
+
+            return OpenAIResponsesModel(name)
+        case "anthropic":
+            from watchkeeper.adapters.anthropic import AnthropicModel
+
+            return AnthropicModel(name)
+        case "litellm":
+            from watchkeeper.adapters.litellm import LiteLLMModel
+
+            return LiteLLMModel(name)
+        case _:
+            from watchkeeper.local.model import LocalModel
+
+            return LocalModel(name)
 
 
 def _hint(provider: str) -> str:
     if provider == "scripted":
         return "a script cannot be named by a string, pass ScriptedModel([...]); "
-    near = difflib.get_close_matches(provider, MAKERS, n=1)
+    near = difflib.get_close_matches(provider, PROVIDERS, n=1)
     return f"did you mean {near[0]!r}? " if near else ""
 
 
@@ -119,12 +105,10 @@ def _server(text: str) -> Model:
     return OpenAIChatModel(name, api_key=key, base_url=url, provider=SERVER_PROVIDER)
 
 
-# --- lineup ---------------------------------------------------------------------------------------------------------
-# The models of a run, made from what the caller named: who answers, who takes over, who is the cheaper one.
-#
+# --- the models of a run --------------------------------------------------------------------------------------------
 # All of them are made, and priced, before anything is spent: a fallback that cannot work shows at once, not in the
-# night
-# in which it is needed. What is made here from a string is closed with the run; a model that the caller made is his.
+# night in which it is needed. What is made here from a string is closed with the run; a model that the caller made
+# is the caller's.
 
 
 class Lineup(msgspec.Struct, frozen=True):
@@ -161,8 +145,7 @@ def lineup(
     model: Model | str,
     limits: Limits,
     options: RunOptions,
-    escalations: Mapping[str, Model | str],
-    children: Sequence[Model | str] = (),
+    template: PromptTemplate[Any],
 ) -> Lineup:
     """Make the models of a run; those that are made here are closed by ``stack``.
 
@@ -171,40 +154,49 @@ def lineup(
         model: Who is asked first.
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
-        escalations: By source of advice, the model it may switch to.
-        children: The models that child runs ask for.
+        template: Names the models of child runs, and those that escalations go on with.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
             or the same model twice.
     """
-    named = (model, *checked_fallback(options.fallback, model))
+    named = (model, *checked_fallback(options.get("fallback", ()), model))
     models = [_made(stack, each) for each in named]
-    first = models[0]
+    shield, clock = options.get("shield"), options.get("clock", SYSTEM_CLOCK)
+    asked, prices = options.get("settings", ModelSettings()), options.get("prices")
 
     def priced(each: Model) -> PricedModel:
-        settings = settings_for(each, first, options.settings)
-        price = price_of(each, options.prices, settings, options.clock)
+        settings = settings_for(each, models[0], asked)
+        price = price_of(each, prices, settings, clock)
         check_priced(each, price, limits)
         return PricedModel(each, price, settings)
 
     line = [priced(each) for each in models]
-    wanted: Model | str | None = None if options.shield is None else options.shield.fallback_model
-    cheaper = None if wanted is None else _found(wanted, named, line) or priced(_made(stack, wanted))
-    others = {source: _found(each, named, line) or priced(_made(stack, each)) for source, each in escalations.items()}
-    below = {name_of(each): _found(each, named, line) or priced(_made(stack, each)) for each in children}
-    return Lineup(line[0], tuple(line[1:]), cheaper, others, below)
+
+    def found(wanted: Model | str) -> PricedModel:
+        """Return the model of the line that is meant, or a new one."""
+        for each, inline in zip(named, line, strict=True):
+            if wanted is each or wanted in (each, inline.label, inline.model.name):
+                return inline
+        return priced(_made(stack, wanted))
+
+    cheaper = None if shield is None else shield.fallback_model
+    return Lineup(
+        line[0],
+        tuple(line[1:]),
+        None if cheaper is None else found(cheaper),
+        {
+            source.name: found(source.escalate.model)
+            for source in template.sources
+            if source.escalate is not None and source.escalate.model is not None
+        },
+        {each if isinstance(each, str) else name_of(each): found(each) for each in template.models},
+    )
 
 
-def name_of(model: Model | str) -> str:
-    """Return how a model is called: its string, or ``provider:name``."""
-    return model if isinstance(model, str) else f"{model.provider}:{model.name}"
-
-
-def switched_to(template: PromptTemplate[Any]) -> dict[str, Model | str]:
-    """Return, by source of advice, the model that its escalation goes on with."""
-    chosen = {config.name: config.escalate.model for config in template.sources if config.escalate is not None}
-    return {name: model for name, model in chosen.items() if model is not None}
+def name_of(model: Model) -> str:
+    """Return ``provider:name``."""
+    return f"{model.provider}:{model.name}"
 
 
 def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str, ...]:
@@ -221,7 +213,7 @@ def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str,
         if not isinstance(each, str | Model):
             raise ConfigurationError(f"fallback names {each!r}, which is neither a model nor the name of one")
         if any(each is other or (isinstance(each, str) and each == other) for other in (model, *checked)):
-            name = each if isinstance(each, str) else f"{each.provider}:{each.name}"
+            name = each if isinstance(each, str) else name_of(each)
             raise ConfigurationError(f"{name} is named twice in model= and fallback=; name each model once")
         checked.append(each)
     return tuple(checked)
@@ -238,11 +230,3 @@ def _made(stack: AsyncExitStack, named: Model | str) -> Model:
     made = model_from(named)
     stack.push_async_callback(lambda: closed(f"the model {named}", made.close()))
     return made
-
-
-def _found(wanted: Model | str, named: Sequence[Model | str], line: Sequence[PricedModel]) -> PricedModel | None:
-    """Return the model of the line that is meant, if it stands there."""
-    for each, priced in zip(named, line, strict=True):
-        if wanted is each or wanted in (each, priced.label, priced.model.name):
-            return priced
-    return None

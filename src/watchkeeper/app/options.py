@@ -1,7 +1,10 @@
-"""What can be said about a run beside prompt, model and limits.
+"""What can be said about a run beside prompt, model and limits, and what each argument must be.
 
-`RunKeywords` are the keyword arguments of `run` and its kin; `RunOptions` is the same as a frozen value, with the
-defaults. Both name the same fields, and a test holds them to it.
+`RunOptions` is the one list of keyword arguments; what is left out has the default that its docstring names, read where
+it is used. All arguments are looked at by one table, before anything is opened or spent: what does not fit is refused
+with the value and with what to write instead, and a keyword that does not exist with the nearest one that does. Only
+the kind of thing is judged here; whether a path can be written or a model exists shows where it is used, before
+anything is spent, too.
 """
 
 from __future__ import annotations
@@ -14,11 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 from uuid import UUID
 
-import msgspec
-
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.ids import SYSTEM_IDS, IdSource
+from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.text import shown
@@ -36,23 +37,14 @@ if TYPE_CHECKING:
     from watchkeeper.shield.circuit_breaker import CircuitBreakers
     from watchkeeper.shield.pipeline import ShieldPipeline
 
-# --- checks ---------------------------------------------------------------------------------------------------------
-# What the arguments of `run` and its kin must be: one table, looked at before anything is opened or spent.
-#
-# Each name has one rule, and what does not fit is refused with the value and with what to write instead. Only the
-# kind of
-# thing is judged here; whether a path can be written or a model exists shows where it is used, before anything is
-# spent,
-# too. A keyword that does not exist is refused with the nearest one that does.
-
 BRIEF_CHARS: Final = 60
 """A value that shows itself with more is named by its kind."""
 
 MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
 """What makes a model; looked up by name, because asking whether something fits a protocol takes twenty microseconds."""
 
-CHECKED_WHERE_USED: Final = frozenset({"fallback", "on_context_full"})
-"""Options that have a rule of their own: `lineup.checked_fallback` and `RunOptions`."""
+CHECKED_WHERE_USED: Final = frozenset({"fallback"})
+"""Options that have a rule of their own: `models.checked_fallback`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +132,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "resources": Rule(_any_of(Resources), "Resources; for things that exist already Resources.of({Type: thing})", True),
     "filesystem": Rule(
         lambda value: isinstance(value, Filesystem), "a Filesystem; for a folder write HostFilesystem('/path')", True
+    ),
+    "on_context_full": Rule(
+        lambda value: isinstance(value, str) and value in CONTEXT_CHOICES, " or ".join(map(repr, CONTEXT_CHOICES))
     ),
     "on_event": _LISTENER,
     "on_record": _LISTENER,
@@ -242,15 +237,37 @@ def brief(value: object) -> str:
     return f"{text[: BRIEF_CHARS - 1]}…" if isinstance(value, str | bytes) else f"{type(value).__name__}(...)"
 
 
-NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
-"""What `run` or `run_many` take by name beside the options."""
-
 StoreLike = Path | str | Literal["default"] | None
 LedgerLike = Path | str | Literal["default"]
 
 
-class RunKeywords(TypedDict, total=False):
-    """Keyword arguments of `run`, `arun`, `run_many` and `arun_many`; `RunOptions` says what they mean."""
+class RunOptions(TypedDict, total=False):
+    """What can be said about a run beside prompt, model, limits and session: `run`, `arun`, and the runs of an Agent.
+
+    Attributes:
+        settings: How the model is asked: temperature, effort, output cap ...
+        prices: The caller's own prices, by ``provider:model`` or model name; they win over the list.
+        fallback: Who takes over, in this order, when the model in use does not answer: models, or their strings. Every
+            attempt stands under the same limits.
+        shield: Hooks that are asked before every model call and tool call.
+        breakers: Circuit breakers, one for each provider, to share between runs; with ``fallback`` the run has some of
+            its own by default.
+        resources: What tools may ask their context for.
+        filesystem: What tools may read and write.
+        on_event: Gets every event of the log as it happens, and `TextDelta` where the provider streams; sync
+            callables run on a worker thread.
+        on_record: The same with more: gets the id of the run and the envelope of every event, so that the runs of
+            `run_many` can be told apart; no text deltas.
+        on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
+            (the default) takes a last turn, ``stop`` ends at once.
+        store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
+        ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
+            default a file in the user's data folder if the limits name an account, else this process's memory.
+        raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
+        clock: Time.
+        ids: Identifiers.
+        rng: Randomness, for backoff.
+    """
 
     settings: ModelSettings
     prices: Mapping[str, ModelPrice]
@@ -270,72 +287,45 @@ class RunKeywords(TypedDict, total=False):
     rng: random.Random
 
 
-class RunOptions(msgspec.Struct, frozen=True):
-    """What can be said about a run beside prompt, model and limits.
+class TaskOptions(RunOptions, total=False):
+    """What `Agent.run_many` takes besides.
 
     Attributes:
-        settings: How the model is asked: temperature, effort, output cap ...
-        prices: The caller's own prices, by ``provider:model`` or model name; they win over the list.
-        fallback: Who takes over, in this order, when the model in use does not answer: models, or their strings. Every
-            attempt stands under the same limits.
-        shield: Hooks that are asked before every model call and tool call.
-        breakers: Circuit breakers, one for each provider, to share between runs; with ``fallback`` the run has some of
-            its own by default.
-        resources: What tools may ask their context for.
-        filesystem: What tools may read and write.
-        on_event: Gets every event of the log as it happens, and `TextDelta` where the provider streams; sync
-            callables run on a worker thread.
-        on_record: The same with more: gets the id of the run and the envelope of every event, so that the runs of
-            `run_many` can be told apart; no text deltas.
-        on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
-            takes a last turn, ``stop`` ends at once.
-        store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
-        ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
-            default a file in the user's data folder if the limits name an account, else this process's memory.
-        raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
-        clock: Time.
-        ids: Identifiers.
-        rng: Randomness, for backoff.
+        each: Further limits of every single item; they can only tighten.
+        concurrency: How many items run at once; 4 by default.
     """
 
-    settings: ModelSettings = ModelSettings()
-    prices: Mapping[str, ModelPrice] = msgspec.field(default_factory=dict[str, ModelPrice])
-    fallback: Sequence[Model | str] = ()
-    shield: ShieldPipeline | None = None
-    breakers: CircuitBreakers | None = None
-    resources: Resources | None = None
-    filesystem: Filesystem | None = None
-    on_event: Callable[[Any], Any] | None = None
-    on_record: Callable[[UUID, Envelope], Any] | None = None
-    on_context_full: OnContextFull = "land"
-    store: RunStore | StoreLike = "default"
-    ledger: Ledger | LedgerLike = "default"
-    raise_on_stop: bool = False
-    clock: Clock = SYSTEM_CLOCK
-    ids: IdSource = SYSTEM_IDS
-    rng: random.Random = SYSTEM_IDS.random
-
-    def __post_init__(self) -> None:
-        """Refuse what no run can do.
-
-        Raises:
-            ConfigurationError: Naming the value and the choices.
-        """
-        if self.on_context_full not in CONTEXT_CHOICES:
-            raise ConfigurationError(
-                f"on_context_full={self.on_context_full!r} must be {' or '.join(map(repr, CONTEXT_CHOICES))}"
-            )
+    each: Limits | None
+    concurrency: int
 
 
-def options_for_run(given: RunKeywords) -> RunOptions:
+class ManyOptions(TaskOptions, total=False):
+    """What `run_many` and `arun_many` take besides.
+
+    Attributes:
+        label: Names an item in results, logs and progress; ``str`` by default.
+    """
+
+    label: Callable[[Any], str]
+
+
+NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
+"""What `run` or `run_many` take by name beside the options of every run."""
+
+
+def options_for_run(given: RunOptions, kind: type[Any] = RunOptions) -> ManyOptions:
     """Return the options with resources of the run's own, so that what one run makes and closes is no other's.
+
+    Args:
+        given: The keyword arguments.
+        kind: Which of them there are: `RunOptions` or `ManyOptions`.
 
     Raises:
         ConfigurationError: If a value is not what its name asks for.
         TypeError: For an option that does not exist.
     """
-    check_keywords(given, RunKeywords.__annotations__, NAMED)
+    check_keywords(given, kind.__annotations__, NAMED)
     check_arguments(given)
     resources = given.get("resources")
-    own: RunKeywords = {**given, "resources": Resources() if resources is None else resources.for_run()}
-    return RunOptions(**own)
+    own: RunOptions = {**given, "resources": Resources() if resources is None else resources.for_run()}
+    return cast("ManyOptions", own)

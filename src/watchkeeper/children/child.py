@@ -35,7 +35,7 @@ from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
-from watchkeeper.runtime.result import RunResult, broken_off, without_output
+from watchkeeper.runtime.result import RunResult, broken_off
 from watchkeeper.runtime.shared_budget import share_of
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
@@ -235,12 +235,13 @@ class Children:
                 if outcome.error is not None:
                     raise outcome.error
                 stop = Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
-            result = without_output(
-                stop,
+            result = RunResult[OutputT](
+                stop=stop,
                 run_id=context.run_id,
                 prompt_name=name,
                 model=model.label,
                 limits=task.limits,
+                started_at=scope.clock.now(),
                 session=session,
                 usage=usage,
                 error=outcome.error,

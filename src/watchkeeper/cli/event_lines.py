@@ -7,19 +7,19 @@ worded show as their tag and their fields.
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from watchkeeper.cli.console import CUT, one_line, styled
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
-from watchkeeper.session.log import SliceEdited, event_tag
-from watchkeeper.session.tagging import MARK, dump, forms, load
+from watchkeeper.session.log import SliceEdited
+from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
-from watchkeeper.store.run_store import UNWRITABLE
+from watchkeeper.store.run_store import UNWRITABLE, untyped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,11 +39,7 @@ UNSEEN: Final = frozenset(
 )
 """What the head and the end of a report, or the lines around it, say already."""
 
-HOLDERS: Final = frozenset({"type", *(tag for _, tag, _ in forms(dump, load))})
-"""Tags of the standard library's types, which hold one thing."""
-
 SEVERITIES: Final = ("info", "caution", "warning")
-MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 ARGUMENTS_CUT: Final = 60
 
 VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
@@ -71,7 +67,7 @@ def line_of(tag: str, body: Body) -> Line | None:
     """Word an event, given as a store holds it; None for one that says nothing to a person."""
     if tag in UNSEEN:
         return None
-    fields = plain(body)
+    fields = untyped(body)
     worded = WORDINGS.get(tag)
     if worded is not None and UNWRITABLE not in fields:
         try:
@@ -79,25 +75,6 @@ def line_of(tag: str, body: Body) -> Line | None:
         except (LookupError, TypeError, ValueError, AttributeError):
             pass  # another version wrote it, with other fields: show them as they are
     return Line("·", "dim", one_line(tag, CUT), one_line(json.dumps(fields, ensure_ascii=False), CUT))
-
-
-def plain(data: Any) -> Any:
-    """Return typed JSON without its types, as a person would write it."""
-    if isinstance(data, list):
-        items: list[Any] = cast("Any", data)
-        return [plain(item) for item in items]
-    if not isinstance(data, dict):
-        return data
-    fields: dict[str, Any] = cast("Any", data)
-    tag = str(fields.get(MARK, ":"))
-    if tag in MAPPINGS and "items" in fields:
-        return {str(plain(key)): plain(value) for key, value in fields["items"]}
-    if tag == "str":
-        return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
-    held = next((key for key in ("items", "value") if key in fields), None)
-    if tag in HOLDERS and held is not None:
-        return plain(fields[held])
-    return {key: plain(value) for key, value in fields.items() if key != MARK}
 
 
 def done_mark(verdict: str) -> tuple[str, str]:
@@ -313,7 +290,7 @@ class Progress:
         self._console.print(styled((f"limits: {started.limits}", "dim")))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
-        line = line_of(event_tag(type(event)), dump(event))
+        line = line_of(tag_of(type(event)), dump(event))
         if line is None:
             return
         label = "" if run_id is None else self._items.get(run_id, "")

@@ -21,7 +21,7 @@ from typing import Any, Final, cast, get_type_hints
 import msgspec
 
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.options import RunKeywords
+from watchkeeper.app.options import RunOptions
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.sections import MarkdownSection, predicate_parameters
@@ -55,7 +55,7 @@ class Loaded:
         return self.target.limits if isinstance(self.target, Agent) else Limits()
 
     @property
-    def options(self) -> RunKeywords:
+    def options(self) -> RunOptions:
         """The options it brings along: an agent's hooks, settings, resources, filesystem."""
         return self.target.options if isinstance(self.target, Agent) else {}
 

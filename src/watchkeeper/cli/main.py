@@ -116,7 +116,7 @@ def runs_command(
         runs = stored.runs(limit)
     with printing() as out:
         if as_json:
-            out.write(json.dumps([report.stored_as_data(run) for run in runs], indent=2) + "\n")
+            out.write(json.dumps([run.as_data() for run in runs], indent=2) + "\n")
         elif runs:
             report.print_runs(make_console(out), runs)
         else:

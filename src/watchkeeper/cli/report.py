@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -16,12 +15,12 @@ from rich.text import Text
 
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli.console import make_console, one_line, print_table, printable, printing, styled
-from watchkeeper.cli.event_lines import done_mark, line_of, parts_of, plain
+from watchkeeper.cli.event_lines import done_mark, line_of, parts_of
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
-from watchkeeper.core.usage import NANOS_PER_USD
-from watchkeeper.runtime.result import ManyResult, RunResult, spent
+from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.ledger_file import AccountReport, Used, account_reports, ledger_path
+from watchkeeper.store.run_store import untyped
 
 if TYPE_CHECKING:
     from watchkeeper.store.run_store import RunStore, StoredEvent, StoredRun
@@ -29,52 +28,6 @@ if TYPE_CHECKING:
 SHORT_ID: Final = 8
 ANSWER_CUT: Final = 160
 """Where answers of items are cut in a terminal's table; a pipe, --json and ``show`` have the whole."""
-
-
-def as_data(result: RunResult[Any]) -> dict[str, Any]:
-    """Return a result as JSON-able data: everything but the session."""
-    return {
-        "run_id": str(result.run_id),
-        "item": result.item,
-        "prompt": result.prompt_name,
-        "model": result.model,
-        "answered_by": list(result.answered_by),
-        "ok": result.ok,
-        "output": to_builtins(result.output),
-        "stop": to_builtins(result.stop),
-        "partial": to_builtins(result.partial),
-        "completion": result.completion,
-        "completion_note": result.completion_note,
-        "turns": result.turns,
-        **used(result),
-        "started_at": result.started_at.isoformat(),
-        "sentence": result.sentence(),
-    }
-
-
-def many_as_data(result: ManyResult[Any]) -> dict[str, Any]:
-    """Return the result of a run over many as JSON-able data."""
-    return {
-        "run_id": str(result.run_id),
-        "ok": result.ok,
-        "items": len(result),
-        "items_done": len(result.done),
-        "stop": to_builtins(result.stop),
-        **used(result),
-        "sentence": result.sentence(),
-        "results": [as_data(item) for item in result.results],
-    }
-
-
-def used(result: RunResult[Any] | ManyResult[Any]) -> dict[str, Any]:
-    """Return what was used, how long it took and what it was held to, as JSON-able data."""
-    return {
-        "tokens": result.usage.tokens.total,
-        "usage": to_builtins(result.usage),
-        "cost_usd": dollars(result.usage.cost_nanos),
-        "duration_seconds": round(result.duration.total_seconds(), 3),
-        "limits": result.limits.describe(),
-    }
 
 
 def print_result(console: Console, result: RunResult[Any]) -> None:
@@ -130,7 +83,7 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
             one_line(run.model),
             state_of(run),
             "" if run.ended_at is None else format_money(run.cost_nanos),
-            "" if run.duration_ms is None else format_duration(run.duration_ms / 1000),
+            "" if run.seconds is None else format_duration(run.seconds),
         )
         for run in runs
     ]
@@ -142,13 +95,13 @@ def state_of(run: StoredRun) -> Text:
     """Say in a word or two how a stored run stands."""
     if run.ended_at is None:
         return Text("not ended", "cyan")
-    if run.items is not None and run.done is not None and run.done < run.items:
-        return Text(f"{run.done} of {run.items} done", "yellow")
+    if run.items is not None and run.items_done is not None and run.items_done < run.items:
+        return Text(f"{run.items_done} of {run.items} done", "yellow")
     if run.stop is not None:
         return Text(str(run.stop["reason"]), "yellow")
-    if run.verdict == "unverified":
+    if run.completion == "unverified":
         return Text("done, not verified", "yellow")
-    return Text("done and verified" if run.verdict == "verified" else "done", "green")
+    return Text("done and verified" if run.completion == "verified" else "done", "green")
 
 
 def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
@@ -170,31 +123,14 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     if answer:
         console.print()
         console.print(Text(printable(answer)))
-    _print_end(console, run, said)
+    bad = run.stop is not None or run.completion == "unverified" or run.items_done != run.items
+    style = "cyan" if run.ended_at is None else "yellow" if bad else "green"
+    console.print(styled((one_line(run.sentence(said)), style)))
 
 
 def _text_of(event: StoredEvent, tag: str, field: str) -> str:
     """Return a text of an event, if it is one of this kind."""
-    return str(plain(event.body).get(field) or "") if event.tag == tag else ""
-
-
-def _print_end(console: Console, run: StoredRun, said: str) -> None:
-    """Print how a stored run ended, given what its completion checker said last."""
-    if run.ended_at is None:
-        console.print(styled(("Not ended: it is still running, or its process died.", "cyan")))
-        return
-    seconds = None if run.duration_ms is None else run.duration_ms / 1000
-    took = spent(run.turns, run.tool_calls or 0, run.tokens or 0, run.cost_nanos, seconds)
-    done = None if run.items is None else f"{run.done} of {run.items} items done"
-    if run.stop is not None:
-        end = f"it used {took}" if done is None else f"{done} ({took})"
-        console.print(styled((f"{one_line(str(run.stop['message'])).rstrip('.')}; {end}.", "yellow")))
-    elif run.verdict == "unverified":
-        console.print(styled((f"Done, but not verified: {one_line(said) or 'no reason given'} ({took}).", "yellow")))
-    else:
-        verified = " and verified" if run.verdict == "verified" else ""
-        style = "green" if run.done == run.items else "yellow"
-        console.print(styled((f"{done or 'Done'}{verified}: {took}.", style)))
+    return str(untyped(event.body).get(field) or "") if event.tag == tag else ""
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
@@ -202,39 +138,6 @@ def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
     yield run
     for child in store.children(run.run_id):
         yield from with_children(store, child)
-
-
-def stored_as_data(run: StoredRun) -> dict[str, Any]:
-    """Return a stored run as JSON-able data, with the keys that `as_data` has for the same things.
-
-    What is not known before the end is None until then; ``items`` and ``items_done`` are None but for a run over many.
-    """
-    ended, seconds = run.ended_at, run.duration_ms
-    return {
-        "run_id": run.run_id,
-        "parent_id": run.parent_id,
-        "item": run.item,
-        "prompt": run.prompt,
-        "model": run.model,
-        "ok": None if ended is None else run.stop is None and run.done == run.items,
-        "items": run.items,
-        "items_done": run.done,
-        "stop": None if run.stop is None else plain(run.stop),
-        "completion": run.verdict,
-        "turns": run.turns,
-        "tokens": run.tokens,
-        "usage": None if run.usage is None else plain(run.usage),
-        "cost_usd": None if ended is None else dollars(run.cost_nanos),
-        "duration_seconds": None if seconds is None else round(seconds / 1000, 3),
-        "limits": run.limits,
-        "started_at": run.started_at.isoformat(),
-        "ended_at": None if ended is None else ended.isoformat(),
-    }
-
-
-def dollars(nanos: int | None) -> str | None:
-    """Write money exactly, as a number of dollars; None for a cost that is not known."""
-    return None if nanos is None else f"{(Decimal(nanos) / NANOS_PER_USD).normalize():f}"
 
 
 def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.options import RunKeywords
+from watchkeeper.app.options import RunOptions
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.cli import report
@@ -199,7 +199,7 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
         console = error_console() if order.as_json else make_console(out)
         store = open_store(settings)
         try:
-            options: RunKeywords = {"store": store, "prices": prices_from(settings), "fallback": order.fallback}
+            options: RunOptions = {"store": store, "prices": prices_from(settings), "fallback": order.fallback}
             context_full = context_full_from(settings)
             if context_full is not None:
                 options["on_context_full"] = context_full
@@ -212,7 +212,7 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
         finally:
             if store is not None:
                 store.close()
-        data = report.many_as_data(result) if isinstance(result, ManyResult) else report.as_data(result)
+        data = result.as_data()
         lost = (
             print_json(out, data)
             if order.as_json
@@ -222,7 +222,7 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
     return exit_code(result, requests) or lost or failed
 
 
-def start(order: Order, loaded: Loaded, settings: Settings, options: RunKeywords) -> AnyResult:
+def start(order: Order, loaded: Loaded, settings: Settings, options: RunOptions) -> AnyResult:
     """Bind the parameters and run once, or once for every file.
 
     Raises:

@@ -1,15 +1,16 @@
-"""What a contained block knows of the calls that its clients make, and what they ask of the gate.
+"""What a contained block knows of the calls that its clients make, and what it asks of the gate for each.
 
 The block that is in force is found by a context variable. A model call reserves its worst case, is sent with the output
 cap that was granted, and is charged what the provider counted; where nobody can know that, the reservation stands. A
-refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here speaks HTTP.
+refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here sends or waits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import re
 from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -17,8 +18,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.adapters.anthropic import MESSAGES
+from watchkeeper.adapters.openai_chat import CHAT, EMBEDDINGS
+from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.remote import check_remote
-from watchkeeper.adapters.wire import UNBILLED, Seen, WireCall, interface_of, read_whole
+from watchkeeper.adapters.wire import Seen, SentRequest, Wire, read_whole
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +31,14 @@ from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 from watchkeeper.shield.decision import Decision
+
+WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
+"""The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""
+
+UNBILLED: Final = re.compile(
+    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
+)
+"""Posts that cost nothing by themselves."""
 
 FINE_TUNED: Final = "ft"
 """What the names of fine-tuned models begin with, before a colon; no provider's name."""
@@ -69,40 +81,40 @@ class Counted:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._stored: dict[str, int] = {}
-        self._conversations: tuple[tuple[WireCall, int], ...] = ()
+        self._conversations: tuple[tuple[SentRequest, int], ...] = ()
 
-    def learn(self, wire: WireCall, seen: Seen) -> None:
+    def learn(self, sent: SentRequest, seen: Seen) -> None:
         """Take in the count of an answer; one below an earlier count of the same conversation tells of a part of it."""
         usage = seen.usage
         if usage is None:
             return
         if seen.response_id:
-            part = usage.input_tokens < self._stored.get(wire.previous or "", 0)
-            total = self.bound(wire)[0] + usage.output_tokens if part else usage.total
+            part = usage.input_tokens < self._stored.get(sent.previous or "", 0)
+            total = self.bound(sent)[0] + usage.output_tokens if part else usage.total
             while len(self._stored) >= KEPT_ANSWERS:
                 self._stored.pop(next(iter(self._stored)))
             self._stored[seen.response_id] = total
-        most = max((count for known, count in self._conversations if continues(wire, known)), default=0)
-        if wire.pieces and usage.input_tokens >= most:
-            older = [known for known in self._conversations if not continues(wire, known[0])]
-            self._conversations = ((wire, usage.input_tokens), *older[: KEPT_CONVERSATIONS - 1])
+        most = max((count for known, count in self._conversations if continues(sent, known)), default=0)
+        if sent.pieces and usage.input_tokens >= most:
+            older = [known for known in self._conversations if not continues(sent, known[0])]
+            self._conversations = ((sent, usage.input_tokens), *older[: KEPT_CONVERSATIONS - 1])
 
-    def bound(self, wire: WireCall) -> tuple[int, int]:
+    def bound(self, sent: SentRequest) -> tuple[int, int]:
         """Return an upper bound of a call's input tokens but for its unsized parts, and how many of those it has."""
-        known = [each for each in self._conversations if continues(wire, each[0])]
+        known = [each for each in self._conversations if continues(sent, each[0])]
         if known:
             longest, tokens = max(known, key=lambda each: len(each[0].pieces))
-            text, unsized = wire.input_bound(len(longest.pieces))
+            text, unsized = sent.input_bound(len(longest.pieces))
         else:
-            (text, unsized), tokens = wire.input_bound(), 0
-        if wire.previous in self._stored:
-            return tokens + text + self._stored[wire.previous], unsized - 1
+            (text, unsized), tokens = sent.input_bound(), 0
+        if sent.previous in self._stored:
+            return tokens + text + self._stored[sent.previous], unsized - 1
         return tokens + text, unsized
 
 
-def continues(wire: WireCall, earlier: WireCall) -> bool:
+def continues(sent: SentRequest, earlier: SentRequest) -> bool:
     """Return whether a call sends all that an earlier one sent, and perhaps more."""
-    return wire.fixed == earlier.fixed and wire.pieces[: len(earlier.pieces)] == earlier.pieces
+    return sent.fixed == earlier.fixed and sent.pieces[: len(earlier.pieces)] == earlier.pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,46 +162,33 @@ ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_containe
 """The block inside which the running code was called; None outside of all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """A request as a transport hands it over.
-
-    Attributes:
-        url: Where it goes.
-        path: The path of that.
-        body: What it brings.
-        retry: Whether the SDK repeats a request that failed.
-    """
-
-    url: str
-    path: str
-    body: bytes
-    retry: bool
-
-
 class ContainedCall:
     """One request that the gate decides about.
 
     Attributes:
-        wire: The model call that it is; None for a request that bills in a way that nobody can bound.
+        block: The block that it is made in.
+        sent: The model call that it is; None for a request that bills in a way that nobody can bound.
         request: What is asked of the gate.
         seen: What the answer has told.
         provider: Whose prices hold.
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
     """
 
-    def __init__(self, containment: Containment, posted: Posted, provider: str, output_cap: int) -> None:
-        """Find the worst case.
+    def __init__(self, block: Containment, request: Any, body: bytes, provider: str, output_cap: int) -> None:
+        """Find the worst case of an httpx request, its body read.
 
         Raises:
             CallStopped: If it cannot be bounded, but has to be.
         """
-        self._containment = containment
-        self._posted = posted
-        self.wire = read_call(posted)
+        self.block = block
+        self._path: str = request.url.path
+        self._body = body
+        retries = request.headers.get(RETRY_HEADER, "0")
+        self._retry = bool(retries.isdecimal() and int(retries))
+        self.sent = read_call(self._path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
-        self.provider = provider or ("anthropic" if self.wire and self.wire.interface == "messages" else "openai")
+        self.provider = provider or (self.sent.wire.provider if self.sent else "openai")
         self._output_cap = output_cap
         self._model: str | None = None
         self._ask()
@@ -197,43 +196,40 @@ class ContainedCall:
     @property
     def streaming(self) -> bool:
         """Whether the answer is to come as a stream."""
-        return self.wire is not None and self.wire.streaming
+        return self.sent is not None and self.sent.streaming
 
     def _ask(self) -> None:
-        wire, model = self.wire, self._model
-        if wire is None:
-            self.price = None
-            self._estimate = Estimate(known_cost=False)
-            self.request = CallRequest("tool", self._posted.path, self._estimate, retry=self._posted.retry)
-            return
-        name = model or wire.model
-        replies = wire.interface != "embeddings"
+        sent, block, retry = self.sent, self.block, self._retry
         self.price = None
-        if not wire.audible:
-            self.price = self._containment.price_of(
-                self.provider, name, wire.wishes, long_cache=wire.long_cache, replies=replies
-            )
-        cap = wire.cap if wire.cap is not None else self._output_cap * wire.copies
-        least = max(self._containment.context.limits.min_output_tokens, wire.least) * wire.copies
-        self._estimate = estimate_call(self._input_tokens(wire), cap if replies else 0, least, self.price)
+        if sent is None:
+            self._estimate = Estimate(known_cost=False)
+            self.request = CallRequest("tool", self._path, self._estimate, retry=retry)
+            return
+        name = self._model or sent.model
+        replies = sent.wire.replies
+        if not sent.audible:
+            self.price = block.price_of(self.provider, name, sent.wishes, long_cache=sent.long_cache, replies=replies)
+        cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
+        least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
+        self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, self.price)
         self.request = CallRequest(
             "llm",
             name,
             self._estimate,
-            retry=self._posted.retry,
+            retry=retry,
             model=name,
             provider=self.provider,
-            degraded=model is not None,
+            degraded=self._model is not None,
         )
 
-    def _input_tokens(self, wire: WireCall) -> int:
-        block = self._containment
-        text, unsized = block.counted.bound(wire)
+    def _input_tokens(self, sent: SentRequest) -> int:
+        block = self.block
+        text, unsized = block.counted.bound(sent)
         if unsized and block.bounded and block.max_part_tokens is None:
             raise CallStopped(
                 None,
                 ConfigurationError(
-                    f"the request to {wire.model} has {unsized} part(s) whose tokens its bytes do not bound (an image,"
+                    f"the request to {sent.model} has {unsized} part(s) whose tokens its bytes do not bound (an image,"
                     " a file, a stored conversation, a tool that the provider runs), but a ceiling on cost or tokens"
                     " holds; say contained(max_part_tokens=...), the most that one of them may cost, or lift it"
                 ),
@@ -243,24 +239,23 @@ class ContainedCall:
 
     def body(self, ticket: Ticket) -> bytes:
         """Return what to send, given what was granted."""
-        if self.wire is None:
-            return self._posted.body
-        granted = ticket.max_output_tokens if self._containment.bounded else None
-        return self.wire.capped(granted, self._model)
+        if self.sent is None:
+            return self._body
+        return self.sent.capped(ticket.max_output_tokens if self.block.bounded else None, self._model)
 
     def answered(self, content: bytes) -> None:
         """Take in a whole answer."""
-        if self.wire is not None:
-            self.seen = read_whole(self.wire.interface, content)
+        if self.sent is not None:
+            self.seen = read_whole(self.sent.wire, content)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
         """Say what the call cost; what ended before the provider's last word is charged what was reserved."""
         seen, worst, granted = self.seen, self._estimate, ticket.max_output_tokens
-        if self.wire is None:
+        if self.sent is None:
             return Charge(cost_nanos=None)
         if seen.usage is not None:
             if self._model is None:
-                self._containment.counted.learn(self.wire, seen)
+                self.block.counted.learn(self.sent, seen)
             return charge_reply(seen.usage, self.price)
         if error is None and seen.ended:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
@@ -268,22 +263,21 @@ class ContainedCall:
 
     def outlasts(self, seconds: float | None) -> bool:
         """Return whether waiting so long would end after the block's time."""
-        deadline, clock = self._containment.context.deadline, self._containment.clock
+        deadline, clock = self.block.context.deadline, self.block.clock
         return seconds is not None and deadline is not None and seconds >= deadline.remaining(clock).total_seconds()
 
     def degrades(self, outcome: Outcome[Any]) -> bool:
         """Return whether to ask again, with the cheaper model that a hook wants."""
-        if outcome.admitted or outcome.decision is not Decision.DEGRADE or self.wire is None or self._model:
+        if outcome.admitted or outcome.decision is not Decision.DEGRADE or self.sent is None or self._model:
             return False
         self._model = self._cheaper()
-        if self._model is None:
-            return False
-        self._ask()
-        return True
+        if self._model is not None:
+            self._ask()
+        return self._model is not None
 
     def _cheaper(self) -> str | None:
         """Return the cheaper model as this provider knows it; None if there is none, or if it is another provider's."""
-        named = self._containment.fallback_model or ""
+        named = self.block.fallback_model or ""
         provider, colon, model = named.partition(":")
         if not colon or provider == FINE_TUNED:
             return named or None
@@ -300,8 +294,8 @@ class ContainedCall:
             raise CallStopped(outcome.stop) from outcome.error
         if not outcome.admitted:
             said = f"{self.request.operation_name} was not let through: a hook decided {outcome.decision.value}"
-            cheaper = self._containment.fallback_model
-            if outcome.decision is Decision.DEGRADE and cheaper and self.wire is not None:
+            cheaper = self.block.fallback_model
+            if outcome.decision is Decision.DEGRADE and cheaper and self.sent is not None:
                 said += f", but {cheaper} cannot take the place of a model of {self.provider}"
             raise CallStopped(Stop("policy_halt", "hook", said))
         if outcome.error is not None and self.failure is None:
@@ -309,13 +303,18 @@ class ContainedCall:
             raise error.__cause__ if isinstance(error, ProviderError) and error.__cause__ is not None else error
 
 
-def read_call(posted: Posted) -> WireCall | None:
-    """Return the model call that a request is, or None if it is none that is known."""
-    interface = interface_of(posted.path)
-    if interface is None:
+def wire_at(path: str) -> Wire | None:
+    """Return the interface that a path belongs to, or None."""
+    if "/threads/" in path:
         return None
+    return next((wire for wire in WIRES if path.endswith(wire.path)), None)
+
+
+def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
+    """Return the model call that a request is, or None if it is none that is known."""
+    wire = wire_at(path)
     try:
-        return WireCall(interface, posted.body, posted.url)
+        return None if wire is None else SentRequest(wire, body, url)
     except msgspec.DecodeError:
         return None
 
@@ -334,13 +333,10 @@ def unpriced(error: UnpricedModelError) -> CallStopped:
     return CallStopped(None, ways)
 
 
-# --- http exchange --------------------------------------------------------------------------------------------------
-# One exchange over an httpx transport, whichever of its two modules (httpx, httpx2) the request comes from.
-#
-# The request that leaves carries the cap that was granted and no longer timeout than its call has; what comes back is
-# made into an answer that can be read without the network. Errors leave here as a ProviderError with the original as
-# its
-# cause, so that it is known whether somebody has to pay.
+# --- requests and responses of httpx --------------------------------------------------------------------------------
+
+RETRY_HEADER: Final = "x-stainless-retry-count"
+"""In which the SDKs count the attempts that they have repeated."""
 
 TIMEOUTS: Final = ("connect", "read", "write", "pool")
 NEVER_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
@@ -357,7 +353,7 @@ def module_of(value: Any) -> Any:
 
 
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
-    """Return the request to send for one admitted attempt."""
+    """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
     httpx = module_of(request)
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
@@ -395,29 +391,19 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
     if call.outlasts(provider_errors.retry_after(response.headers, SYSTEM_CLOCK)):
         response.headers["x-should-retry"] = "false"  # the SDKs look at it before they wait
     call.failure = response
-    status, (code, text) = response.status_code, provider_errors.describe(json_of(response))
-    fault = provider_errors.classify(code, text, status)
-    error = provider_errors.fault_error(
-        fault,
-        provider_errors.say(call.provider, status, text or code or response.reason_phrase),
-        provider=call.provider,
-        status=status,
-        billed=fault == "timeout",
-    )
-    raise error
-
-
-def json_of(response: Any) -> Any:
-    """Return the JSON of a response, or None."""
     try:
-        return response.json()
+        said = response.json()
     except ValueError:
-        return None
+        said = None
+    status, (code, text) = response.status_code, provider_errors.describe(said)
+    fault = provider_errors.classify(code, text, status)
+    words = provider_errors.say(call.provider, status, text or code or response.reason_phrase)
+    raise provider_errors.fault_error(fault, words, provider=call.provider, status=status, billed=fault == "timeout")
 
 
-@contextlib.contextmanager
+@contextmanager
 def translated(request: Any, provider: str) -> Generator[None]:
-    """Turn the transport's errors into ours; the original is the cause."""
+    """Turn the transport's errors into ours; the original is the cause, and it is known whether somebody has to pay."""
     httpx = module_of(request)
     try:
         yield

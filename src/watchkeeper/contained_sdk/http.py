@@ -3,30 +3,32 @@
 They are given to an SDK by its own extension point (``http_client=``); nothing is patched. Inside a block every model
 call is admitted before its bytes leave, also each retry of the SDK's; an answer is settled by its own token counts; a
 stream stays a stream and is settled when it ends. Outside of any block requests pass untouched.
+
+What happens to a request is written once, as generators that yield what has to be waited for: `run` drives them for
+plain code, where a yielded value is already there, and `arun` for async code, which awaits it; `Ways` are how each
+does input and output. httpx and its successor httpx2 serve alike: the module is that of the request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import importlib.util
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from watchkeeper.adapters.wire import StreamReader
 from watchkeeper.contained_sdk.calls import (
     ACTIVE,
     CallStopped,
     ContainedCall,
-    Containment,
-    Posted,
     as_answer,
     as_whole,
     is_unbilled,
@@ -35,19 +37,142 @@ from watchkeeper.contained_sdk.calls import (
     translated,
     unpriced,
 )
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.workers import WORKERS, Job
 from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
-# --- contained streams ----------------------------------------------------------------------------------------------
-# Streamed answers at the gate: the call lasts as long as its stream.
-#
-# A thread (or task) of its own holds the call at the gate and reads the stream as fast as it comes; the caller takes
-# the
-# bytes as they arrive, and can be told to stop at any moment, also while nothing arrives. A stream that is closed early
-# is dropped at the provider too, and is charged what was reserved unless its token counts had come.
+Steps = Generator[Any, Any, Any]
+"""Yields what has to be waited for, and is sent what came of it."""
+
+Work = Callable[[Ticket], Steps]
+
+
+def run(steps: Steps) -> Any:
+    """Drive steps whose yielded values are already there, and return their result."""
+    value = None
+    try:
+        while True:
+            value = steps.send(value)
+    except StopIteration as end:
+        return end.value
+
+
+async def arun(steps: Steps) -> Any:
+    """Drive steps that yield awaitables, and return their result."""
+    try:
+        waited = next(steps)
+        while True:
+            try:
+                value = await waited
+            except BaseException as error:
+                waited = steps.throw(error)
+            else:
+                waited = steps.send(value)
+    except StopIteration as end:
+        return end.value
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How one kind of code does input and output; what is yielded to its driver comes from here.
+
+    Attributes:
+        body: Reads the body of a request.
+        send: Sends a request over a transport.
+        chunks: Begins to read the stream of a response; not yielded.
+        next: Reads the next chunk, or None.
+        close: Closes a response.
+        admit: Passes a call and its work through the gate.
+    """
+
+    body: Callable[[Any], Any]
+    send: Callable[[Any, Any], Any]
+    chunks: Callable[[Any], Any]
+    next: Callable[[Any], Any]
+    close: Callable[[Any], Any]
+    admit: Callable[[ContainedCall, Work], Any]
+
+
+BLOCKING: Final = Ways(
+    body=lambda request: request.read(),
+    send=lambda real, request: real.handle_request(request),
+    chunks=lambda response: iter(response.stream),
+    next=lambda chunks: next(chunks, None),
+    close=lambda response: response.close(),
+    admit=lambda call, work: call.block.context.call(call.request, lambda ticket: run(work(ticket)), call.meter),
+)
+AWAITING: Final = Ways(
+    body=lambda request: request.aread(),
+    send=lambda real, request: real.handle_async_request(request),
+    chunks=lambda response: aiter(response.stream),
+    next=lambda chunks: anext(chunks, None),
+    close=lambda response: response.aclose(),
+    admit=lambda call, work: call.block.context.acall(call.request, lambda ticket: arun(work(ticket)), call.meter),
+)
+
+
+# --- one request ------------------------------------------------------------------------------------------------------
+
+
+class Exchange:
+    """One request of a block, and its answer as a whole."""
+
+    def __init__(self, ways: Ways, real: Any, call: ContainedCall, request: Any) -> None:
+        """Prepare; nothing is sent yet."""
+        self.ways = ways
+        self._real = real
+        self._call = call
+        self._request = request
+
+    def answer(self) -> Steps:
+        """Send the request if the gate lets it through, and return the response; None if it was passed on.
+
+        Raises:
+            CallStopped: If it may not be sent.
+            Exception: What the transport raised.
+        """
+        call = self._call
+        outcome = yield self.ways.admit(call, self._attempt)
+        while call.degrades(outcome):
+            outcome = yield self.ways.admit(call, self._attempt)
+        call.settle(outcome)
+        return outcome.value if call.failure is None else call.failure
+
+    def _attempt(self, ticket: Ticket) -> Steps:
+        """Send one admitted attempt."""
+        self.check()
+        ways, request = self.ways, self._request
+        with translated(request, self._call.provider):
+            response = yield ways.send(self._real, outgoing(request, self._call, ticket))
+            try:
+                chunks = ways.chunks(response)
+                if self._call.streaming and streams(response):
+                    return (yield from self.pass_on(response, chunks))
+                content = bytearray()
+                while (chunk := (yield ways.next(chunks))) is not None:
+                    content += chunk
+                return as_answer(self._call, as_whole(request, response, bytes(content)))
+            finally:
+                yield ways.close(response)
+
+    def check(self) -> None:
+        """Raise if nobody wants the answer any more."""
+
+    def pass_on(self, response: Any, chunks: Any) -> Steps:
+        """Hand on a stream as it comes."""
+        raise NotImplementedError
+
+
+def final(error: BaseException) -> BaseException:
+    """Return what the caller gets to see of an error: what cannot be admitted at all ends the block, unretried."""
+    if isinstance(error, UnpricedModelError):
+        return unpriced(error)
+    return CallStopped(None, error) if isinstance(error, ConfigurationError) else error
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
 
 LAST_BYTES_SECONDS: Final = 0.2
 """How long the end of a complete answer may take, so that its connection can be used again."""
@@ -62,73 +187,153 @@ class StreamDroppedError(Exception):
     """The caller closed the stream before its end."""
 
 
-class Head(NamedTuple):
-    """The beginning of an answer."""
-
-    response: Any
-
-
-class Raised(NamedTuple):
-    """How a stream broke off."""
-
-    error: BaseException
+def taken(part: Any) -> Any:
+    """Return what was in the queue of a stream, or raise it."""
+    if isinstance(part, BaseException):
+        raise part
+    return part
 
 
-class End(NamedTuple):
-    """The end of a stream."""
+class ArrivingStream:
+    """The stream of a response, mixed with httpx's own stream classes; dropped if nobody holds it any more."""
+
+    def __init__(self, streamed: Streamed) -> None:
+        """Read from what arrives."""
+        self._streamed = streamed
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(lambda: taken(self._streamed.get()), None)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (chunk := taken(await self._streamed.get())) is not None:
+            yield chunk
+
+    def close(self) -> None:
+        """End the call of plain code."""
+        self._streamed.close()
+
+    async def aclose(self) -> None:
+        """End the call of async code."""
+        await self._streamed.close()
+
+    def __del__(self) -> None:
+        """Drop the call."""
+        self._streamed.drop()
 
 
-Part = Head | Raised | End | bytes
+class Streamed(Exchange):
+    """A streamed answer: the call lasts as long as its stream.
+
+    A thread or task of its own holds the call at the gate and reads the stream as fast as it comes; the caller takes
+    the bytes from a queue as they arrive, and can be told to stop at any moment, also while nothing arrives. A stream
+    that is closed early is dropped at the provider too, and is charged what was reserved unless its token counts had
+    come. In the queue are the response, then its bytes, then None; an exception at any place ends it.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+    def open(self) -> Steps:
+        """Send the request and return the response, its stream still to come; raises what `answer` raises."""
+        self.start()
+        try:
+            first = yield self.get()
+        except BaseException:
+            yield self.give_up()
+            raise
+        return taken(first)
+
+    def hold(self) -> Steps:
+        """Hold the call at the gate until the stream is over."""
+        try:
+            self.put((yield from self.answer()))
+        except BaseException as error:
+            self.put(final(error))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self.over()
+
+    def pass_on(self, response: Any, chunks: Any) -> Steps:
+        """Hand on a stream as it comes, without the token counts that only we asked for."""
+        reader = reader_of(self._call, response)
+        self.connected(socket_of(response))
+        try:
+            self.put(self.response(response))
+            while (chunk := (yield self.ways.next(chunks))) is not None:
+                self.check()
+                self.put(reader.feed(chunk) if reader else chunk)
+            self.put(reader.finish() if reader else b"")
+        finally:
+            self.connected(None)
+
+    def response(self, response: Any) -> Any:
+        """Return a response like the provider's whose stream is what arrives here."""
+        httpx = module_of(self._request)
+        stream: Any = type("ArrivingStream", (ArrivingStream, httpx.SyncByteStream, httpx.AsyncByteStream), {})
+        parts = {"headers": response.headers, "extensions": response.extensions}
+        return httpx.Response(response.status_code, stream=stream(self), **parts)
+
+    def start(self) -> None:
+        """Begin to hold the call."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """End the call at once; from any thread."""
+        raise NotImplementedError
+
+    def close(self) -> Any:
+        """End the call and wait until it is settled; what is complete gets a moment to be so by its own counts."""
+        raise NotImplementedError
+
+    def give_up(self) -> Any:
+        """End the call while its first word is awaited."""
+        return self.close()
+
+    def connected(self, found: socket.socket | None) -> None:
+        """Take note of the socket that the stream arrives at; None once it may carry another call."""
+
+    def over(self) -> None:
+        """Take note that the call is settled."""
 
 
-class Streamed:
-    """A streamed answer that plain code reads."""
+class ThreadStream(Streamed):
+    """For plain code: a worker thread holds the call."""
 
-    def __init__(self, block: Containment, call: ContainedCall, real: Any, request: Any) -> None:
+    def __init__(self, ways: Ways, real: Any, call: ContainedCall, request: Any) -> None:
         """Prepare; nothing is sent yet."""
-        self._block = block
-        self._call = call
-        self._real = real
-        self._request = request
-        self._parts: SimpleQueue[Part] = SimpleQueue()
+        super().__init__(ways, real, call, request)
+        queue: SimpleQueue[Any] = SimpleQueue()
+        self.get, self.put = queue.get, queue.put
         self._dropped = False
         self._over = threading.Event()
         self._socket: socket.socket | None = None
         self._lock = threading.RLock()  # a finaliser may come in here in the middle
 
-    def open(self) -> Any:
-        """Send the request and return the response, its stream still to come.
+    def start(self) -> None:
+        WORKERS.run(Job(lambda: run(self.hold()), lambda job: None))
 
-        Raises:
-            CallStopped: If it may not be sent.
-            Exception: What the transport raised.
-        """
-        WORKERS.run(Job(self._run, lambda job: None))
-        try:
-            first = self._parts.get()
-        except BaseException:
-            self.drop()
-            raise
-        if isinstance(first, Raised):
-            raise first.error
-        assert isinstance(first, Head), "a stream begins with its head"
-        return first.response
+    def check(self) -> None:
+        if self._dropped:
+            raise StreamDroppedError("the stream was closed before its end")
 
-    def parts(self) -> Iterator[bytes]:
-        """Yield what arrives."""
-        while not isinstance(part := self._parts.get(), End):
-            if isinstance(part, Raised):
-                raise part.error
-            assert isinstance(part, bytes), "a stream has one head"
-            yield part
+    def connected(self, found: socket.socket | None) -> None:
+        with self._lock:
+            self._socket = found
+
+    def over(self) -> None:
+        self.drop()  # after the deadline the reader may still be waiting for bytes
+        self._over.set()
 
     def close(self) -> None:
-        """End the call; what is complete gets a moment to be settled by its own counts."""
         if self._call.seen.ended:
             SYSTEM_CLOCK.wait(self._over, LAST_BYTES_SECONDS)
         if not self._over.is_set():
             self.drop()
             SYSTEM_CLOCK.wait(self._over, SETTLE_SECONDS)
+
+    def give_up(self) -> None:
+        self.drop()
 
     def drop(self) -> None:
         """Break the connection, so that the provider stops; whoever reads it looks up at once."""
@@ -138,88 +343,22 @@ class Streamed:
                 with suppress(OSError):  # it is closed already
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def _run(self) -> None:
-        """Hold the call at the gate until the stream is over."""
-        try:
-            context, call = self._block.context, self._call
-            outcome: Outcome[Any] = context.call(call.request, self._read, call.meter)
-            while call.degrades(outcome):
-                outcome = context.call(call.request, self._read, call.meter)
-            self._parts.put(ending(call, outcome))
-        except BaseException as error:
-            self._parts.put(Raised(stopped(error)))
-        finally:
-            self.drop()  # after the deadline the reader may still be waiting for bytes
-            self._over.set()
 
-    def _read(self, ticket: Ticket) -> Any:
-        """Read the whole stream, handing on what comes; return an answer that is none."""
-        self._check()
-        with translated(self._request, self._call.provider):
-            response = self._real.handle_request(outgoing(self._request, self._call, ticket))
-            try:
-                if not streams(response):
-                    content = b"".join(response.stream)
-                    return as_answer(self._call, as_whole(self._request, response, content))
-                self._socket = socket_of(response)
-                reader = reader_of(self._call, response)
-                self._parts.put(Head(streaming_response(self._request, response, ArrivingStream, self)))
-                for chunk in response.stream:
-                    self._check()
-                    self._parts.put(reader.feed(chunk) if reader else chunk)
-                self._parts.put(reader.finish() if reader else b"")
-                return None
-            finally:
-                with self._lock:  # from now on the connection may carry another call
-                    self._socket = None
-                response.close()
+class TaskStream(Streamed):
+    """For async code: a task holds the call."""
 
-    def _check(self) -> None:
-        if self._dropped:
-            raise StreamDroppedError("the stream was closed before its end")
-
-
-class AsyncStreamed:
-    """A streamed answer that async code reads."""
-
-    def __init__(self, block: Containment, call: ContainedCall, real: Any, request: Any) -> None:
+    def __init__(self, ways: Ways, real: Any, call: ContainedCall, request: Any) -> None:
         """Prepare; nothing is sent yet."""
-        self._block = block
-        self._call = call
-        self._real = real
-        self._request = request
-        self._parts: asyncio.Queue[Part] = asyncio.Queue()
+        super().__init__(ways, real, call, request)
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.get, self.put = queue.get, queue.put_nowait
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
-    async def open(self) -> Any:
-        """Send the request and return the response, its stream still to come.
+    def start(self) -> None:
+        self._task = self._loop.create_task(arun(self.hold()))
 
-        Raises:
-            CallStopped: If it may not be sent.
-            Exception: What the transport raised.
-        """
-        self._task = self._loop.create_task(self._run())
-        try:
-            first = await self._parts.get()
-        except BaseException:
-            await self.aclose()
-            raise
-        if isinstance(first, Raised):
-            raise first.error
-        assert isinstance(first, Head), "a stream begins with its head"
-        return first.response
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """Yield what arrives."""
-        while not isinstance(part := await self._parts.get(), End):
-            if isinstance(part, Raised):
-                raise part.error
-            assert isinstance(part, bytes), "a stream has one head"
-            yield part
-
-    async def aclose(self) -> None:
-        """End the call; what is complete gets a moment to be settled by its own counts."""
+    async def close(self) -> None:
         task = self._task
         if task is None or task.done():
             return
@@ -230,99 +369,10 @@ class AsyncStreamed:
             await asyncio.wait({task}, timeout=SETTLE_SECONDS)
 
     def drop(self) -> None:
-        """Cancel the call; from any thread."""
         task = self._task
         if task is not None and not task.done():
             with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
                 self._loop.call_soon_threadsafe(task.cancel)
-
-    async def _run(self) -> None:
-        """Hold the call at the gate until the stream is over."""
-        try:
-            context, call = self._block.context, self._call
-            outcome: Outcome[Any] = await context.acall(call.request, self._read, call.meter)
-            while call.degrades(outcome):
-                outcome = await context.acall(call.request, self._read, call.meter)
-            self._parts.put_nowait(ending(call, outcome))
-        except BaseException as error:
-            self._parts.put_nowait(Raised(stopped(error)))
-            if isinstance(error, asyncio.CancelledError):
-                raise
-
-    async def _read(self, ticket: Ticket) -> Any:
-        """Read the whole stream, handing on what comes; return an answer that is none."""
-        put = self._parts.put_nowait
-        with translated(self._request, self._call.provider):
-            response = await self._real.handle_async_request(outgoing(self._request, self._call, ticket))
-            try:
-                if not streams(response):
-                    content = b"".join([chunk async for chunk in response.stream])
-                    return as_answer(self._call, as_whole(self._request, response, content))
-                reader = reader_of(self._call, response)
-                put(Head(streaming_response(self._request, response, AsyncArrivingStream, self)))
-                async for chunk in response.stream:
-                    put(reader.feed(chunk) if reader else chunk)
-                put(reader.finish() if reader else b"")
-                return None
-            finally:
-                await response.aclose()
-
-
-class ArrivingStream:
-    """The stream of a response, mixed with an httpx module's own stream class."""
-
-    def __init__(self, streamed: Streamed) -> None:
-        """Read from what arrives."""
-        self._streamed = streamed
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._streamed.parts()
-
-    def close(self) -> None:
-        """End the call."""
-        self._streamed.close()
-
-    def __del__(self) -> None:
-        """Drop a stream that nobody reads or closes any more."""
-        self._streamed.drop()
-
-
-class AsyncArrivingStream:
-    """The async twin of `ArrivingStream`."""
-
-    def __init__(self, streamed: AsyncStreamed) -> None:
-        """Read from what arrives."""
-        self._streamed = streamed
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._streamed.parts()
-
-    async def aclose(self) -> None:
-        """End the call."""
-        await self._streamed.aclose()
-
-    def __del__(self) -> None:
-        """Drop a stream that nobody reads or closes any more."""
-        self._streamed.drop()
-
-
-def ending(call: ContainedCall, outcome: Outcome[Any]) -> Part:
-    """Return what the caller finds at the end: nothing more, or the only answer, which is no stream.
-
-    Raises:
-        CallStopped: If the gate or a hook stopped the call.
-        Exception: What the transport raised.
-    """
-    call.settle(outcome)
-    only = outcome.value if call.failure is None else call.failure
-    return End() if only is None else Head(only)
-
-
-def stopped(error: BaseException) -> BaseException:
-    """Return what the caller gets to see of an error."""
-    if isinstance(error, UnpricedModelError):
-        return unpriced(error)
-    return CallStopped(None, error) if isinstance(error, ConfigurationError) else error
 
 
 def streams(response: Any) -> bool:
@@ -333,51 +383,68 @@ def streams(response: Any) -> bool:
 
 def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
     """Return what reads the token counts; None if the stream came compressed, though nobody asked for that."""
-    if call.wire is None or response.headers.get("content-encoding", "identity") != "identity":
+    if call.sent is None or response.headers.get("content-encoding", "identity") != "identity":
         return None
-    reader = StreamReader(call.wire.interface, hide_usage=call.wire.adds_usage)
+    reader = StreamReader(call.sent.wire, hide_usage=call.sent.adds_usage)
     call.seen = reader.seen
     return reader
 
 
-def streaming_response(request: Any, response: Any, kind: type[Any], streamed: Any) -> Any:
-    """Return a response like the provider's whose stream is what arrives here."""
-    httpx = module_of(request)
-    base = httpx.SyncByteStream if kind is ArrivingStream else httpx.AsyncByteStream
-    mixed: Any = type(kind.__name__, (kind, base), {})
-    return httpx.Response(
-        response.status_code, headers=response.headers, stream=mixed(streamed), extensions=response.extensions
-    )
-
-
 def socket_of(response: Any) -> socket.socket | None:
     """Return the socket beneath a response, if its transport shows it."""
-    stream = response.extensions.get("network_stream")
-    with contextlib.suppress(AttributeError):  # not every transport has one
-        found = stream.get_extra_info("socket")
+    with suppress(AttributeError):  # not every transport has one
+        found = response.extensions.get("network_stream").get_extra_info("socket")
         return found if isinstance(found, socket.socket) else None
     return None
 
 
-RETRY_HEADER: Final = "x-stainless-retry-count"
-CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}
-LOADED_BY_FIRST_CALL: Final = ("openai.resources.chat", "openai.resources.responses")
-"""500 modules that the OpenAI package imports only when its first call is made; Anthropic's imports all with itself."""
+# --- transports and clients -------------------------------------------------------------------------------------------
 
 
-class ContainedTransport:
-    """An httpx transport that lets each request through the gate of the block around it.
+class AnyContainedTransport:
+    """What `ContainedTransport` and `AsyncContainedTransport` share.
 
     Args:
         real: The transport that sends.
         provider: Whose prices hold; by default OpenAI's or Anthropic's, by the interface that is spoken.
         output_cap: Output tokens that a request without a cap of its own may ask for.
+
+    Raises:
+        ConfigurationError: If the cap is not a positive whole number.
     """
 
+    ways: Ways
+    stream: type[Streamed]
+
     def __init__(self, real: Any, *, provider: str = "", output_cap: int = DEFAULT_OUTPUT_CAP) -> None:
+        cap: object = output_cap
+        if not isinstance(cap, int) or isinstance(cap, bool) or cap < 1:
+            raise ConfigurationError(f"output_cap={output_cap!r} must be a whole number of tokens, 1 or more")
         self._real = real
         self._provider = provider
-        self._output_cap = checked(output_cap)
+        self._output_cap = output_cap
+
+    def _handle(self, request: Any) -> Steps:
+        """Send a request if it may be sent."""
+        block, ways, real = ACTIVE.get(), self.ways, self._real
+        if block is not None:
+            block.check(str(request.url), request.method)
+        if block is None or is_unbilled(request.method, request.url.path):
+            return (yield ways.send(real, request))
+        call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
+        if call.streaming:
+            return (yield from self.stream(ways, real, call, request).open())
+        try:
+            return (yield from Exchange(ways, real, call, request).answer())
+        except (UnpricedModelError, ConfigurationError) as error:
+            raise final(error) from None
+
+
+class ContainedTransport(AnyContainedTransport):
+    """An httpx transport that lets each request through the gate of the block around it."""
+
+    ways = BLOCKING
+    stream = ThreadStream
 
     def handle_request(self, request: Any) -> Any:
         """Send a request if it may be sent.
@@ -385,33 +452,7 @@ class ContainedTransport:
         Raises:
             CallStopped: If not.
         """
-        block = ACTIVE.get()
-        if block is None:
-            return self._real.handle_request(request)
-        block.check(str(request.url), request.method)
-        if is_unbilled(request.method, request.url.path):
-            return self._real.handle_request(request)
-        call = ContainedCall(block, posted(request, request.read()), self._provider, self._output_cap)
-        if call.streaming:
-            return Streamed(block, call, self._real, request).open()
-        with refusals():
-            return self._answer(block, call, request)
-
-    def _answer(self, block: Containment, call: ContainedCall, request: Any) -> Any:
-        def send(ticket: Ticket) -> Any:
-            with translated(request, call.provider):
-                response = self._real.handle_request(outgoing(request, call, ticket))
-                try:
-                    content = b"".join(response.stream)
-                finally:
-                    response.close()
-            return as_answer(call, as_whole(request, response, content))
-
-        outcome = block.context.call(call.request, send, call.meter)
-        while call.degrades(outcome):
-            outcome = block.context.call(call.request, send, call.meter)
-        call.settle(outcome)
-        return call.failure or outcome.value
+        return run(self._handle(request))
 
     def close(self) -> None:
         """Close the transport that sends."""
@@ -425,13 +466,11 @@ class ContainedTransport:
         self._real.__exit__(*raised)
 
 
-class AsyncContainedTransport:
-    """The async twin of `ContainedTransport`; for asyncio."""
+class AsyncContainedTransport(AnyContainedTransport):
+    """The same for asyncio."""
 
-    def __init__(self, real: Any, *, provider: str = "", output_cap: int = DEFAULT_OUTPUT_CAP) -> None:
-        self._real = real
-        self._provider = provider
-        self._output_cap = checked(output_cap)
+    ways = AWAITING
+    stream = TaskStream
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send a request if it may be sent.
@@ -439,33 +478,7 @@ class AsyncContainedTransport:
         Raises:
             CallStopped: If not.
         """
-        block = ACTIVE.get()
-        if block is None:
-            return await self._real.handle_async_request(request)
-        block.check(str(request.url), request.method)
-        if is_unbilled(request.method, request.url.path):
-            return await self._real.handle_async_request(request)
-        call = ContainedCall(block, posted(request, await request.aread()), self._provider, self._output_cap)
-        if call.streaming:
-            return await AsyncStreamed(block, call, self._real, request).open()
-        with refusals():
-            return await self._answer(block, call, request)
-
-    async def _answer(self, block: Containment, call: ContainedCall, request: Any) -> Any:
-        async def send(ticket: Ticket) -> Any:
-            with translated(request, call.provider):
-                response = await self._real.handle_async_request(outgoing(request, call, ticket))
-                try:
-                    content = b"".join([chunk async for chunk in response.stream])
-                finally:
-                    await response.aclose()
-            return as_answer(call, as_whole(request, response, content))
-
-        outcome = await block.context.acall(call.request, send, call.meter)
-        while call.degrades(outcome):
-            outcome = await block.context.acall(call.request, send, call.meter)
-        call.settle(outcome)
-        return call.failure or outcome.value
+        return await arun(self._handle(request))
 
     async def aclose(self) -> None:
         """Close the transport that sends."""
@@ -477,6 +490,11 @@ class AsyncContainedTransport:
 
     async def __aexit__(self, *raised: Any) -> None:
         await self._real.__aexit__(*raised)
+
+
+CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}
+LOADED_BY_FIRST_CALL: Final = ("openai.resources.chat", "openai.resources.responses")
+"""500 modules that the OpenAI package imports only when its first call is made; Anthropic's imports all with itself."""
 
 
 def contained_http_client(
@@ -495,9 +513,7 @@ def contained_http_client(
     Raises:
         MissingExtraError: If neither module is installed.
     """
-    import_interfaces()
-    module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
-    real = transport if transport is not None else module.HTTPTransport(limits=module.Limits(**CONNECTIONS))
+    module, real = _sending("HTTPTransport", transport, httpx)
     return module.Client(transport=ContainedTransport(real, provider=provider, output_cap=output_cap))
 
 
@@ -508,10 +524,17 @@ def contained_async_http_client(
 
     Args and errors are those of `contained_http_client`.
     """
+    module, real = _sending("AsyncHTTPTransport", transport, httpx)
+    return module.AsyncClient(transport=AsyncContainedTransport(real, provider=provider, output_cap=output_cap))
+
+
+def _sending(kind: str, transport: Any, httpx: ModuleType | None) -> tuple[Any, Any]:
+    """Return the httpx module, and the transport that sends."""
     import_interfaces()
     module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
-    real = transport if transport is not None else module.AsyncHTTPTransport(limits=module.Limits(**CONNECTIONS))
-    return module.AsyncClient(transport=AsyncContainedTransport(real, provider=provider, output_cap=output_cap))
+    if transport is None:
+        transport = getattr(module, kind)(limits=module.Limits(**CONNECTIONS))
+    return module, transport
 
 
 def import_interfaces() -> None:
@@ -521,7 +544,7 @@ def import_interfaces() -> None:
     """
     if "openai" in sys.modules:
         for name in LOADED_BY_FIRST_CALL:
-            with contextlib.suppress(ImportError):  # a version that is laid out differently
+            with suppress(ImportError):  # a version that is laid out differently
                 importlib.import_module(name)
 
 
@@ -533,31 +556,3 @@ def sdk_module() -> ModuleType:
         if importlib.util.find_spec(name) is not None:
             return importlib.import_module(name)
     raise MissingExtraError("contained_http_client", "openai")
-
-
-def posted(request: Any, body: bytes) -> Posted:
-    """Return what a call is read from."""
-    retries = request.headers.get(RETRY_HEADER, "0")
-    return Posted(str(request.url), request.url.path, body, retries.isdecimal() and int(retries) > 0)
-
-
-@contextlib.contextmanager
-def refusals() -> Generator[None]:
-    """Let what cannot be admitted at all end the block, instead of being retried by an SDK."""
-    try:
-        yield
-    except UnpricedModelError as error:
-        raise unpriced(error) from error
-    except ConfigurationError as error:
-        raise CallStopped(None, error) from None
-
-
-def checked(output_cap: object) -> int:
-    """Return a cap that can be one.
-
-    Raises:
-        ConfigurationError: If it is not a positive whole number.
-    """
-    if isinstance(output_cap, bool) or not isinstance(output_cap, int) or output_cap < 1:
-        raise ConfigurationError(f"output_cap={output_cap!r} must be a whole number of tokens, 1 or more")
-    return output_cap

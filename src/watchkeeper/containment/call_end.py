@@ -24,7 +24,7 @@ from watchkeeper.containment.in_flight import Flight, Interruption, Meter, Outco
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.logs import logger
-from watchkeeper.core.text import shown, written
+from watchkeeper.core.text import error_text, shown
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision
 
@@ -236,7 +236,7 @@ def record(
     if flight.request.max_retries is not None:
         passage.operations.record(flight.request, failed=failed)
     retries = demand.wants[RETRIES] if failed or not demand.may_fail else 0
-    said = None if error is None else written(error)
+    said = None if error is None else error_text(error)
     node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
     passage.flights.pop(node.number, None)
     if flight.entry is not None:

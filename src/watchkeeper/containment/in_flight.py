@@ -31,7 +31,7 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import written
+from watchkeeper.core.text import error_text
 from watchkeeper.core.workers import BlockingCall
 from watchkeeper.shield.decision import Decision
 
@@ -114,7 +114,7 @@ Meter = Callable[[T | None, BaseException | None, Ticket], Charge]
 def no_retry_left(flight: Flight, error: BaseException | None) -> Stop:
     """Say that a failure was the last that the chain could bear."""
     name = flight.node.name or f"A {KINDS[flight.node.kind]}"
-    return Stop("provider_error", "gate", f"{name} failed and no retry is left: {written(error)}", "max_retries")
+    return Stop("provider_error", "gate", f"{name} failed and no retry is left: {error_text(error)}", "max_retries")
 
 
 def overran(flight: Flight) -> TimeoutError:

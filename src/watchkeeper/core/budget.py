@@ -1,4 +1,4 @@
-"""Ceilings as the seeds name them, and a tracker that parents and children share.
+"""The ceilings of an evaluation, and a tracker that parents and children share.
 
 `Budget` is ceilings only, immutable. What was used is `Usage`. `BudgetTracker` holds both together, is safe under
 threads, and may be handed from a parent to a child so that both draw from one budget. `BudgetStatus` is a look at both
@@ -21,12 +21,14 @@ from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 
 
+@stored_as("budget")
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Ceilings of an evaluation (seeds: nested-execution, trajectory-observers).
+    """Ceilings of an evaluation (docs/specification.md, nested execution and trajectory observers).
 
     Attributes:
         deadline: The moment at which it must be over.
@@ -57,7 +59,7 @@ class Budget:
 
     @property
     def max_tokens(self) -> int | None:
-        """The total token ceiling, under the name that the observers' seed gives it."""
+        """The total token ceiling, under the name that observers use."""
         return None if self.max_total_tokens is None else int(self.max_total_tokens)
 
     def as_limits(self) -> Limits:
@@ -74,8 +76,9 @@ class Budget:
         )
 
 
+@stored_as("budget_status")
 class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
-    """What may be spent and what was spent, at one moment (seed: trajectory-observers, `Budget`).
+    """What may be spent and what was spent, at one moment (docs/specification.md, trajectory observers).
 
     A ceiling of None is no ceiling; then what remains is None too. What remains is never negative.
 

@@ -1,4 +1,4 @@
-"""A signal that work should stop (contract of the seed execution-context).
+"""A signal that work should stop (docs/specification.md, execution context).
 
 Cancelling a parent cancels its children; cancelling twice keeps the first reason; callbacks run once, on the thread
 that cancels, and one that raises is reported and keeps no other from running. A child that is done lets go of its

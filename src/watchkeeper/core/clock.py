@@ -1,4 +1,4 @@
-"""Time as a port: wall time, monotonic time, sleeping and timers.
+"""Time as a port: wall time, monotonic time, sleeping, timers, and the deadlines that are measured with them.
 
 Nothing else in Watchkeeper calls ``time``, ``datetime.now`` or ``asyncio.sleep``. `TestClock` stands still until a
 test advances it or somebody sleeps on it: sleeping jumps, so tests of hours take milliseconds (trio's mock clock has
@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from watchkeeper.core.errors import LimitsError, PromptEvaluationError
 from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.type_tags import stored_as
 
 
 class Timer(Protocol):
@@ -81,6 +82,15 @@ class SystemClock:
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the asyncio loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 _ROUNDS: Final = 20
 """Turns of the loop that a sleeper gives to others before it moves the clock: one for each await in a chain of them."""
 
@@ -96,7 +106,7 @@ class _TestTimer:
         self.callback = None
 
     def fire(self) -> None:
-        if self.loop is None or self.loop is _running_loop():
+        if self.loop is None or self.loop is running_loop():
             self._call()
         elif not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._call)
@@ -105,13 +115,6 @@ class _TestTimer:
         callback, self.callback = self.callback, None
         if callback is not None:
             callback()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 async def _settles(event: asyncio.Event) -> bool:
@@ -219,16 +222,13 @@ class TestClock:
             timer.fire()
 
 
-# --- deadline -------------------------------------------------------------------------------------------------------
-# A moment at which work must be over.
-#
-# `Deadline` holds an aware wall time, because that is what people and other machines understand; whoever enforces it
-# turns it once into a monotonic instant, so that a changed system clock cannot stretch a run.
-
-
+@stored_as("deadline")
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """An aware moment.
+    """A moment at which work must be over.
+
+    It is an aware wall time, because that is what people and other machines understand; whoever enforces it turns it
+    once into a monotonic instant, so that a changed system clock cannot stretch a run.
 
     Attributes:
         at: The moment; it must carry a time zone, and is held in UTC.
@@ -285,7 +285,7 @@ def earliest(*deadlines: Deadline | None) -> Deadline | None:
 
 
 def checked_deadline(value: Deadline | datetime | None, clock: Clock) -> Deadline | None:
-    """Check a deadline that a caller handed to ``evaluate`` (seed: deadlines, "API Changes").
+    """Check a deadline that a caller handed to ``evaluate`` (docs/specification.md, deadlines).
 
     Raises:
         PromptEvaluationError: With phase ``preflight`` if it is naive, past, or within the current second.

@@ -1,4 +1,4 @@
-"""Values to JSON and back, and their JSON Schemas, by type.
+"""Values to JSON and back, their JSON Schemas, and what docstrings say about their fields.
 
 msgspec does the work for dataclasses, msgspec structs, enums, dates, Decimal and containers. Pydantic models are taken
 where a user brings them; pydantic is never imported here unless the type at hand is already one of its models.
@@ -20,86 +20,7 @@ from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 
 T = TypeVar("T")
 
-
-# --- docstrings -----------------------------------------------------------------------------------------------------
-# What a docstring says to a model: the text itself, and a line for each argument or attribute.
-#
-# Reads the Google style: sections with a heading at the margin and an indented body. Sections about arguments become a
-# table; sections that only matter to the caller in Python (returns, raises) are dropped; everything else stays text.
-
-_FIELD_SECTIONS: Final = (
-    "args",
-    "arguments",
-    "parameters",
-    "attributes",
-    "fields",
-    "keyword args",
-    "keyword arguments",
-)
-_DROPPED_SECTIONS: Final = ("returns", "return", "yields", "yield", "raises", "raise")
-_HEADING: Final = re.compile(r"([A-Z][A-Za-z ]*):\s*")
-_ENTRY: Final = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Docstring:
-    """A docstring taken apart.
-
-    Attributes:
-        text: Summary and body, without the sections about arguments, returns and raises.
-        fields: Description of each argument or attribute, in one line each.
-    """
-
-    text: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-def parse_docstring(docstring: str | None) -> Docstring:
-    """Take a Google-style docstring apart; one without sections is all text."""
-    kept: list[str] = []
-    described: dict[str, str] = {}
-    section: list[str] = kept
-    argument_blocks: list[list[str]] = []
-    # A docstring that begins with a heading loses the indent of what is under it when it is cleaned.
-    indent_lost = False
-    for number, line in enumerate(inspect.cleandoc(docstring or "").splitlines()):
-        heading = _HEADING.fullmatch(line)
-        title = heading[1].lower() if heading else ""
-        if title in _FIELD_SECTIONS:
-            indent_lost = number == 0
-            section = []
-            argument_blocks.append(section)
-        elif title in _DROPPED_SECTIONS:
-            section = []
-        else:
-            indent_lost = indent_lost and bool(line)
-            if line and not line[0].isspace() and not indent_lost:
-                section = kept
-            section.append(line)
-    for block in argument_blocks:
-        described.update(_entries(block))
-    return Docstring(re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), described)
-
-
-def _entries(block: list[str]) -> dict[str, str]:
-    """Read ``name: text`` entries; deeper lines continue the entry above them."""
-    lines = [line for line in block if line.strip()]
-    margin = min((_indent(line) for line in lines), default=0)
-    described: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in lines:
-        entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == margin else None
-        if entry is None:
-            current.append(line.strip())
-        else:
-            current = described.setdefault(entry["name"], [])
-            current.append(entry["text"])
-    return {name: text for name, parts in described.items() if (text := " ".join(filter(None, parts)).strip())}
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
+Schema = Mapping[str, Any]
 
 _DEFINITIONS: Final = "#/$defs/"
 _JSON_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -113,103 +34,6 @@ def is_pydantic(type_: Any) -> TypeGuard[type[Any]]:
     """Return whether ``type_`` is a pydantic model class, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(type_, type) and issubclass(type_, pydantic.BaseModel)
-
-
-def json_schema(type_: Any) -> dict[str, Any]:
-    """Return the self-contained JSON Schema of a type; definitions stand in ``$defs`` at its root.
-
-    Docstrings become descriptions: their text describes the object, an ``Attributes:`` or ``Args:`` section its
-    properties. What a class did not write itself (the docstring that `dataclass` makes up) does not show.
-
-    Raises:
-        ConfigurationError: If the type has no JSON form.
-    """
-    models = _PydanticSchemas()
-    try:
-        if is_pydantic(type_):
-            schema = cast("dict[str, Any]", cast("Any", type_).model_json_schema())
-        else:
-            schema = msgspec.json.schema(type_, schema_hook=models.schema)
-    except (TypeError, ValueError, RuntimeError, KeyError, NameError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[-1]
-        raise ConfigurationError(
-            f"{type_!r} has no JSON Schema: {reason}; use dataclasses and plain types, and no two classes of one name"
-        ) from error
-    if models.definitions:
-        schema["$defs"] = {**schema.get("$defs", {}), **models.definitions}
-    return map_schema(_inline_root(schema), _described)
-
-
-class _PydanticSchemas:
-    """Schemas of the pydantic models inside another type, with the definitions they bring along."""
-
-    def __init__(self) -> None:
-        self.definitions: dict[str, Any] = {}
-        self._known: dict[type, dict[str, Any]] = {}
-
-    def schema(self, type_: type) -> dict[str, Any]:
-        if not is_pydantic(type_):
-            raise NotImplementedError
-        if type_ not in self._known:
-            # The dot keeps these names apart from those that msgspec gives, the number from each other.
-            prefix = f"{type_.__name__}.{len(self._known) + 1}."
-            schema: dict[str, Any] = type_.model_json_schema(ref_template=f"{_DEFINITIONS}{prefix}{{model}}")
-            inner: dict[str, Any] = schema.pop("$defs", {})
-            self.definitions.update({prefix + name: body for name, body in inner.items()})
-            self._known[type_] = schema
-        return dict(self._known[type_])
-
-
-def map_schema(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return a JSON Schema in which it and every schema inside it went through ``change``, innermost first."""
-    table: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in ("properties", "$defs", "patternProperties"):
-            table[key] = {name: map_schema(part, change) for name, part in value.items()}
-        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            table[key] = [map_schema(part, change) for part in value]
-        elif key in ("items", "additionalProperties", "propertyNames") and isinstance(value, dict):
-            table[key] = map_schema(cast("dict[str, Any]", value), change)
-        else:
-            table[key] = value
-    return change(table)
-
-
-def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Put the root definition at the top, where providers want ``type: object``."""
-    reference = schema.get("$ref")
-    if not isinstance(reference, str):
-        return schema
-    definitions: dict[str, Any] = dict(schema["$defs"])
-    name = reference.removeprefix(_DEFINITIONS)
-    said_here = {key: value for key, value in schema.items() if key not in ("$ref", "$defs")}
-    root = {**definitions[name], **said_here}
-    recursive = f'"{reference}"'.encode() in msgspec.json.encode(definitions)
-    if not recursive:
-        del definitions[name]
-    if definitions:
-        root["$defs"] = definitions
-    return root
-
-
-def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Spread a docstring over the properties it describes, and give an enumeration the type of its values."""
-    if "properties" in schema and "description" in schema:
-        docstring = parse_docstring(schema["description"])
-        properties = cast("dict[str, dict[str, Any]]", schema["properties"])
-        described = {
-            name: {"description": docstring.fields[name], **body} if name in docstring.fields else body
-            for name, body in properties.items()
-        }
-        schema = {**schema, "description": docstring.text, "properties": described}
-        if not docstring.text:
-            del schema["description"]
-    if "enum" in schema and "type" not in schema:
-        values: list[object] = schema["enum"]
-        types = {_JSON_TYPES.get(type(value)) for value in values}
-        if len(types) == 1 and None not in types:
-            schema = {**schema, "type": types.pop()}
-    return schema
 
 
 def decode(data: str | bytes, type_: type[T]) -> T:
@@ -305,19 +129,102 @@ def display(value: Any) -> str:
         return repr(value)
 
 
-# --- closed schema --------------------------------------------------------------------------------------------------
-# Closed JSON Schemas: an object holds the fields that its schema names, and no others.
-#
-# What a model is asked for and what is accepted agree at every depth: `close` writes it into the schema,
-# `unknown_field`
-# finds what a model wrote besides. (The decoders underneath skip unknown fields, and with them a misspelt optional
-# one.)
+def json_schema(type_: Any) -> dict[str, Any]:
+    """Return the self-contained JSON Schema of a type; definitions stand in ``$defs`` at its root.
 
-Schema = Mapping[str, Any]
+    Docstrings become descriptions: their text describes the object, an ``Attributes:`` or ``Args:`` section its
+    properties. What a class did not write itself (the docstring that `dataclass` makes up) does not show.
+
+    Raises:
+        ConfigurationError: If the type has no JSON form.
+    """
+    definitions: dict[str, Any] = {}
+    known: dict[type, dict[str, Any]] = {}
+
+    def of_model(model: type) -> dict[str, Any]:
+        """Return the schema of a pydantic model inside another type, and keep the definitions it brings along."""
+        if not is_pydantic(model):
+            raise NotImplementedError
+        if model not in known:
+            # The dot keeps these names apart from those that msgspec gives, the number from each other.
+            prefix = f"{model.__name__}.{len(known) + 1}."
+            known[model] = model.model_json_schema(ref_template=f"{_DEFINITIONS}{prefix}{{model}}")
+            inner: dict[str, Any] = known[model].pop("$defs", {})
+            definitions.update({prefix + name: body for name, body in inner.items()})
+        return dict(known[model])
+
+    try:
+        if is_pydantic(type_):
+            schema = cast("dict[str, Any]", cast("Any", type_).model_json_schema())
+        else:
+            schema = msgspec.json.schema(type_, schema_hook=of_model)
+    except (TypeError, ValueError, RuntimeError, KeyError, NameError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[-1]
+        raise ConfigurationError(
+            f"{type_!r} has no JSON Schema: {reason}; use dataclasses and plain types, and no two classes of one name"
+        ) from error
+    if definitions:
+        schema["$defs"] = {**schema.get("$defs", {}), **definitions}
+    return map_schema(_inline_root(schema), _described)
+
+
+def map_schema(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Return a JSON Schema in which it and every schema inside it went through ``change``, innermost first."""
+    table: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs", "patternProperties"):
+            table[key] = {name: map_schema(part, change) for name, part in value.items()}
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            table[key] = [map_schema(part, change) for part in value]
+        elif key in ("items", "additionalProperties", "propertyNames") and isinstance(value, dict):
+            table[key] = map_schema(cast("dict[str, Any]", value), change)
+        else:
+            table[key] = value
+    return change(table)
+
+
+def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Put the root definition at the top, where providers want ``type: object``."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return schema
+    definitions: dict[str, Any] = dict(schema["$defs"])
+    name = reference.removeprefix(_DEFINITIONS)
+    said_here = {key: value for key, value in schema.items() if key not in ("$ref", "$defs")}
+    root = {**definitions[name], **said_here}
+    recursive = f'"{reference}"'.encode() in msgspec.json.encode(definitions)
+    if not recursive:
+        del definitions[name]
+    if definitions:
+        root["$defs"] = definitions
+    return root
+
+
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """Spread a docstring over the properties it describes, and give an enumeration the type of its values."""
+    if "properties" in schema and "description" in schema:
+        docstring = parse_docstring(schema["description"])
+        properties = cast("dict[str, dict[str, Any]]", schema["properties"])
+        described = {
+            name: {"description": docstring.fields[name], **body} if name in docstring.fields else body
+            for name, body in properties.items()
+        }
+        schema = {**schema, "description": docstring.text, "properties": described}
+        if not docstring.text:
+            del schema["description"]
+    if "enum" in schema and "type" not in schema:
+        values: list[object] = schema["enum"]
+        types = {_JSON_TYPES.get(type(value)) for value in values}
+        if len(types) == 1 and None not in types:
+            schema = {**schema, "type": types.pop()}
+    return schema
 
 
 def close(schema: Schema) -> dict[str, Any]:
-    """Return the schema with every object closed and without titles: they repeat names and cost tokens each time."""
+    """Return the schema with every object closed: it holds the fields that are named, and no others.
+
+    Titles are left out: they repeat names and cost tokens each time.
+    """
     return map_schema(schema, _closed)
 
 
@@ -329,67 +236,130 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown_field(value: Any, schema: Schema) -> str | None:
-    """Describe the first field in a JSON value that a closed schema does not know, or return None if all are known."""
-    found = _search(value, schema, schema.get("$defs", {}), "")
-    return None if found is None else _described_by(*found)
+    """Describe the first field in a JSON value that a closed schema does not know, or return None if all are known.
+
+    The decoders skip unknown fields, and with them a misspelt optional one.
+    """
+    return _unknown(value, schema, schema.get("$defs", {}), "")
 
 
 def resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     """Return the schema that a reference points to, or the schema itself."""
     reference = schema.get("$ref")
-    return definitions[reference.removeprefix("#/$defs/")] if isinstance(reference, str) else schema
+    return definitions[reference.removeprefix(_DEFINITIONS)] if isinstance(reference, str) else schema
 
 
-def _search(
-    value: Any, schema: Schema, definitions: Mapping[str, Schema], place: str
-) -> tuple[str, str, list[str]] | None:
-    """Find the place of the first unknown field, its name, and the names known there."""
-    schema = resolved(schema, definitions)
+def _unknown(value: Any, schema: Any, definitions: Mapping[str, Schema], place: str) -> str | None:
+    if not isinstance(schema, Mapping):
+        return None
+    schema = resolved(cast("Schema", schema), definitions)
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
         kind = "object" if isinstance(value, dict) else "array"
         fitting = [option for option in options if resolved(option, definitions).get("type") == kind]
-        found = [_search(value, option, definitions, place) for option in fitting]
+        found = [_unknown(value, option, definitions, place) for option in fitting]
         return None if None in found or not found else found[0]
+    deeper: str | None = None
     if isinstance(value, dict):
-        return _search_object(cast("dict[str, Any]", value), schema, definitions, place)
-    if isinstance(value, list):
-        return _search_array(cast("Sequence[Any]", value), schema, definitions, place)
-    return None
+        properties: Mapping[str, Any] = schema.get("properties", {})
+        others = schema.get("additionalProperties", True)
+        for name, part in cast("dict[str, Any]", value).items():
+            if name not in properties and others is False:
+                return _no_such_field(place, name, list(properties))
+            deeper = _unknown(part, properties.get(name, others), definitions, f"{place}.{name}")
+            if deeper is not None:
+                break
+    elif isinstance(value, list):
+        first: Sequence[Any] = schema.get("prefixItems", ())
+        for index, part in enumerate(cast("Sequence[Any]", value)):
+            inner = first[index] if index < len(first) else schema.get("items")
+            deeper = _unknown(part, inner, definitions, f"{place}[{index}]")
+            if deeper is not None:
+                break
+    return deeper
 
 
-def _search_object(
-    value: Mapping[str, Any], schema: Schema, definitions: Mapping[str, Schema], place: str
-) -> tuple[str, str, list[str]] | None:
-    properties: Mapping[str, Schema | bool] = schema.get("properties", {})
-    others: Schema | bool = schema.get("additionalProperties", True)
-    for name, part in value.items():
-        if name not in properties and others is False:
-            return place, name, list(properties)
-        inner = properties.get(name, others)
-        deeper = _search(part, inner, definitions, f"{place}.{name}") if isinstance(inner, Mapping) else None
-        if deeper is not None:
-            return deeper
-    return None
-
-
-def _search_array(
-    value: Sequence[Any], schema: Schema, definitions: Mapping[str, Schema], place: str
-) -> tuple[str, str, list[str]] | None:
-    first: Sequence[Schema] = schema.get("prefixItems", ())
-    rest: Schema | bool | None = schema.get("items")
-    for index, part in enumerate(value):
-        inner = first[index] if index < len(first) else rest
-        deeper = _search(part, inner, definitions, f"{place}[{index}]") if isinstance(inner, Mapping) else None
-        if deeper is not None:
-            return deeper
-    return None
-
-
-def _described_by(place: str, name: str, known: list[str]) -> str:
+def _no_such_field(place: str, name: str, known: list[str]) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean `{near[0]}`?)" if near else ""
     inside = f"; known there: {', '.join(known) or 'none'}" if place else ""
     return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{hint}{inside}"
+
+
+_FIELD_SECTIONS: Final = (
+    "args",
+    "arguments",
+    "parameters",
+    "attributes",
+    "fields",
+    "keyword args",
+    "keyword arguments",
+)
+_DROPPED_SECTIONS: Final = ("returns", "return", "yields", "yield", "raises", "raise")
+_HEADING: Final = re.compile(r"([A-Z][A-Za-z ]*):\s*")
+_ENTRY: Final = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """A docstring taken apart.
+
+    Attributes:
+        text: Summary and body, without the sections about arguments, returns and raises.
+        fields: Description of each argument or attribute, in one line each.
+    """
+
+    text: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def parse_docstring(docstring: str | None) -> Docstring:
+    """Take a Google-style docstring apart; one without sections is all text.
+
+    Sections about arguments become a table. Those that only matter to a caller in Python (returns, raises) are dropped.
+    """
+    kept: list[str] = []
+    described: dict[str, str] = {}
+    section: list[str] = kept
+    argument_blocks: list[list[str]] = []
+    # A docstring that begins with a heading loses the indent of what is under it when it is cleaned.
+    indent_lost = False
+    for number, line in enumerate(inspect.cleandoc(docstring or "").splitlines()):
+        heading = _HEADING.fullmatch(line)
+        title = heading[1].lower() if heading else ""
+        if title in _FIELD_SECTIONS:
+            indent_lost = number == 0
+            section = []
+            argument_blocks.append(section)
+        elif title in _DROPPED_SECTIONS:
+            section = []
+        else:
+            indent_lost = indent_lost and bool(line)
+            if line and not line[0].isspace() and not indent_lost:
+                section = kept
+            section.append(line)
+    for block in argument_blocks:
+        described.update(_entries(block))
+    return Docstring(re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), described)
+
+
+def _entries(block: list[str]) -> dict[str, str]:
+    """Read ``name: text`` entries; deeper lines continue the entry above them."""
+    lines = [line for line in block if line.strip()]
+    margin = min((_indent(line) for line in lines), default=0)
+    described: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines:
+        entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == margin else None
+        if entry is None:
+            current.append(line.strip())
+        else:
+            current = described.setdefault(entry["name"], [])
+            current.append(entry["text"])
+    return {name: text for name, parts in described.items() if (text := " ".join(filter(None, parts)).strip())}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

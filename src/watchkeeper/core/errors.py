@@ -1,4 +1,4 @@
-"""One tree of errors.
+"""One tree of errors, and why a run stopped.
 
     WatchkeeperError
     ├─ ConfigurationError            what the caller wrote makes no sense (also a ValueError)
@@ -118,7 +118,7 @@ class MissingExtraError(ConfigurationError):
 
 
 class PromptEvaluationError(WatchkeeperError):
-    """An evaluation could not be completed (seeds: deadlines, nested-execution).
+    """An evaluation could not be completed (docs/specification.md, deadlines and nested execution).
 
     Args:
         message: What happened, with the value, and what to do.
@@ -228,7 +228,7 @@ class DispatchSubagentError(WatchkeeperError):
 
 
 class NestedEvaluationError(WatchkeeperError):
-    """A nested evaluation failed in a way that its caller decides about (seed: nested-execution).
+    """A nested evaluation failed in a way that its caller decides about (docs/specification.md).
 
     Args:
         message: What happened, and what to do.
@@ -279,14 +279,8 @@ class RunStoppedError(WatchkeeperError):
         self.result = result
 
 
-# --- stop -----------------------------------------------------------------------------------------------------------
-# Why a run ended before its work was done.
-#
-# One `Stop` is chosen in one place (the gate, or the loop for what only the loop can see) and translated at the edges:
-# a `Decision` for wrap_*, an exception for evaluate, a failed ToolResult for tools, a field of RunResult for run.
-
 StopReason = Literal[
-    # the gate's (seed: execution-context, section 6)
+    # the gate's (docs/specification.md, execution context)
     "budget_exceeded",
     "retry_budget_exceeded",
     "circuit_open",
@@ -295,7 +289,7 @@ StopReason = Literal[
     "aborted",
     "provider_rate_limit",
     "provider_error",
-    # the gate's, for ceilings that the seed does not have
+    # the gate's, for ceilings beyond the specification
     "token_limit_exceeded",
     "tool_call_limit_exceeded",
     # a shield hook's: it said HALT or QUARANTINE, or it failed
@@ -319,7 +313,10 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What ended a run.
+    """Why a run ended before its work was done.
+
+    It is chosen in one place (the gate, or the loop for what only the loop can see) and translated at the edges: a
+    `Decision` for wrap_*, an exception for evaluate, a failed ToolResult for tools, a field of RunResult for run.
 
     Attributes:
         reason: One of the known reasons.

@@ -1,4 +1,4 @@
-"""Identifiers and randomness as a port.
+"""Identifiers and randomness as a port, and the identifiers of a run.
 
 Everything random comes from an `IdSource` or from a `random.Random` that was handed in, so that a test with a seed is
 the same every time. Identifiers are unique, not secret. A forked process starts a sequence of its own, so that two
@@ -13,6 +13,8 @@ from typing import Final, Protocol
 from uuid import UUID, SafeUUID
 
 import msgspec
+
+from watchkeeper.core.type_tags import stored_as
 
 _RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
 _VERSION_4: Final = 0x4000 << 64 | 0x8000 << 48
@@ -70,10 +72,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=SYSTEM_IDS.random.seed)
 
 
-# --- run context ----------------------------------------------------------------------------------------------------
-# Who is running: identifiers that correlate a run, its children and their traces (seed: nested-execution).
-
-
+@stored_as("run_context")
 class RunContext(msgspec.Struct, frozen=True, gc=False):
     """Identifiers of one run.
 
@@ -112,7 +111,7 @@ def root_run_context(session_id: UUID, ids: IdSource = SYSTEM_IDS) -> RunContext
 def derive_child_run_context(
     parent: RunContext | None, child_session_id: UUID, ids: IdSource = SYSTEM_IDS
 ) -> RunContext:
-    """Return the context of a child run: the parent's trace, a fresh run and span (seed: nested-execution)."""
+    """Return the context of a child run: the parent's trace, a fresh run and span (docs/specification.md)."""
     return RunContext(
         run_id=ids.uuid(),
         request_id=parent.request_id if parent else ids.uuid(),

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ _TOKENS: Final = re.compile(r"(.+?)\s*tokens?", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
 
 
+@stored_as("account_limit")
 @dataclass(frozen=True, slots=True)
 class AccountLimit:
     """A ceiling for each day or each month: of money, or of tokens.
@@ -135,6 +137,7 @@ def _seconds(total: float, share: float) -> float:
     return max(min(max(total * share, 1.0), 60.0, total / 2), 0.0)
 
 
+@stored_as("landing")
 @dataclass(frozen=True, slots=True)
 class Landing:
     """What is kept back inside the ceilings for a last turn in which the agent hands over what it has.
@@ -157,6 +160,7 @@ class Landing:
         return _seconds(total, self.time_share)
 
 
+@stored_as("verdict")
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is kept back inside the ceilings so that a judge can still speak when the work has used up the rest.
@@ -179,6 +183,7 @@ class Verdict:
         return _seconds(total, self.time_share)
 
 
+@stored_as("limits")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Ceilings of a run and everything it starts.

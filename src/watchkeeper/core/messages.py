@@ -1,4 +1,4 @@
-"""Messages between the loop and a model, in provider-neutral form.
+"""Messages between the loop and a model, in provider-neutral form, and the transcript that holds them.
 
 Frozen: a message is never changed once it is in a transcript. What a provider needs back unchanged in later turns
 (signed reasoning, encrypted items) rides along in ``AssistantMessage.provider_data`` and is opaque to everybody else.
@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.type_tags import stored_as
 
 
+@stored_as("text_part")
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """Text in a message."""
@@ -21,6 +23,7 @@ class TextPart:
     text: str
 
 
+@stored_as("image_part")
 @dataclass(frozen=True, slots=True)
 class ImagePart:
     """An image in a message.
@@ -42,7 +45,8 @@ class ImagePart:
         """Refuse an image that is nothing, or two things, or that no provider can fetch."""
         if bool(self.data) == bool(self.url):
             raise ConfigurationError("ImagePart needs either data (base64) or url, and not both")
-        _check_base64(self.data)
+        if not isinstance(self.data, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError("ImagePart.data is base64 text; for raw bytes write ImagePart.from_bytes(...)")
         if not self.media_type.startswith("image/"):
             raise ConfigurationError(f"media_type={self.media_type!r} is no image's; write for example 'image/png'")
         if self.url and not self.url.startswith(("https://", "http://")):
@@ -58,14 +62,10 @@ class ImagePart:
         return cls(media_type=media_type, data=base64.b64encode(data).decode("ascii"), max_tokens=max_tokens)
 
 
-def _check_base64(data: object) -> None:
-    if not isinstance(data, str):
-        raise ConfigurationError("ImagePart.data is base64 text; for raw bytes write ImagePart.from_bytes(...)")
-
-
 Part = TextPart | ImagePart
 
 
+@stored_as("tool_call")
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a model asks for.
@@ -81,6 +81,7 @@ class ToolCall:
     arguments: str
 
 
+@stored_as("system_message")
 @dataclass(frozen=True, slots=True)
 class SystemMessage:
     """Standing instructions; at most one, the first of a transcript."""
@@ -89,6 +90,7 @@ class SystemMessage:
     role: Literal["system"] = field(default="system", init=False)
 
 
+@stored_as("user_message")
 @dataclass(frozen=True, slots=True)
 class UserMessage:
     """What the caller, or the runtime in the caller's name, says to the model."""
@@ -107,6 +109,7 @@ class UserMessage:
         return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
+@stored_as("assistant_message")
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
     """What a model answered: text, tool calls, or both.
@@ -125,6 +128,7 @@ class AssistantMessage:
     role: Literal["assistant"] = field(default="assistant", init=False)
 
 
+@stored_as("tool_message")
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
     """The result of one tool call, as the model sees it."""
@@ -159,17 +163,12 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-# --- transcript -----------------------------------------------------------------------------------------------------
-# The messages of one conversation: a list that only grows, until a new segment takes its place.
-#
-# Within a segment no message is ever changed, moved or removed, so an adapter may keep the encoded bytes of every
-# message
-# and send a turn at the cost of what is new in it. `encoded` is the place for that: one list per adapter, as long as or
-# shorter than the segment, and empty again when another begins; only the adapter that owns the key touches it.
-
-
 class Transcript:
-    """An append-only sequence of messages with room for each adapter's encodings.
+    """The messages of one conversation: a list that only grows, until a new segment takes its place.
+
+    Within a segment no message is ever changed, moved or removed, so an adapter may keep the encoded bytes of every
+    message and send a turn at the cost of what is new in it. `encoded` is the place for that: one list per adapter, as
+    long as the segment or shorter, and empty again when another begins; only the adapter that owns the key touches it.
 
     Attributes:
         segment: Which segment this is; 1 for the first.

@@ -1,4 +1,4 @@
-"""The port to a language model: one turn, request to reply.
+"""The port to a language model: one turn, request to reply; and the words for whether work is done.
 
 An adapter implements `Model` and translates; it has no loop, no retries, no limits of its own: those stand in the
 gate and the loop. Cancelling the coroutine must drop the request. Errors are raised as `ProviderError`.
@@ -14,6 +14,7 @@ import msgspec
 
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import AssistantMessage, Transcript
+from watchkeeper.core.quantities import is_number, is_whole
 from watchkeeper.core.usage import TokenUsage
 
 ToolChoice = Literal["auto", "none", "required"]
@@ -93,14 +94,14 @@ class ModelSettings:
 def _check_share(value: object, name: str, most: int) -> None:
     if value is None:
         return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+    if not is_number(value) or not 0 <= value <= most:
         raise ConfigurationError(f"{name}={value!r} must be a number from 0 to {most}, or None for the usual one")
 
 
 def _check_whole(value: object, name: str, least: int | None) -> None:
     if value is None:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+    if not is_whole(value, least):
         of_least = "" if least is None else f" of at least {least}"
         raise ConfigurationError(f"{name}={value!r} must be a whole number{of_least}, or None for the usual one")
 
@@ -190,9 +191,6 @@ class Model(Protocol):
         ...
 
 
-# --- completion -----------------------------------------------------------------------------------------------------
-# The words for whether work is done: what a checker says, and how the work then stands on the record.
-#
 # Four words stand on the record, and only one of them is a pass. Whatever keeps a checker from giving its verdict (an
 # error, a limit, nothing to look at) is ``unverified``, never ``verified``; work that nobody was to check is
 # ``unchecked``.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from decimal import ROUND_DOWN, Decimal
-from typing import Final
+from math import isfinite
+from typing import Final, TypeGuard
 
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.usage import NANOS_PER_USD
@@ -33,6 +34,26 @@ _MONEY: Final = re.compile(rf"(?:\$\s*)?({_NUMBER})?(\.\d+)?(?:\s*(?:USD|usd|\$)
 _LARGEST_SECONDS: Final = 10 * 365 * 86_400.0
 _LARGEST_USD: Final = Decimal(10_000_000_000)
 _LARGEST_COUNT: Final = 2**62
+
+
+def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Return whether a value is a whole number within these bounds, which count as within; True and False are none."""
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (least is None or value >= least)
+        and (most is None or value <= most)
+    )
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite int or float; True and False are none."""
+    return is_whole(value) or (isinstance(value, float) and isfinite(value))
+
+
+def is_share(value: object, *, whole: bool = False) -> TypeGuard[int | float]:
+    """Return whether a value is a number between 0 and 1, both excluded; with ``whole``, 1 counts as a share."""
+    return is_number(value) and value > 0 and (value <= 1 if whole else value < 1)
 
 
 def duration(value: DurationLike, field: str) -> timedelta:
@@ -59,7 +80,7 @@ def _seconds(value: object, field: str) -> float:
         return value.total_seconds()
     if isinstance(value, str):
         return _seconds_of_text(value, field)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_whole(value) or isinstance(value, float):
         return value
     raise LimitsError(f"{field}={value!r} is not a duration; write '30m', '90s', a timedelta or seconds")
 
@@ -142,7 +163,7 @@ def _whole(value: object) -> int | None:
             return None
         exact = Decimal(_plain(match[1]) + (match[2] or "")) * _SCALE[match[3].lower()]
         return int(exact) if exact == exact.to_integral_value() else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if is_whole(value) else None
 
 
 def counted(number: int, one: str, many: str = "") -> str:

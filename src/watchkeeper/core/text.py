@@ -1,6 +1,7 @@
-"""Texts that somebody else wrote, before they are recorded or shown to a model: bounded, and as UTF-8 holds them.
+"""Texts that somebody else wrote, before they are recorded or shown: bounded, and as UTF-8 holds them.
 
-What is cut is said, so that no reader takes a part for the whole.
+What is cut is said, so that no reader takes a part for the whole. Errors and values become text whatever their own
+methods do, because a call is settled and recorded even if its error cannot say what it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ def bounded(text: str, most: int) -> str:
     if len(text) <= most:
         return storable(text)
     return f"{storable(text[:most])}\n[cut: {len(text) - most:,} more characters]"
+
+
+def clipped(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters; an ellipsis ends one that was longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def storable(text: str) -> str:
@@ -34,22 +40,31 @@ def is_storable(text: str) -> bool:
     return True
 
 
-# --- wording --------------------------------------------------------------------------------------------------------
-# Anything as text, also what cannot say what it is: a call is settled and recorded whatever its errors look like.
+class CrashError(Exception):
+    """Stands for something raised by the user's code that is no Exception, where only Exceptions are taken."""
+
+    def __init__(self, error: BaseException) -> None:
+        """Say what was raised."""
+        super().__init__(error_text(error))
 
 
-def written(error: BaseException | None) -> str:
-    """Return an error as text: its kind and what it says."""
-    name = type(error).__name__
+def error_text(error: BaseException | None) -> str:
+    """Return an error's type and message, as in ``KeyError: 'name'``; the type alone if there is no message."""
+    if error is None:
+        return "no error"
+    kind = type(error).__name__
     try:
-        return f"{name}: {error}"
-    except Exception as raised:
-        return f"{name}, which raised {type(raised).__name__} when asked what it says"
+        message = str(error)
+    except Exception as worse:
+        return f"{kind}, whose message cannot be read: {type(worse).__name__}"
+    if isinstance(error, CrashError):
+        return message
+    return f"{kind}: {message}" if message else kind
 
 
 def shown(value: object) -> str:
-    """Return a value as it shows itself."""
+    """Return the ``repr`` of a value, or a note if it has none."""
     try:
         return repr(value)
-    except Exception as raised:
-        return f"a {type(value).__name__}, which raised {type(raised).__name__} when asked to show itself"
+    except Exception as worse:
+        return f"a {type(value).__name__}, whose repr cannot be read: {type(worse).__name__}"

@@ -14,10 +14,12 @@ from typing import Final
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.type_tags import stored_as
 
 NANOS_PER_USD: Final = 1_000_000_000
 
 
+@stored_as("token_usage")
 class TokenUsage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one model reply or of many, in provider-neutral terms.
 
@@ -51,6 +53,7 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+@stored_as("usage")
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """What a run and all its children have used.
 

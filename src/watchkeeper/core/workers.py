@@ -1,9 +1,9 @@
-"""Threads for code that blocks: reused, daemonic, and never waited for longer than asked.
+"""Threads for code that blocks, and which of the user's errors are crashes of that code alone.
 
-A job runs with a copy of the caller's context variables. Whoever waits may stop waiting at any time: the thread
-finishes by itself, and its late result goes where the caller wished. A thread that has had nothing to do for a while
-ends; none keeps the interpreter from exiting. Code with thread affinity does not belong here: two jobs may run on two
-threads.
+Threads are reused, daemonic, and never waited for longer than asked. A job runs with a copy of the caller's context
+variables. Whoever waits may stop waiting at any time: the thread finishes by itself, and its late result goes where the
+caller wished. A thread that has had nothing to do for a while ends; none keeps the interpreter from exiting. Code with
+thread affinity does not belong here: two jobs may run on two threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -21,43 +20,17 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.text import CrashError
 
 T = TypeVar("T")
 
 
-# --- crashes --------------------------------------------------------------------------------------------------------
-# What the user's code raises, and what of it is that code's own failure.
-#
-# Libraries raise more than Exceptions: a panic in a Rust extension, for one, is a plain BaseException. Whatever ends
-# neither the program, nor the task, nor a block of ours, is a crash of the code that raised it, and costs nobody else's
-# work.
-
-
 class BreakOut(BaseException):
-    """Something of ours that has to get past every layer that retries or records what failed."""
-
-
-class CrashError(Exception):
-    """The user's code raised something that is no Exception; the message names it."""
-
-    def __init__(self, error: BaseException) -> None:
-        """Say what it was."""
-        super().__init__(said_by(error))
+    """Something of ours that has to pass every layer that retries or records what failed."""
 
 
 PASSING: Final = (SystemExit, KeyboardInterrupt, BreakOut)
 """What ends the program, or a block of ours, whoever raised it."""
-
-
-def said_by(error: BaseException) -> str:
-    """Return an error's type and message, whatever its own methods do."""
-    kind = type(error).__name__
-    if isinstance(error, CrashError):
-        return str(error)
-    try:
-        return f"{kind}: {error}" if str(error) else kind
-    except Exception as worse:
-        return f"{kind}, whose message cannot be read: {type(worse).__name__}"
 
 
 def has_passing(error: BaseException) -> bool:
@@ -69,7 +42,9 @@ def has_passing(error: BaseException) -> bool:
 
 
 def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return whether what was raised is a failure of the code that raised it.
+    """Return whether what was raised is a failure of the code that raised it, and costs nobody else's work.
+
+    Libraries raise more than Exceptions: a panic in a Rust extension, for one, is a plain BaseException.
 
     Args:
         error: What was raised.
@@ -86,6 +61,15 @@ def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     if isinstance(error, asyncio.CancelledError):
         return task is None or task.cancelling() == 0
     return not isinstance(error, GeneratorExit) or task is running_task()
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """Call back on a loop, from any thread; nothing happens if the loop was closed, which has nobody left who waits."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 def running_task() -> asyncio.Task[Any] | None:
@@ -331,8 +315,7 @@ async def run_in_worker(
 
     def done(job: Job[T]) -> None:
         if handover.arrive(job):
-            with suppress(RuntimeError):  # the loop was closed under the one who waits
-                loop.call_soon_threadsafe(deliver, job)
+            call_in_loop(loop, deliver, job)
 
     job = Job(partial(fn, *args) if args else fn, done)
     handover.expect()
@@ -369,8 +352,7 @@ async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
             timer = clock.call_at(until, look)
 
     def give_up_from_anywhere(_: str) -> None:
-        with suppress(RuntimeError):  # the loop was closed under the one who waits
-            loop.call_soon_threadsafe(give_up)
+        call_in_loop(loop, give_up)
 
     look()
     forget = patience.token.on_cancel(give_up_from_anywhere)

@@ -19,6 +19,7 @@ import msgspec
 
 from watchkeeper.core.codec import display
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.tools.context import ToolInvoked, is_success
@@ -37,6 +38,7 @@ DATA: Final = (
 )
 
 
+@stored_as("trajectory_assessment")
 @dataclass(frozen=True)
 class TrajectoryAssessment:
     """How an agent's work is going.
@@ -53,6 +55,7 @@ class TrajectoryAssessment:
     suggestion: str
 
 
+@stored_as("completion_verdict")
 @dataclass(frozen=True)
 class CompletionVerdict:
     """Whether a task is done.
@@ -72,6 +75,7 @@ class CompletionVerdict:
     missing: str
 
 
+@stored_as("comparison_verdict")
 @dataclass(frozen=True)
 class ComparisonVerdict:
     """Which of two works serves the task better.
@@ -303,6 +307,7 @@ class Criterion:
             raise ConfigurationError(f"criterion {self.name!r}: weight={self.weight!r} must be a number above 0")
 
 
+@stored_as("rubric_result")
 @dataclass(frozen=True, slots=True)
 class RubricResult:
     """The scores of one work.

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS: Final = 8192
 OUTPUT_TOKENS: Final = 1024
-PATH: Final = "chat/completions"
 RESERVED: Final = frozenset({"messages", "stream", "stream_options", "response_format", "model"})
 
 
@@ -136,8 +135,8 @@ class LocalModel:
         return server.ensure()
 
     async def _ask(self, endpoint: Endpoint, request: ModelRequest, newlines: tuple[int, ...]) -> ModelReply:
-        from watchkeeper.adapters.endpoint import decode_reply
-        from watchkeeper.adapters.openai_chat import Chunks, Completion, read_reply
+        from watchkeeper.adapters.openai_chat import CHAT, ENCODING, read_reply
+        from watchkeeper.adapters.wire import exchange
         from watchkeeper.local.steps import AnswerStream, StepPlans, read_step
 
         if self._plans is None:
@@ -145,13 +144,9 @@ class LocalModel:
         plan: StepPlan = self._plans.get(request.tools, request.output)
         body = request_body(self.name, request, plan, newlines)
         position = len(request.transcript)
-        if request.on_delta is not None:
-            chunks = Chunks(AnswerStream(plan, request.on_delta).feed)
-            await endpoint.stream(PATH, body, request.timeout, chunks.feed)
-            completion = chunks.completion(PROVIDER)
-        else:
-            completion = decode_reply(await endpoint.ask(PATH, body, request.timeout), Completion, PROVIDER)
-        return read_step(read_reply(completion, PROVIDER, position), plan, position)
+        heard = None if request.on_delta is None else AnswerStream(plan, request.on_delta).feed
+        completion = await exchange(CHAT, endpoint, body, request.timeout, heard)
+        return read_step(read_reply(completion, PROVIDER, ENCODING, position), plan, position)
 
 
 def request_body(name: str, request: ModelRequest, plan: StepPlan, newlines: tuple[int, ...]) -> bytes:
@@ -203,10 +198,4 @@ def open_endpoint(address: EngineAddress) -> Endpoint:
     from watchkeeper.adapters.openai_chat import openai_endpoint
 
     # The engine drops idle connections after a few seconds; a new one costs nothing on this machine.
-    return openai_endpoint(
-        "The local model",
-        api_key=address.key,
-        base_url=address.base_url,
-        provider=PROVIDER,
-        headers={"Connection": "close"},
-    )
+    return openai_endpoint("The local model", PROVIDER, address.key, address.base_url, {"Connection": "close"})

@@ -33,6 +33,7 @@ from watchkeeper.core.messages import (
     UserMessage,
 )
 from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
 from watchkeeper.kernel.states import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
@@ -187,6 +188,7 @@ HEADINGS: Final = {
 }
 
 
+@stored_as("context_summary")
 @dataclass(frozen=True, slots=True)
 class ContextSummary:
     """Notes from which an agent goes on with its task.

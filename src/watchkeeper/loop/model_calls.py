@@ -19,7 +19,7 @@ from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.errors import ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.workers import said_by
+from watchkeeper.core.text import error_text
 from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage, estimate_call
 from watchkeeper.loop.retry import (
     DEGRADED,
@@ -235,7 +235,7 @@ class ModelCalls:
         if error is None:
             return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
         if not isinstance(error, ProviderError):
-            self._record_failure(turn, number, "error", said_by(error), None)
+            self._record_failure(turn, number, "error", error_text(error), None)
         return passed_on(error, turn.number == 1 and not self.line.switched)
 
     def _record_failure(self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None) -> None:

@@ -27,7 +27,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, StopReason
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.workers import said_by
+from watchkeeper.core.text import error_text
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.shield.decision import Decision
@@ -234,7 +234,7 @@ def passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
     """
     if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
         return error
-    said = f"The model failed unexpectedly: {said_by(error)}"
+    said = f"The model failed unexpectedly: {error_text(error)}"
     return WorkStoppedError(Stop("error", "provider", said), error)
 
 

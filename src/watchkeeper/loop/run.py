@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
-from watchkeeper.core.usage import Usage
 from watchkeeper.kernel.states import End
 from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.events import Recorder, RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunPlan, RunScope
-from watchkeeper.runtime.result import RunResult, broken_off, transcript_of
+from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.tools.process_worker import refuse_while_importing
 
@@ -39,7 +38,7 @@ async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive)
     recorder = Recorder(scope.session, clock)
     started_at, began = clock.now(), clock.monotonic()
     earlier = transcript_of(scope.session.log)
-    _announce(plan, scope, recorder, started_at)
+    started = _announce(plan, scope, recorder, started_at)
     transcript = _opening(plan, scope, recorder, earlier)
     try:
         ending = await drive(plan, scope, transcript, execute)
@@ -50,48 +49,37 @@ async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive)
         raise
     duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
-    usage = _close(plan, scope, recorder, end, ending.turns, duration)
-    return RunResult(
-        run_id=scope.run_context.run_id,
-        prompt_name=plan.prompt.name,
-        model=plan.label,
-        output=cast("OutputT | None", end.output),
-        stop=end.stop,
-        partial=cast("OutputT | str | None", end.partial),
-        text=end.text,
-        usage=usage,
-        turns=ending.turns,
-        completion=cast("Any", end.verdict),
-        completion_note=end.explanation,
+    ended = _close(plan, scope, recorder, end, ending.turns, duration)
+    return result_of(
+        started,
+        ended,
         limits=gate.limits,
-        started_at=started_at,
-        duration=duration,
         session=scope.session,
+        completion_note=end.explanation,
         error=ending.error if end.stop is not None else None,
-        item=scope.item,
         answered_by=ending.answered_by,
     )
 
 
-def _announce(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, started_at: datetime) -> None:
+def _announce(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, started_at: datetime) -> RunStarted:
     gate, clock = scope.gate, scope.clock
-    recorder.record(
-        RunStarted(
-            run_context=scope.run_context,
-            prompt_name=plan.prompt.name,
-            model=plan.label,
-            limits=gate.limits.describe(),
-            deadline=gate.deadline.at if gate.deadline else None,
-            started_at=started_at,
-            item=scope.item,
-            parent_run_id=scope.parent_run_id,
-            fallback=tuple(each.label for each in plan.fallback),
-        )
+    started = RunStarted(
+        run_context=scope.run_context,
+        prompt_name=plan.prompt.name,
+        model=plan.label,
+        limits=gate.limits.describe(),
+        deadline=gate.deadline.at if gate.deadline else None,
+        started_at=started_at,
+        item=scope.item,
+        parent_run_id=scope.parent_run_id,
+        fallback=tuple(each.label for each in plan.fallback),
     )
+    recorder.record(started)
     if gate.deadline is not None:
         recorder.record(
             PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, scope.session.session_id, clock.now())
         )
+    return started
 
 
 def _opening(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, transcript: Transcript) -> Transcript:
@@ -128,8 +116,8 @@ def _close(
     end: End,
     turns: int | None,
     duration: timedelta,
-) -> Usage:
-    """Record the end: the prompt's outcome, then the run's, with the time that was left; return what was used."""
+) -> RunEnded:
+    """Record the end: the prompt's outcome, then the run's, with the time that was left."""
     gate, now = scope.gate, scope.clock.now()
     usage = gate.usage
     remaining = gate.deadline.remaining(scope.clock).total_seconds() if gate.deadline else None
@@ -146,23 +134,22 @@ def _close(
                 remaining_seconds=remaining,
             )
         )
-    recorder.record(
-        RunEnded(
-            run_id=scope.run_context.run_id,
-            stop=end.stop,
-            output=end.output,
-            partial=end.partial,
-            text=end.text,
-            verdict=end.verdict,
-            usage=usage,
-            duration_ms=duration.total_seconds() * 1000,
-            remaining_seconds=remaining,
-            ended_at=now,
-            turns=turns,
-        )
+    ended = RunEnded(
+        run_id=scope.run_context.run_id,
+        stop=end.stop,
+        output=end.output,
+        partial=end.partial,
+        text=end.text,
+        verdict=end.verdict,
+        usage=usage,
+        duration_ms=duration.total_seconds() * 1000,
+        remaining_seconds=remaining,
+        ended_at=now,
+        turns=turns,
     )
+    recorder.record(ended)
     _log_line(plan, scope, end, duration, remaining)
-    return usage
+    return ended
 
 
 def _log_line(plan: RunPlan[Any], scope: RunScope, end: End, duration: timedelta, remaining: float | None) -> None:

@@ -31,8 +31,9 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.text import CrashError
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.core.workers import CrashError, run_in_worker
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.states import ToolsDone
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import Recorder

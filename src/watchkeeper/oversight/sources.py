@@ -19,8 +19,8 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import storable
-from watchkeeper.core.workers import Patience, has_passing, run_in_worker, said_by
+from watchkeeper.core.text import error_text, storable
+from watchkeeper.core.workers import Patience, has_passing, run_in_worker
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Assessment, Feedback, Severity
 from watchkeeper.prompt.observer import (
     TREND_SPAN,
@@ -375,7 +375,7 @@ def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
 
 def said_of(error: BaseException) -> str:
     """Return an error's type and message, bounded, whatever its own methods do."""
-    return storable(said_by(error)[:ERROR_CHARS])
+    return storable(error_text(error)[:ERROR_CHARS])
 
 
 def silent(source: Source) -> SourceRan | None:

@@ -20,8 +20,8 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.quantities import DurationLike
-from watchkeeper.core.text import bounded
-from watchkeeper.core.workers import is_crash, run_in_worker, said_by
+from watchkeeper.core.text import bounded, error_text
+from watchkeeper.core.workers import is_crash, run_in_worker
 from watchkeeper.prompt.nested import (
     NESTED,
     NestedAdapter,
@@ -169,7 +169,7 @@ async def verdict_of(checker: TaskCompletionChecker, context: TaskCompletionCont
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) or not is_crash(error, task):
             raise
-        return TaskCompletionResult.unverified(f"the checker failed: {said_by(error)}")
+        return TaskCompletionResult.unverified(f"the checker failed: {error_text(error)}")
 
 
 def _checked(said: object) -> TaskCompletionResult:

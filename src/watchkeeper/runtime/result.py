@@ -1,4 +1,9 @@
-"""How a run ended, and everything it had by then. A stop is a result, never only an exception."""
+"""How a run ended, and everything it had by then. A stop is a result, never only an exception.
+
+`run_as_data` and `end_in_words` say what a run was, in the same keys and words for a result and for a stored run.
+`result_of` folds the events of a run's start and end into its result; `transcript_of` folds its log into the
+conversation, which is kept nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +14,36 @@ from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
+from watchkeeper.core.codec import to_builtins
 from watchkeeper.core.errors import RunStoppedError, Stop
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import CompletionState
-from watchkeeper.core.quantities import format_duration, format_money
-from watchkeeper.core.usage import Usage
+from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.rendered import PromptRendered
-from watchkeeper.runtime.events import ContextCompacted, ModelReplied, NoticeAppended, ObserversRan, segment_of
+from watchkeeper.runtime.events import (
+    ContextCompacted,
+    ModelReplied,
+    NoticeAppended,
+    ObserversRan,
+    RunEnded,
+    RunStarted,
+    segment_of,
+)
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 
 OutputT = TypeVar("OutputT")
+NOTHING_USED: Final = Usage()
 
-
-SAID_CHARS: Final = 200
+NOTE_CHARS: Final = 200
 """How much of a checker's explanation stands in the sentence of a result."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Generic[OutputT]):
     """The end of a run.
 
@@ -59,17 +73,17 @@ class RunResult(Generic[OutputT]):
     run_id: UUID
     prompt_name: str
     model: str
-    output: OutputT | None
+    output: OutputT | None = None
     stop: Stop | None
-    partial: OutputT | str | None
-    text: str
-    usage: Usage
-    turns: int
-    completion: CompletionState
-    completion_note: str
+    partial: OutputT | str | None = None
+    text: str = ""
+    usage: Usage = NOTHING_USED
+    turns: int = 0
+    completion: CompletionState = "unchecked"
+    completion_note: str = ""
     limits: Limits
     started_at: datetime
-    duration: timedelta
+    duration: timedelta = timedelta(0)
     session: Session = field(repr=False)
     error: BaseException | None = None
     item: str | None = None
@@ -87,32 +101,21 @@ class RunResult(Generic[OutputT]):
 
     def sentence(self) -> str:
         """Say in one sentence how the run ended, what it took, and what it had."""
-        took = spent(self.turns, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
-        if self.stop is None:
-            if self.completion == "unverified":
-                return f"Done, but not verified: {self._noted()} ({took})."
-            return f"Done{' and verified' if self.completion == 'verified' else ''}: {took}."
-        if self.usage.steps == 0:
+        if self.stop is not None and self.usage.steps == 0:
             return self.stop.message
-        return f"{self.stop.message.rstrip('.')}; it had {self._had()}{self._judged(self.stop)} ({took})."
-
-    def _noted(self) -> str:
-        """Return what the checker said as it can stand in a sentence."""
-        said = " ".join(self.completion_note.split()).rstrip(".") or "no reason given"
-        return said if len(said) <= SAID_CHARS else f"{said[: SAID_CHARS - 1]}…"
-
-    def _judged(self, stop: Stop) -> str:
-        """Return the checker's word on a stopped run, where the stop does not say it."""
-        words = {"rejected": ", after an answer that was rejected", "unverified": ", which was not verified"}
-        return "" if stop.source == "checker" else words.get(self.completion, "")
+        took = spent(self.turns, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
+        stop = None if self.stop is None else self.stop.message
+        return end_in_words(took, stop, self.completion, self.completion_note, had=f"it had {self._had()}")
 
     def _had(self) -> str:
+        """Say what a stopped run hands over, with the checker's word on it where the stop does not say that."""
+        words = {"rejected": ", after an answer that was rejected", "unverified": ", which was not verified"}
+        judged = "" if self.stop is None or self.stop.source == "checker" else words.get(self.completion, "")
         if self.partial is None:
-            return "nothing to hand over"
+            return f"nothing to hand over{judged}"
         if isinstance(self.partial, str):
-            size = len(self.partial)
-            return f"{size:,} character{'s' if size != 1 else ''} of text to hand over"
-        return f"a partial {type(self.partial).__name__} to hand over"
+            return f"{counted(len(self.partial), 'character')} of text to hand over{judged}"
+        return f"a partial {type(self.partial).__name__} to hand over{judged}"
 
     def unwrap(self) -> OutputT:
         """Return the output.
@@ -125,70 +128,58 @@ class RunResult(Generic[OutputT]):
             raise RunStoppedError(self.sentence(), stop=stop, result=self)
         return self.output
 
+    def as_data(self) -> dict[str, Any]:
+        """Return the result as JSON-able data: everything but the session."""
+        return run_as_data(
+            run_id=self.run_id,
+            item=self.item,
+            prompt=self.prompt_name,
+            model=self.model,
+            answered_by=self.answered_by,
+            output=self.output,
+            partial=self.partial,
+            completion=self.completion,
+            completion_note=self.completion_note,
+            turns=self.turns,
+            started_at=self.started_at,
+            **_common(self),
+        )
 
-NOTHING_USED: Final = Usage()
+
+def result_of(started: RunStarted, ended: RunEnded, *, limits: Limits, session: Session, **more: Any) -> RunResult[Any]:
+    """Return the result that follows from the events of a run's start and end.
+
+    Args:
+        started: The event of its start.
+        ended: The event of its end.
+        limits: The limits that were in force.
+        session: Its session.
+        more: What the events do not tell: ``completion_note``, ``error`` and ``answered_by``.
+    """
+    return RunResult(
+        run_id=ended.run_id,
+        prompt_name=started.prompt_name,
+        model=started.model,
+        output=ended.output,
+        stop=ended.stop,
+        partial=ended.partial,
+        text=ended.text,
+        usage=ended.usage,
+        turns=ended.turns or 0,
+        completion=ended.verdict,
+        limits=limits,
+        started_at=started.started_at,
+        duration=timedelta(milliseconds=ended.duration_ms),
+        session=session,
+        item=started.item,
+        **more,
+    )
 
 
 def broken_off(error: BaseException) -> Stop:
     """Return the stop of a run that has no result of its own because this was raised in it."""
     said = f"The run was broken off: {type(error).__name__}{': ' if str(error) else ''}{error}"
     return Stop("error" if isinstance(error, Exception) else "aborted", "caller", said)
-
-
-def without_output(
-    stop: Stop,
-    *,
-    run_id: UUID,
-    prompt_name: str,
-    model: str,
-    limits: Limits,
-    session: Session,
-    usage: Usage = NOTHING_USED,
-    error: BaseException | None = None,
-    item: str | None = None,
-) -> RunResult[Any]:
-    """Return the result of a run whose loop never began, or was broken off."""
-    return RunResult(
-        run_id=run_id,
-        prompt_name=prompt_name,
-        model=model,
-        output=None,
-        stop=stop,
-        partial=None,
-        text="",
-        usage=usage,
-        turns=0,
-        completion="unchecked",
-        completion_note="",
-        limits=limits,
-        started_at=session.clock.now(),
-        duration=timedelta(0),
-        session=session,
-        error=error,
-        item=item,
-    )
-
-
-def spent(
-    turns: int | None, tool_calls: int, tokens: int, cost_nanos: int | None, duration: timedelta | float | None
-) -> str:
-    """Say what a run took, in the same words wherever it is said.
-
-    Args:
-        turns: Model turns; None where they are not counted: a run over many items has none of its own.
-        tool_calls: Admitted tool calls.
-        tokens: Input and output tokens.
-        cost_nanos: Nano-dollars; None if a price was not known.
-        duration: A length, or seconds; None if it is not known.
-    """
-    parts = [] if turns is None else [_counted(turns, "turn")]
-    parts += [_counted(tool_calls, "tool call"), _counted(tokens, "token")]
-    parts.append("cost unknown" if cost_nanos is None else format_money(cost_nanos))
-    return ", ".join(parts if duration is None else [*parts, format_duration(duration)])
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,16 +253,127 @@ class ManyResult(Generic[OutputT]):
     def sentence(self) -> str:
         """Say in one sentence how the whole ended."""
         took = spent(None, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
-        count = f"{len(self.done)} of {len(self.results)} items done{self._unverified()}"
-        return f"{count}: {took}." if self.stop is None else f"{self.stop.message.rstrip('.')}; {count} ({took})."
+        unverified = sum(result.completion == "unverified" for result in self.done)
+        note = f", {unverified} of them not verified" if unverified else ""
+        done = f"{items_done(len(self.done), len(self.results))}{note}"
+        return end_in_words(took, None if self.stop is None else self.stop.message, done=done)
 
-    def _unverified(self) -> str:
-        count = sum(result.completion == "unverified" for result in self.done)
-        return f", {count} of them not verified" if count else ""
+    def as_data(self) -> dict[str, Any]:
+        """Return the whole and its results as JSON-able data."""
+        results = [result.as_data() for result in self.results]
+        return run_as_data(
+            run_id=self.run_id, items=len(self), items_done=len(self.done), results=results, **_common(self)
+        )
 
 
-# --- replay ---------------------------------------------------------------------------------------------------------
-# Folds of a run's log: what was said. The transcript is not kept beside the log, it is read from it.
+# --- a run as data and in words: the same from a result, an event and the store -------------------------------------
+
+KEYS: Final = (
+    "run_id",
+    "parent_id",
+    "item",
+    "prompt",
+    "model",
+    "answered_by",
+    "ok",
+    "items",
+    "items_done",
+    "output",
+    "stop",
+    "partial",
+    "completion",
+    "completion_note",
+    "turns",
+    "tokens",
+    "usage",
+    "cost_usd",
+    "duration_seconds",
+    "limits",
+    "started_at",
+    "ended_at",
+    "sentence",
+    "results",
+)
+"""The keys of a run's JSON, in order; a result, a result over many and a stored run each have some of them."""
+
+
+def run_as_data(**facts: Any) -> dict[str, Any]:
+    """Return what is known of a run as JSON-able data, in the order of `KEYS`; None for what is not known yet.
+
+    Args:
+        facts: By key. Money is given in nano-dollars and written exactly in dollars, a length in seconds.
+    """
+    cost, seconds = facts.get("cost_usd"), facts.get("duration_seconds")
+    facts["run_id"] = str(facts["run_id"])
+    facts["cost_usd"] = None if cost is None else f"{(Decimal(cost) / NANOS_PER_USD).normalize():f}"
+    facts["duration_seconds"] = None if seconds is None else round(seconds, 3)
+    for key in ("started_at", "ended_at"):
+        if facts.get(key) is not None:
+            facts[key] = facts[key].isoformat()
+    return {key: to_builtins(facts[key]) for key in KEYS if key in facts}
+
+
+def _common(result: RunResult[Any] | ManyResult[Any]) -> dict[str, Any]:
+    """Return the facts that one run and a run over many have in common."""
+    return {
+        "ok": result.ok,
+        "stop": result.stop,
+        "tokens": result.usage.tokens.total,
+        "usage": result.usage,
+        "cost_usd": result.usage.cost_nanos,
+        "duration_seconds": result.duration.total_seconds(),
+        "limits": result.limits.describe(),
+        "sentence": result.sentence(),
+    }
+
+
+def end_in_words(
+    took: str, stop: str | None, completion: str | None = None, note: str = "", *, done: str = "", had: str = ""
+) -> str:
+    """Say in one sentence how a run ended.
+
+    Args:
+        took: What it took: `spent`.
+        stop: The message of what ended it early, or None.
+        completion: The checker's last word, or None.
+        note: What the checker said.
+        done: How many items are done, of a run over many.
+        had: What a stopped run hands over.
+    """
+    if stop is not None:
+        end = f"{done or had} ({took})" if done or had else f"it used {took}"
+        return f"{stop.rstrip('.')}; {end}."
+    if completion == "unverified":
+        said = " ".join(note.split()).rstrip(".") or "no reason given"
+        said = said if len(said) <= NOTE_CHARS else f"{said[: NOTE_CHARS - 1]}…"
+        return f"Done, but not verified: {said} ({took})."
+    return f"{done or 'Done'}{' and verified' if completion == 'verified' else ''}: {took}."
+
+
+def items_done(done: int | None, items: int) -> str:
+    """Say how many items are done."""
+    return f"{done} of {items} items done"
+
+
+def spent(
+    turns: int | None, tool_calls: int, tokens: int, cost_nanos: int | None, duration: timedelta | float | None
+) -> str:
+    """Say what a run took, in the same words wherever it is said.
+
+    Args:
+        turns: Model turns; None where they are not counted: a run over many items has none of its own.
+        tool_calls: Admitted tool calls.
+        tokens: Input and output tokens.
+        cost_nanos: Nano-dollars; None if a price was not known.
+        duration: A length, or seconds; None if it is not known.
+    """
+    parts = [] if turns is None else [counted(turns, "turn")]
+    parts += [counted(tool_calls, "tool call"), counted(tokens, "token")]
+    parts.append("cost unknown" if cost_nanos is None else format_money(cost_nanos))
+    return ", ".join(parts if duration is None else [*parts, format_duration(duration)])
+
+
+# --- folds of the log -----------------------------------------------------------------------------------------------
 
 
 def transcript_of(log: Iterable[Envelope]) -> Transcript:

@@ -1,18 +1,18 @@
-"""The log: everything that happened, in order, each event once.
+"""The log: everything that happened, in order, each event once; and who is told about it.
 
 An `Envelope` gives an event its place and time. `EventLog` is how a session's log is read, live: it cannot be written
 to, because only a session's one critical section appends. Sequence numbers start at 1 and have no gaps, so the number
-of the newest event is the length of the log.
+of the newest event is the length of the log. This layer knows no concrete event but the session's own.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -20,23 +20,19 @@ import msgspec
 from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.logs import logger
-from watchkeeper.session import type_tags
+from watchkeeper.core.type_tags import stored_as, tag_of
+from watchkeeper.core.views import SequenceView
 from watchkeeper.session.slices import SliceView, Snapshot
 
 T = TypeVar("T")
 E = TypeVar("E")
 
 
-# --- registry -------------------------------------------------------------------------------------------------------
-# Event types and their tags.
-#
-# An event is any value whose type has a typed JSON form, usually a frozen dataclass that stands beside its noun; this
-# layer knows no concrete event but its own. A tag given with `event` is what a stored log holds, so the class may be
-# renamed and moved; one tag means one type. Types without a tag get ``module:Qualname`` at first use.
-
-
 def event(tag: str) -> Callable[[type[T]], type[T]]:
     """Register a class as an event type under a stable tag; write it above ``@dataclass``.
+
+    An event is any value whose type has a typed JSON form, usually a frozen dataclass that stands beside its noun. The
+    tag is what a stored log holds, so the class may be renamed and moved; a type without one gets ``module:Qualname``.
 
     Args:
         tag: A plain name in snake case, such as ``ticket_filed``.
@@ -46,33 +42,15 @@ def event(tag: str) -> Callable[[type[T]], type[T]]:
     """
 
     def register(type_: type[T]) -> type[T]:
-        if not (_has_fields(type_) or is_pydantic(type_)):
+        fields = "__dataclass_fields__" in type_.__dict__ or hasattr(type_, "__struct_fields__")
+        if not (fields or is_pydantic(type_)):
             raise ConfigurationError(
                 f"{type_.__name__} has no fields to record: write @event({tag!r}) above @dataclass(frozen=True),"
                 " or above a pydantic model or msgspec struct"
             )
-        type_tags.register(type_, tag)
-        return type_
+        return stored_as(tag)(type_)
 
     return register
-
-
-def _has_fields(type_: type[Any]) -> bool:
-    return "__dataclass_fields__" in type_.__dict__ or hasattr(type_, "__struct_fields__")
-
-
-def event_tag(type_: type) -> str:
-    """Return the tag under which events of a type are stored."""
-    return type_tags.tag_of(type_)
-
-
-def event_type(tag: str) -> type:
-    """Return the type that a tag means.
-
-    Raises:
-        CodecError: If nobody registered the tag and no imported module has such a class.
-    """
-    return type_tags.type_of(tag)
 
 
 @event("envelope")
@@ -92,7 +70,7 @@ class Envelope(msgspec.Struct, frozen=True):
     event: Any
 
 
-class EventLog(Sequence[Envelope]):
+class EventLog(SequenceView[Envelope]):
     """A session's log as it grows; safe to read while others dispatch."""
 
     __slots__ = ("_read",)
@@ -105,13 +83,11 @@ class EventLog(Sequence[Envelope]):
         """Return the number of events so far, which is the newest event's ``seq``."""
         return len(self._read())
 
-    @overload
-    def __getitem__(self, index: int) -> Envelope: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Envelope, ...]: ...
-    def __getitem__(self, index: int | slice) -> Envelope | tuple[Envelope, ...]:
-        """Return one envelope by position (``seq - 1``), or a tuple of several."""
-        return self._read()[index]
+    def _item(self, place: int) -> Envelope:
+        return self._read()[place]
+
+    def _items(self, places: range) -> Iterable[Envelope]:
+        return self._read()[places.start : places.stop] if places.step == 1 else super()._items(places)
 
     def __iter__(self) -> Iterator[Envelope]:
         """Iterate over what is on the log now."""
@@ -121,12 +97,16 @@ class EventLog(Sequence[Envelope]):
         """Return what was recorded after the event ``seq``; everything for 0. Costs only what it returns."""
         return self._read()[max(seq, 0) :]
 
+    def __repr__(self) -> str:
+        """Show how much it holds."""
+        return f"EventLog({len(self)} events)"
 
-# --- events ---------------------------------------------------------------------------------------------------------
-# What a session records about itself, so that its log alone explains its state.
-#
-# These events are made by the session's own methods; dispatching one does what the method does. No reducer listens to
-# them.
+    __eq__ = object.__eq__  # a log that grows is itself, whatever it holds
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+# What a session records about itself, so that its log alone explains its state. These events are made by the session's
+# own methods; dispatching one does what the method does. No reducer listens to them.
 
 
 @event("slice_edited")
@@ -185,19 +165,17 @@ class SessionReset:
 BUILT_IN: Final[frozenset[type]] = frozenset({SliceEdited, RolledBack, StateInherited, SessionReset})
 
 
-# --- dispatcher -----------------------------------------------------------------------------------------------------
-# Who is told about events.
-#
-# A session publishes each envelope exactly once, in the order of ``seq``, after the event is recorded and outside its
-# critical section, on the thread of whoever is publishing at that moment. A subscriber may dispatch: what it dispatches
-# is published after the envelope at hand. A subscriber that raises is reported and changes nothing for anybody else.
-
-
 Unsubscribe = Callable[[], None]
 
 
 class Dispatcher(Protocol):
-    """Hands events to those who asked for them (the seeds call it the event bus)."""
+    """Hands events to those who asked for them (the specification calls it the event bus).
+
+    A session publishes each envelope exactly once, in the order of ``seq``, after the event is recorded and outside its
+    critical section, on the thread of whoever is publishing at that moment. A subscriber may dispatch: what it
+    dispatches is published after the envelope at hand. A subscriber that raises is reported and changes nothing for
+    anybody else.
+    """
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], object]) -> Unsubscribe:
         """Call ``handler(event)`` for each event of the type or of a subclass; return a function that ends it."""
@@ -338,7 +316,7 @@ def report(happened: str, function: Callable[..., Any], envelope: Envelope, erro
     logger().error(
         happened,
         function=name_of(function),
-        event_type=event_tag(type(event)),
+        event_type=tag_of(type(event)),
         seq=envelope.seq,
         exc_info=error,
     )

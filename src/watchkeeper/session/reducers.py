@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ReducerError, SessionError
+from watchkeeper.core.text import error_text
 from watchkeeper.session.log import BUILT_IN, RolledBack, SliceEdited, StateInherited, name_of
 from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceView
 from watchkeeper.session.tagging import check
@@ -130,7 +131,7 @@ def _reduced(
     except Exception as error:
         raise ReducerError(
             f"reducer {name_of(reducer)} of slice {slice_type.__name__} failed on {type(event).__name__}:"
-            f" {type(error).__name__}: {error}; no slice changed"
+            f" {error_text(error)}; no slice changed"
         ) from error
 
 

@@ -37,16 +37,12 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 
-# --- accessor -------------------------------------------------------------------------------------------------------
-# ``session[T]``: one slice of a session, to read and to edit.
-#
-# Reading takes no lock and copies nothing. Each edit is recorded on the log. Items of a slice are instances of its
-# type;
-# treat them as frozen, because snapshots and branches share them.
-
-
 class SliceAccessor(Generic[T]):
-    """One slice of a session; always as it is now."""
+    """``session[T]``: one slice of a session, to read and to edit; always as it is now.
+
+    Reading takes no lock and copies nothing. Each edit is recorded on the log. Items of a slice are instances of its
+    type; treat them as frozen, because snapshots and branches share them.
+    """
 
     __slots__ = ("_journal", "_slice_type")
 
@@ -112,7 +108,7 @@ class SliceAccessor(Generic[T]):
 
 
 class Session:
-    """The log and the state of one run (seeds: nested-execution, trajectory-observers).
+    """The log and the state of one run (docs/specification.md).
 
     Attributes:
         session_id: Its identity.
@@ -168,7 +164,7 @@ class Session:
 
     @property
     def parent(self) -> Session | None:
-        """The session that started it, live and to be read only, or None (seed: nested-execution, "State Visibility").
+        """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).
 
         It is equal to that session, and not the same.
         """
@@ -304,7 +300,7 @@ class Session:
 
         It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
         the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
-        closes it with `close` (seed: subagent-dispatch, "Execution Flow").
+        closes it with `close` (docs/specification.md, subagents).
 
         Args:
             snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
@@ -474,10 +470,6 @@ class SessionView(Session):
     def __hash__(self) -> int:
         """Return the hash of the session."""
         return hash(self._base)
-
-
-# --- hierarchy ------------------------------------------------------------------------------------------------------
-# Walking sessions that started other sessions (seed: nested-execution, "Session Hierarchy").
 
 
 def iter_sessions_bottom_up(session: Session) -> Iterator[Session]:

@@ -1,4 +1,4 @@
-"""Slices: typed sequences that only ever grow at the tail, or are replaced.
+"""Slices: typed sequences that only ever grow at the tail, or are replaced; what reducers say, and snapshots of them.
 
 A `SliceView` is a value: it never changes, and keeping a thousand of them costs no copies. Appending to the newest view
 of an owner is done in place, behind the end of every older view; appending to any other view copies at most `WIDTH`
@@ -8,20 +8,21 @@ references, however long it is. Reducers say what should happen to a slice with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
-from watchkeeper.session.tagging import MARK, Form, dump, load, register_form
-from watchkeeper.session.type_tags import tag_of, type_of
+from watchkeeper.core.type_tags import tag_of, type_of
+from watchkeeper.core.views import SequenceView
+from watchkeeper.session.tagging import MARK, Form, dump, load, register_form, register_sequence
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -34,7 +35,7 @@ WIDTH: Final = 64
 _Node = tuple[Any, ...]
 
 
-class SliceView(Sequence[T_co]):
+class SliceView(SequenceView[T_co]):
     """An immutable sequence that shares its items with the views it grew from and those that grow from it.
 
     A tree of full leaves of `WIDTH` items, whose inner nodes are tuples, and a tail: a list that this view reads up to
@@ -89,46 +90,21 @@ class SliceView(Sequence[T_co]):
         """Return the number of items."""
         return self._length
 
-    @overload
-    def __getitem__(self, index: int) -> T_co: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
-    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
-        """Return one item, or a tuple of several."""
-        length = self._length
-        if isinstance(index, slice):
-            start, stop, step = index.indices(length)
-            if step == 1:
-                return tuple(islice(self._from(start), max(stop - start, 0)))
-            return tuple(self._item(position) for position in range(start, stop, step))
-        position = index + length if index < 0 else index
-        if not 0 <= position < length:
-            raise IndexError(f"index {index} of a slice of {length} items")
-        return self._item(position)
+    def _items(self, places: range) -> Iterable[T_co]:
+        if places.step == 1:
+            return islice(self._from(places.start), len(places))
+        return super()._items(places)
 
     def __iter__(self) -> Iterator[T_co]:
         """Iterate over the items, oldest first."""
         return self._from(0)
 
-    def __eq__(self, other: object) -> bool:
-        """Compare with another view, a tuple or a list, item by item."""
-        if not isinstance(other, (SliceView, tuple, list)):
-            return NotImplemented
-        items = cast("Sequence[Any]", other)
-        return self is items or (len(self) == len(items) and all(map(_same, self, items)))
-
-    __hash__ = None  # type: ignore[assignment]  # items need not be hashable
-
-    def __repr__(self) -> str:
-        """Show the items."""
-        return f"SliceView({list(self)!r})"
-
     def latest(self) -> T_co | None:
         """Return the newest item, or None."""
         return self._tail[(self._length - 1) % WIDTH] if self._length else None
 
-    def _item(self, position: int) -> T_co:
-        return cast("T_co", self._leaf(position // WIDTH)[position % WIDTH])
+    def _item(self, place: int) -> T_co:
+        return cast("T_co", self._leaf(place // WIDTH)[place % WIDTH])
 
     def _leaf(self, number: int) -> list[Any]:
         if number == (self._length - 1) // WIDTH:
@@ -142,10 +118,6 @@ class SliceView(Sequence[T_co]):
         for number in range(start // WIDTH, (self._length + WIDTH - 1) // WIDTH):
             first = number * WIDTH
             yield from islice(self._leaf(number), max(start - first, 0), min(self._length - first, WIDTH))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or bool(one == other)
 
 
 def _with_leaf(root: _Node, height: int, number: int, leaf: list[Any]) -> tuple[_Node, int]:
@@ -164,17 +136,7 @@ def _grown(node: _Node, height: int, number: int, leaf: list[Any]) -> _Node:
     return (*node[:-1], _grown(node[-1], height - 1, rest, leaf))
 
 
-register_form(
-    SliceView,
-    "slice_view",
-    Form(
-        lambda view: {MARK: "slice_view", "items": [dump(item) for item in view]},
-        lambda data: SliceView(map(load, data["items"])),
-        iter,
-    ),
-)
-
-# --- what reducers say ------------------------------------------------------------------------------------------------
+register_sequence(SliceView, "slice_view")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +176,6 @@ def append_event(view: SliceView[E], event: E) -> Op[E]:
     return Append(event)
 
 
-# --- snapshot -------------------------------------------------------------------------------------------------------
-# A snapshot: what a session knew at one position of its log.
-#
-# Taking one copies nothing: it shares the slices, which never change. It can be written as JSON and comes back equal,
-# values typed as they were, in a process that knows their types. The log itself is not part of it. A snapshot may hold
-# those of the session's children, each consistent by itself.
-
 SNAPSHOT_VERSION: Final = 1
 TAG: Final = "snapshot"
 
@@ -235,7 +190,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A session's slices at one position of its log.
+    """What a session knew at one position of its log.
+
+    Taking one copies nothing: it shares the slices, which never change. It can be written as JSON and comes back equal,
+    values typed as they were, in a process that knows their types. The log itself is not part of it. It may hold those
+    of the session's children, each consistent by itself.
 
     Attributes:
         version: Version of the JSON form.

@@ -29,21 +29,23 @@ from uuid import UUID
 import msgspec
 
 from watchkeeper.core.codec import CodecError, is_pydantic
-from watchkeeper.core.text import is_storable
-from watchkeeper.session.type_tags import register, tag_of, type_of
-
-# --- tagged values --------------------------------------------------------------------------------------------------
-# The typed JSON of plain values and containers, as one table.
-#
-# Each form says how values of exactly one type are written, read and looked into. A subclass of these types may hold
-# more than its value and therefore has no form here.
+from watchkeeper.core.text import error_text, is_storable
+from watchkeeper.core.type_tags import register, tag_of, type_of
 
 MARK: Final = "$type"
+
+Step = Callable[[Any], Any]
+
+
+def _numbered(value: Any) -> Iterator[str]:
+    return (f"[{index}]" for index in range(len(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """How values of one type are written and read.
+
+    A form holds for exactly one type: a subclass may hold more than its value.
 
     Attributes:
         write: Turns a value into JSON-able data.
@@ -52,212 +54,10 @@ class Form:
         labels: Where each part stands, for messages.
     """
 
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
+    write: Step
+    read: Step
     parts: Callable[[Any], Iterable[Any]] | None = None
-    labels: Callable[[Any], Iterable[str]] = lambda value: (f"[{index}]" for index in range(len(value)))
-
-
-Walk = Callable[[Any], Any]
-Entry = tuple[type, str, Form]
-
-
-def forms(dump: Walk, load: Walk) -> Iterator[Entry]:
-    """Yield type, tag and form of everything that is known from the start; ``dump`` and ``load`` serve the parts."""
-    yield from _scalars()
-    yield from _times()
-    yield from _sequences(dump, load)
-    yield from _mappings(dump, load)
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _valued(type_: type, tag: str, to_json: Walk, from_json: Walk) -> Entry:
-    return type_, tag, Form(lambda value: {MARK: tag, "value": to_json(value)}, lambda data: from_json(data["value"]))
-
-
-# --- scalars ----------------------------------------------------------------------------------------------------------
-
-
-def _scalars() -> Iterator[Entry]:
-    for plain, tag in ((type(None), "none"), (bool, "bool"), (int, "int")):
-        yield plain, tag, Form(_itself, _itself)
-    yield str, "str", Form(_write_text, _read_text)
-    yield float, "float", Form(_write_float, lambda data: float(data["value"]))
-    yield _valued(complex, "complex", lambda value: [repr(value.real), repr(value.imag)], _read_complex)
-    yield _valued(bytes, "bytes", _base64, _read_bytes)
-    yield _valued(bytearray, "bytearray", _base64, lambda text: bytearray(_read_bytes(text)))
-    for type_, tag in (
-        (Decimal, "decimal"),
-        (Fraction, "fraction"),
-        (UUID, "uuid"),
-        (type(Path()), "path"),
-        (PurePosixPath, "posix_path"),
-        (PureWindowsPath, "windows_path"),
-    ):
-        yield _valued(type_, tag, str, type_)
-
-
-def _write_text(text: str) -> Any:
-    if is_storable(text):
-        return text
-    return {MARK: "str", "utf16": _base64(text.encode("utf-16-le", "surrogatepass"))}
-
-
-def _read_text(data: dict[str, Any]) -> str:
-    return _read_bytes(data["utf16"]).decode("utf-16-le", "surrogatepass")
-
-
-def _write_float(value: float) -> Any:
-    return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
-
-
-def _read_complex(parts: list[str]) -> complex:
-    real, imag = map(float, parts)
-    return complex(real, imag)
-
-
-def _base64(data: bytes | bytearray) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _read_bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
-# --- times ------------------------------------------------------------------------------------------------------------
-
-
-def _times() -> Iterator[Entry]:
-    yield (
-        datetime,
-        "datetime",
-        Form(
-            partial(_write_moment, "datetime"), lambda data: _read_moment(data, datetime.fromisoformat(data["value"]))
-        ),
-    )
-    yield (
-        time,
-        "time",
-        Form(partial(_write_moment, "time"), lambda data: _read_moment(data, time.fromisoformat(data["value"]))),
-    )
-    yield _valued(date, "date", date.isoformat, date.fromisoformat)
-    yield _valued(
-        timedelta,
-        "timedelta",
-        lambda value: [value.days, value.seconds, value.microseconds],
-        lambda parts: timedelta(*parts),
-    )
-
-
-def _write_moment(tag: str, value: datetime | time) -> Any:
-    zone = _zone_fields(value)
-    text = (value.replace(tzinfo=None) if zone else value).isoformat()
-    return {MARK: tag, "value": text, **zone, **({"fold": 1} if value.fold else {})}
-
-
-def _read_moment(data: dict[str, Any], value: datetime | time) -> Any:
-    value = value.replace(fold=data.get("fold", 0))
-    if "zone" in data:
-        from zoneinfo import ZoneInfo
-
-        return value.replace(tzinfo=ZoneInfo(data["zone"]))
-    if "offset" in data:
-        return value.replace(tzinfo=timezone(timedelta(*data["offset"])))
-    return value
-
-
-def _zone_fields(value: datetime | time) -> dict[str, Any]:
-    """Return what ISO text does not keep: the name of a zone, and offsets that have parts of a second."""
-    name = getattr(value.tzinfo, "key", None) if type(value.tzinfo).__module__.startswith("zoneinfo") else None
-    if name is not None:
-        return {"zone": name}
-    offset = value.utcoffset()
-    if offset is not None and offset.microseconds:
-        return {"offset": [offset.days, offset.seconds, offset.microseconds]}
-    return {}
-
-
-# --- containers -------------------------------------------------------------------------------------------------------
-
-
-def _unnumbered(value: Iterable[Any]) -> Iterator[str]:
-    return ("[...]" for _ in value)
-
-
-def _sequences(dump: Walk, load: Walk) -> Iterator[Entry]:
-    def ordered(value: Iterable[Any]) -> Any:
-        return {MARK: "tuple", "items": [dump(item) for item in value]}
-
-    def unordered(tag: str) -> Walk:
-        return lambda value: {MARK: tag, "items": sorted((dump(item) for item in value), key=repr)}
-
-    def bounded(value: deque[Any]) -> Any:
-        return {MARK: "deque", "items": [dump(item) for item in value], "maxlen": value.maxlen}
-
-    yield list, "list", Form(lambda value: [dump(item) for item in value], _itself, iter)
-    yield tuple, "tuple", Form(ordered, lambda data: tuple(map(load, data["items"])), iter)
-    yield set, "set", Form(unordered("set"), lambda data: set(map(load, data["items"])), iter, _unnumbered)
-    yield (
-        frozenset,
-        "frozenset",
-        Form(unordered("frozenset"), lambda data: frozenset(map(load, data["items"])), iter, _unnumbered),
-    )
-    yield deque, "deque", Form(bounded, lambda data: deque(map(load, data["items"]), data["maxlen"]), iter)
-
-
-def _mappings(dump: Walk, load: Walk) -> Iterator[Entry]:
-    def pairs(value: Mapping[Any, Any]) -> list[list[Any]]:
-        return [[dump(key), dump(item)] for key, item in value.items()]
-
-    def unpaired(data: dict[str, Any]) -> dict[Any, Any]:
-        return {load(key): load(item) for key, item in data["items"]}
-
-    def write_dict(value: dict[Any, Any]) -> Any:
-        for key in value:
-            if type(key) is not str or key.startswith("$") or not is_storable(key):
-                return {MARK: "dict", "items": pairs(value)}
-        return {key: dump(item) for key, item in value.items()}
-
-    def write_default(value: defaultdict[Any, Any]) -> Any:
-        return {MARK: "defaultdict", "factory": dump(value.default_factory), "items": pairs(value)}
-
-    def paired(type_: type, tag: str, build: Callable[[dict[Any, Any]], Any]) -> Entry:
-        return (
-            type_,
-            tag,
-            Form(
-                lambda value: {MARK: tag, "items": pairs(value)},
-                lambda data: build(unpaired(data)),
-                _pairs_parts,
-                _pairs_labels,
-            ),
-        )
-
-    yield dict, "dict", Form(write_dict, unpaired, _pairs_parts, _pairs_labels)
-    yield paired(MappingProxyType, "mapping_proxy", MappingProxyType)
-    yield paired(OrderedDict, "ordered_dict", OrderedDict)
-    yield paired(Counter, "counter", Counter)
-    yield (
-        defaultdict,
-        "defaultdict",
-        Form(
-            write_default,
-            lambda data: defaultdict(load(data["factory"]), unpaired(data)),
-            lambda value: (value.default_factory, *_pairs_parts(value)),
-            lambda value: (".default_factory", *_pairs_labels(value)),
-        ),
-    )
-
-
-def _pairs_parts(value: Mapping[Any, Any]) -> list[Any]:
-    return [*value.keys(), *value.values()]
-
-
-def _pairs_labels(value: Mapping[Any, Any]) -> list[str]:
-    return [*(f" (key {key!r})" for key in value), *(f"[{key!r}]" for key in value)]
+    labels: Callable[[Any], Iterable[str]] = _numbered
 
 
 class _Refused(Exception):
@@ -362,7 +162,7 @@ def _load(data: Any) -> Any:
     except _Refused:
         raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise CodecError(f"this is no {tag!r}: {type(error).__name__}: {error}") from error
+        raise CodecError(f"this is no {tag!r}: {error_text(error)}") from error
 
 
 def _explain(value: Any) -> NoReturn:
@@ -503,8 +303,166 @@ def _pydantic_form(type_: Any) -> Form:
     return Form(write, read, lambda value: state(value).values(), lambda value: [f".{name}" for name in state(value)])
 
 
-for _type, _tag, _form in forms(_dump, _load):
-    register_form(_type, _tag, _form)
-register_form(
-    type, "type", Form(lambda value: {MARK: "type", "value": tag_of(value)}, lambda data: type_of(data["value"]))
-)
+# --- plain values and containers --------------------------------------------------------------------------------------
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _write_text(text: str) -> Any:
+    return text if is_storable(text) else {MARK: "str", "utf16": _base64(text.encode("utf-16-le", "surrogatepass"))}
+
+
+def _read_text(data: dict[str, Any]) -> str:
+    return _from_base64(data["utf16"]).decode("utf-16-le", "surrogatepass")
+
+
+def _write_float(value: float) -> Any:
+    return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
+
+
+def _base64(data: bytes | bytearray) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _write_moment(value: datetime | time) -> Any:
+    # What ISO text does not keep: the name of a zone, offsets that have parts of a second, and the fold.
+    kept: dict[str, Any] = {"fold": 1} if value.fold else {}
+    name = getattr(value.tzinfo, "key", None) if type(value.tzinfo).__module__.startswith("zoneinfo") else None
+    offset = value.utcoffset()
+    if name is not None:
+        kept["zone"] = name
+    elif offset is not None and offset.microseconds:
+        kept["offset"] = _units(offset)
+    text = (value.replace(tzinfo=None) if "zone" in kept or "offset" in kept else value).isoformat()
+    return {MARK: type(value).__name__, "value": text, **kept}
+
+
+def _read_moment(type_: type[datetime | time], data: dict[str, Any]) -> Any:
+    value = type_.fromisoformat(data["value"]).replace(fold=data.get("fold", 0))
+    if "zone" in data:
+        from zoneinfo import ZoneInfo
+
+        return value.replace(tzinfo=ZoneInfo(data["zone"]))
+    if "offset" in data:
+        return value.replace(tzinfo=timezone(timedelta(*data["offset"])))
+    return value
+
+
+def _units(value: timedelta) -> list[int]:
+    return [value.days, value.seconds, value.microseconds]
+
+
+def _write_dict(value: dict[Any, Any]) -> Any:
+    for key in value:
+        if type(key) is not str or key.startswith("$") or not is_storable(key):
+            return {MARK: "dict", "items": _write_pairs(value)}
+    return {key: _dump(item) for key, item in value.items()}
+
+
+def _write_pairs(value: Mapping[Any, Any]) -> list[list[Any]]:
+    return [[_dump(key), _dump(item)] for key, item in value.items()]
+
+
+def _read_pairs(data: dict[str, Any]) -> dict[Any, Any]:
+    return {_load(key): _load(item) for key, item in data["items"]}
+
+
+def _keys_and_items(value: Mapping[Any, Any]) -> list[Any]:
+    return [*value.keys(), *value.values()]
+
+
+def _keyed(value: Mapping[Any, Any]) -> list[str]:
+    return [*(f" (key {key!r})" for key in value), *(f"[{key!r}]" for key in value)]
+
+
+def _register_value(type_: type, tag: str, to_json: Step, from_json: Step) -> None:
+    form = Form(lambda value: {MARK: tag, "value": to_json(value)}, lambda data: from_json(data["value"]))
+    register_form(type_, tag, form)
+
+
+def register_sequence(type_: Callable[[Iterable[Any]], Iterable[Any]], tag: str, *, ordered: bool = True) -> None:
+    """Register a type that is made from its items; those of one without an order are written in the order of repr."""
+    arranged: Step = list if ordered else partial(sorted, key=repr)
+    form = Form(
+        lambda value: {MARK: tag, "items": arranged(map(_dump, value))},
+        lambda data: type_(map(_load, data["items"])),
+        iter,
+        _numbered if ordered else lambda value: ["[...]"] * len(value),
+    )
+    register_form(cast("type", type_), tag, form)
+
+
+def _register_mapping(type_: Any, tag: str) -> None:
+    form = Form(
+        lambda value: {MARK: tag, "items": _write_pairs(value)},
+        lambda data: type_(_read_pairs(data)),
+        _keys_and_items,
+        _keyed,
+    )
+    register_form(type_, tag, form)
+
+
+def _register_all() -> None:
+    """Register what is known from the start."""
+    for plain, tag in ((type(None), "none"), (bool, "bool"), (int, "int")):
+        register_form(plain, tag, Form(_itself, _itself))
+    register_form(str, "str", Form(_write_text, _read_text))
+    register_form(float, "float", Form(_write_float, lambda data: float(data["value"])))
+    _register_value(complex, "complex", lambda value: [repr(value.real), repr(value.imag)], _read_complex)
+    _register_value(bytes, "bytes", _base64, _from_base64)
+    _register_value(bytearray, "bytearray", _base64, lambda text: bytearray(_from_base64(text)))
+    paths = ((type(Path()), "path"), (PurePosixPath, "posix_path"), (PureWindowsPath, "windows_path"))
+    for written, tag in ((Decimal, "decimal"), (Fraction, "fraction"), (UUID, "uuid"), *paths):
+        _register_value(written, tag, str, written)
+    for moment in (datetime, time):
+        register_form(moment, moment.__name__, Form(_write_moment, partial(_read_moment, moment)))
+    _register_value(date, "date", date.isoformat, date.fromisoformat)
+    _register_value(timedelta, "timedelta", _units, lambda units: timedelta(*units))
+    _register_value(type, "type", tag_of, type_of)
+    register_form(list, "list", Form(lambda value: [_dump(item) for item in value], _itself, iter))
+    register_sequence(tuple, "tuple")
+    register_sequence(set, "set", ordered=False)
+    register_sequence(frozenset, "frozenset", ordered=False)
+    register_form(
+        deque,
+        "deque",
+        Form(
+            lambda value: {MARK: "deque", "items": [_dump(item) for item in value], "maxlen": value.maxlen},
+            lambda data: deque(map(_load, data["items"]), data["maxlen"]),
+            iter,
+        ),
+    )
+    register_form(dict, "dict", Form(_write_dict, _read_pairs, _keys_and_items, _keyed))
+    for mapping, tag in ((MappingProxyType, "mapping_proxy"), (OrderedDict, "ordered_dict"), (Counter, "counter")):
+        _register_mapping(mapping, tag)
+    register_form(
+        defaultdict,
+        "defaultdict",
+        Form(
+            lambda value: {
+                MARK: "defaultdict",
+                "factory": _dump(value.default_factory),
+                "items": _write_pairs(value),
+            },
+            lambda data: defaultdict(_load(data["factory"]), _read_pairs(data)),
+            lambda value: (value.default_factory, *_keys_and_items(value)),
+            lambda value: (".default_factory", *_keyed(value)),
+        ),
+    )
+
+
+def _read_complex(parts: list[str]) -> complex:
+    real, imag = map(float, parts)
+    return complex(real, imag)
+
+
+_register_all()
+
+PLAIN_TAGS: Final = frozenset(map(tag_of, _forms))
+"""Tags of plain values and containers, as against those of classes."""

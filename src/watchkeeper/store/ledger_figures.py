@@ -11,6 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Period, period_days
-from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile, failures_named
+from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile, ledger_failures
 
 T = TypeVar("T")
 
@@ -36,15 +37,12 @@ class Numbers(list[int]):
     __slots__ = ("__weakref__",)
 
 
+@dataclass(slots=True)
 class Change:
     """What is to be added to the settled figures of one name and day."""
 
-    __slots__ = ("amounts", "unpriced")
-
-    def __init__(self) -> None:
-        """Start with nothing."""
-        self.amounts = [0] * len(COLUMNS)
-        self.unpriced = False
+    amounts: list[int] = field(default_factory=lambda: [0] * len(COLUMNS))
+    unpriced: bool = False
 
 
 class Figures:
@@ -54,26 +52,6 @@ class Figures:
         lease_seconds: How long what this process holds stays without a sign of life.
         looking: Held while the lists of figures change.
     """
-
-    __slots__ = (
-        "_accounts",
-        "_aside",
-        "_clock",
-        "_dirty",
-        "_file",
-        "_held",
-        "_holder",
-        "_ids",
-        "_masks",
-        "_now",
-        "_others",
-        "_renewed_at",
-        "_reserved",
-        "_settled",
-        "_unwritten",
-        "lease_seconds",
-        "looking",
-    )
 
     def __init__(
         self, file: LedgerFile, lease_seconds: float, clock: Clock, ids: IdSource, looking: AbstractContextManager[Any]
@@ -147,7 +125,7 @@ class Figures:
             self._file.commit()
 
     def load(self, shared: Iterable[Account]) -> None:
-        """Begin a transaction, give back what the dead have held, and bring accounts up to date.
+        """Begin a transaction, release reservations whose lease is over, and bring accounts up to date.
 
         Raises:
             StoreError: If the file cannot be used.
@@ -155,7 +133,7 @@ class Figures:
         with self._used():
             self._file.begin()
             now = self._now = self._clock.now()  # not before: others may have kept us waiting
-            self._file.bury(now.timestamp(), self._holder)
+            self._file.release_expired(now.timestamp(), self._holder)
             with self.looking:
                 while self._aside:
                     self._note_held(*self._aside.pop())
@@ -301,7 +279,7 @@ class Figures:
     def _used(self) -> Generator[None]:
         """Say what failed in our own terms, and let go of a connection on which something failed."""
         try:
-            with failures_named(self._file.path):
+            with ledger_failures(self._file.path):
                 yield
         except StoreError:
             self._file.rollback()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,12 +22,8 @@ from watchkeeper.containment.execution_context import PREFIX, shared_key
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.limits import Period, period_days
-from watchkeeper.store.run_store import share
+from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
 
-APPLICATION_ID: Final = 0x574B4C47
-"""What SQLite keeps in the file's head to say whose it is: ``WKLG``."""
-
-SCHEMA_VERSION: Final = 1
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures that nobody has added to for so long are forgotten when the file is opened."""
@@ -55,36 +51,40 @@ def _columns(names: Iterable[str]) -> str:
     return ", ".join(f"{name} INTEGER NOT NULL CHECK (typeof({name}) = 'integer')" for name in names)
 
 
-TABLES: Final = (
-    f"""
-    CREATE TABLE settled (
-        name TEXT NOT NULL,
-        day TEXT NOT NULL,
-        {_columns(COLUMNS)},
-        unpriced INTEGER NOT NULL,
-        used_at REAL NOT NULL,
-        PRIMARY KEY (name, day)
-    ) WITHOUT ROWID
-    """,
-    f"""
-    CREATE TABLE reserved (
-        name TEXT NOT NULL,
-        holder TEXT NOT NULL,
-        {_columns(RESERVED)},
-        moving INTEGER NOT NULL,
-        PRIMARY KEY (name, holder)
-    ) WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE holders (
-        holder TEXT PRIMARY KEY,
-        process INTEGER NOT NULL,
-        renewed_at REAL NOT NULL,
-        lease_seconds REAL NOT NULL
-    ) WITHOUT ROWID
-    """,
-    f"PRAGMA application_id={APPLICATION_ID}",
-    f"PRAGMA user_version={SCHEMA_VERSION}",
+SCHEMA: Final = Schema(
+    noun="ledger",
+    application_id=0x574B4C47,  # WKLG
+    version=1,
+    other_file=f"name another file (ledger=..., {VARIABLE})",
+    tables=(
+        f"""
+        CREATE TABLE settled (
+            name TEXT NOT NULL,
+            day TEXT NOT NULL,
+            {_columns(COLUMNS)},
+            unpriced INTEGER NOT NULL,
+            used_at REAL NOT NULL,
+            PRIMARY KEY (name, day)
+        ) WITHOUT ROWID
+        """,
+        f"""
+        CREATE TABLE reserved (
+            name TEXT NOT NULL,
+            holder TEXT NOT NULL,
+            {_columns(RESERVED)},
+            moving INTEGER NOT NULL,
+            PRIMARY KEY (name, holder)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE holders (
+            holder TEXT PRIMARY KEY,
+            process INTEGER NOT NULL,
+            renewed_at REAL NOT NULL,
+            lease_seconds REAL NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 
 _USED: Final = ", ".join(COLUMNS)
@@ -140,7 +140,7 @@ class LedgerFile:
         """
         connection = self._connection
         if connection is None:
-            connection = self._connection = connect(self.path, self._busy_seconds)
+            connection = self._connection = connect(self.path, SCHEMA, self._busy_seconds)
         connection.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
@@ -214,8 +214,8 @@ class LedgerFile:
         self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
         self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
 
-    def bury(self, now: float, but: str) -> None:
-        """Give back what those have set aside whose lease is over.
+    def release_expired(self, now: float, but: str) -> None:
+        """Release the reservations of every holder whose lease is over, except one.
 
         A lease that seems to begin in the future was renewed before the clock went back; it begins now.
         """
@@ -243,81 +243,14 @@ def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> 
 
     The user's own is what ``WATCHKEEPER_LEDGER`` names, else a file in the user's data folder, beside that of the runs.
     """
-    if where == "default":
-        where = (os.environ if environ is None else environ).get(VARIABLE) or "default"
-    if where != "default":
-        return Path(where).expanduser()
-    from platformdirs import user_data_path
-
-    return user_data_path("watchkeeper", appauthor=False) / "ledger.sqlite3"
+    found = chosen_file(where, VARIABLE, "ledger.sqlite3", frozenset(), environ)
+    assert found is not None, "no word means that there is no ledger"
+    return found
 
 
-@contextmanager
-def failures_named(path: Path) -> Generator[None]:
-    """Say in our own terms what failed in a file.
-
-    Raises:
-        StoreError: For every error of the file or the disk.
-    """
-    try:
-        yield
-    except (sqlite3.Error, OSError, OverflowError) as error:
-        raise StoreError(
-            f"the ledger {path} cannot be used: {error}; calls that it counts are refused until it can"
-        ) from error
-
-
-def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    """Open the file, and make it if it is missing.
-
-    Raises:
-        sqlite3.Error: If it cannot be opened or written.
-        OSError: If its folder cannot be made.
-        StoreError: If it is not the file of a ledger, or was written by another version.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
-    try:
-        if not is_ledger(connection, path):
-            share(connection)
-        # A crash of the machine may lose the last transactions, a crash of the process none.
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("BEGIN IMMEDIATE")
-        if not is_ledger(connection, path):
-            for statement in TABLES:
-                connection.execute(statement)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def is_ledger(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the tables are there; False for an empty file.
-
-    Raises:
-        StoreError: If the file is somebody else's.
-    """
-    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    inside = connection.in_transaction
-    if not inside:
-        connection.execute("BEGIN")  # one look at all three: somebody may be making the file right now
-    try:
-        owner, version, tables = (connection.execute(query).fetchone()[0] for query in queries)
-    finally:
-        if not inside:
-            connection.execute("ROLLBACK")
-    if not (owner or version or tables):
-        return False
-    if owner != APPLICATION_ID:
-        raise StoreError(f"{path} is not the file of a ledger; name another one (ledger=..., {VARIABLE})")
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"the ledger {path} has schema version {version}, this Watchkeeper writes version {SCHEMA_VERSION}; name"
-            " another file, or use the Watchkeeper that wrote it"
-        )
-    return True
+def ledger_failures(path: Path) -> AbstractContextManager[None]:
+    """Turn errors of a ledger's file into a StoreError that says what follows from them."""
+    return failing_as(f"the ledger {path} cannot be used", "; calls that it counts are refused until it can")
 
 
 # --- ledger report --------------------------------------------------------------------------------------------------
@@ -378,10 +311,10 @@ def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_C
         raise StoreError(f"there is no ledger {path} yet; the first run under an account makes it")
     file = LedgerFile(path, BUSY_SECONDS)
     try:
-        with failures_named(path):
+        with ledger_failures(path):
             file.begin()
             now = clock.now()
-            file.bury(now.timestamp(), NOBODY)
+            file.release_expired(now.timestamp(), NOBODY)
             known = [key.removeprefix(PREFIX) for key in file.names() if key.startswith(PREFIX)]
             if name is not None and name not in known:
                 raise StoreError(f"{path} has no account {name!r}; accounts: {', '.join(known) or 'none'}")

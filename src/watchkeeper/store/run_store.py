@@ -2,230 +2,82 @@
 
 A writer appends envelopes in batches, one transaction each; what is committed survives a crash of the process. A
 reader gets rows and JSON, never live objects, so that it can show runs of programs it cannot import. An event that
-cannot be written leaves a note in its place, and the others go on.
+cannot be written leaves a note in its place, and the others go on. Opening for reading changes nothing on disk.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
+from base64 import b64decode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote
+from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.logs import logger
-from watchkeeper.core.usage import Usage
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
-from watchkeeper.session.log import Envelope, event_tag
-from watchkeeper.session.tagging import dump, load
+from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
+from watchkeeper.session.log import Envelope
+from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
+from watchkeeper.store.sqlite import DEFAULT, Schema, chosen_file, connect, connect_to_read, failing_as
 
-if TYPE_CHECKING:
-    import sqlite3
-
-# --- schema ---------------------------------------------------------------------------------------------------------
-# The tables of the run store, and how a file of them is found and opened.
-#
-# One SQLite file in WAL mode, so that readers see a run as it goes and never hold it up. A file that another program or
-# another version wrote is refused and left as it is. Opening for reading changes nothing on disk.
-
-APPLICATION_ID: Final = 0x574B5052
-"""What SQLite keeps in the file's head to say whose it is: ``WKPR``."""
-
-SCHEMA_VERSION: Final = 1
+VARIABLE: Final = "WATCHKEEPER_STORE"
+NO_STORE: Final = frozenset({"none", "off"})
 BUSY_SECONDS: Final = 30.0
 """How long a write waits for other processes that write to the same file."""
 
-ATTEMPTS: Final = 50
-"""How often a file is tried to be put into WAL mode, while others make it too."""
-
-NO_STORE: Final = frozenset({"none", "off"})
-DEFAULT: Final = "default"
-VARIABLE: Final = "WATCHKEEPER_STORE"
-
-TABLES: Final = (
-    """
-    CREATE TABLE runs (
-        run_id TEXT PRIMARY KEY,
-        parent_id TEXT,
-        prompt TEXT NOT NULL,
-        model TEXT NOT NULL,
-        item TEXT,
-        items INTEGER,
-        limits TEXT NOT NULL,
-        started_at TEXT NOT NULL,
-        ended_at TEXT,
-        stop TEXT,
-        done INTEGER,
-        tokens INTEGER,
-        cost_nanos INTEGER,
-        steps INTEGER,
-        duration_ms REAL
-    )
-    """,
-    "CREATE INDEX runs_by_start ON runs (started_at)",
-    "CREATE INDEX runs_by_parent ON runs (parent_id)",
-    """
-    CREATE TABLE events (
-        run_id TEXT NOT NULL,
-        seq INTEGER NOT NULL,
-        at TEXT NOT NULL,
-        tag TEXT NOT NULL,
-        body TEXT NOT NULL,
-        PRIMARY KEY (run_id, seq)
-    ) WITHOUT ROWID
-    """,
-    f"PRAGMA application_id={APPLICATION_ID}",
-    f"PRAGMA user_version={SCHEMA_VERSION}",
+SCHEMA: Final = Schema(
+    noun="store",
+    application_id=0x574B5052,  # WKPR
+    version=1,
+    other_file="name another file (store=..., --store)",
+    tables=(
+        """
+        CREATE TABLE runs (
+            run_id TEXT PRIMARY KEY,
+            parent_id TEXT,
+            prompt TEXT NOT NULL,
+            model TEXT NOT NULL,
+            item TEXT,
+            items INTEGER,
+            limits TEXT NOT NULL,
+            started_at TEXT NOT NULL,
+            ended_at TEXT,
+            stop TEXT,
+            done INTEGER,
+            tokens INTEGER,
+            cost_nanos INTEGER,
+            steps INTEGER,
+            duration_ms REAL
+        )
+        """,
+        "CREATE INDEX runs_by_start ON runs (started_at)",
+        "CREATE INDEX runs_by_parent ON runs (parent_id)",
+        """
+        CREATE TABLE events (
+            run_id TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            at TEXT NOT NULL,
+            tag TEXT NOT NULL,
+            body TEXT NOT NULL,
+            PRIMARY KEY (run_id, seq)
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 
-
-def store_path(where: Path | str | None, environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the file that ``where`` means: a path, ``none`` for no store, or ``default`` for the user's own.
-
-    The user's own is what ``WATCHKEEPER_STORE`` names (which may be ``none``), else a file in the user's data folder.
-    """
-    if where == DEFAULT:
-        where = (os.environ if environ is None else environ).get(VARIABLE) or DEFAULT
-    if where is None or (isinstance(where, str) and where.strip().lower() in NO_STORE):
-        return None
-    if where != DEFAULT:
-        return Path(where).expanduser()
-    from platformdirs import user_data_path
-
-    return user_data_path("watchkeeper", appauthor=False) / "runs.sqlite3"
+HOLDERS: Final = frozenset({"type", *PLAIN_TAGS})
+"""Tags of the standard library's types, which hold one thing."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the file for reading and writing, and make it if it is missing.
-
-    Raises:
-        StoreError: If it cannot be opened or written, is not a store, or was written by another version.
-    """
-    import sqlite3
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
-        raise _unusable(path, error) from error
-    try:
-        _make(connection, path)
-    except sqlite3.Error as error:
-        connection.close()
-        raise _unusable(path, error) from error
-    except StoreError:
-        connection.close()
-        raise
-    return connection
-
-
-def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open the file for reading only; also where the file or its folder cannot be written.
-
-    Raises:
-        StoreError: If there is no such file, it is not a store, or was written by another version.
-    """
-    import sqlite3
-
-    if not path.is_file():
-        raise StoreError(f"there is no store {path} yet; 'watchkeeper run' makes it, or name another one with --store")
-    address = f"file:{quote(str(path.absolute()))}?mode=ro"
-    try:
-        try:
-            return _read_only(address, path)
-        except sqlite3.OperationalError:
-            # A file in WAL mode in a folder that cannot be written opens only as one that nobody changes.
-            return _read_only(f"{address}&immutable=1", path)
-    except sqlite3.Error as error:
-        raise StoreError(f"the store {path} cannot be read: {error}; name another file (--store)") from error
-
-
-def _read_only(address: str, path: Path) -> sqlite3.Connection:
-    import sqlite3
-
-    connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        if not _is_store(connection, path):
-            raise StoreError(f"{path} is an empty file, not a store; name another one with --store")
-    except (sqlite3.Error, StoreError):
-        connection.close()
-        raise
-    return connection
-
-
-def _make(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables, unless they are there; the write shows now, not in the middle of a run, that it is possible."""
-    _is_store(connection, path)
-    share(connection)
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("BEGIN IMMEDIATE")
-    if not _is_store(connection, path):
-        for statement in TABLES:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    connection.execute("COMMIT")
-
-
-def share(connection: sqlite3.Connection) -> None:
-    """Put the file into WAL mode.
-
-    SQLite does not wait for others when it changes the mode, so several processes that make a file at once would fail
-    each other; it does wait for an exclusive transaction, after which the next attempt has the file to itself.
-    """
-    import sqlite3
-
-    for attempt in range(ATTEMPTS):
-        try:
-            if connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",):
-                return
-        except sqlite3.OperationalError:
-            if attempt == ATTEMPTS - 1:
-                raise
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("ROLLBACK")
-
-
-def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the tables are there; False for an empty file.
-
-    Raises:
-        StoreError: If the file is somebody else's.
-    """
-    queries = ("SELECT count(*) FROM sqlite_master", "PRAGMA application_id", "PRAGMA user_version")
-    inside = connection.in_transaction
-    if not inside:
-        connection.execute("BEGIN")  # one look at all three: somebody may be making the file right now
-    try:
-        tables, owner, version = (connection.execute(query).fetchone()[0] for query in queries)
-    finally:
-        if not inside:
-            connection.execute("ROLLBACK")
-    if not (owner or version or tables):
-        return False
-    if owner != APPLICATION_ID:
-        raise StoreError(f"{path} is a SQLite file of another program; name another file")
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"the store {path} has schema version {version}, this Watchkeeper writes version {SCHEMA_VERSION}; "
-            "name another file, or use the Watchkeeper that wrote it"
-        )
-    return True
-
-
-def _unusable(path: Path, error: Exception) -> StoreError:
-    return StoreError(
-        f"the store {path} cannot be used: {error}; name another file (store=..., --store, {VARIABLE}), "
-        "or run without one (store=None, --store none)"
-    )
-
+MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 
 UNWRITABLE: Final = "$unwritable"
 PAGE: Final = 500
@@ -263,12 +115,12 @@ class StoredRun:
         started_at: When it began.
         ended_at: When it ended; None while it runs, or if its process died.
         stop: Why it ended early, as JSON-able data, or None.
-        done: Items that were completed, of a run over many.
+        items_done: Items that were completed, of a run over many.
         tokens: Tokens used, once it ended.
         cost_nanos: Cost in nano-dollars, once it ended; None if unknown.
         steps: Admitted calls, once it ended.
         duration_ms: How long it took, once it ended.
-        verdict: The completion checker's last word, once it ended; None for a run over many items.
+        completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
     """
@@ -283,12 +135,12 @@ class StoredRun:
     started_at: datetime
     ended_at: datetime | None
     stop: dict[str, Any] | None
-    done: int | None
+    items_done: int | None
     tokens: int | None
     cost_nanos: int | None
     steps: int | None
     duration_ms: float | None
-    verdict: str | None
+    completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
 
@@ -296,6 +148,48 @@ class StoredRun:
     def tool_calls(self) -> int | None:
         """Admitted tool calls, once it ended."""
         return None if self.usage is None else self.usage.get("tool_calls")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, once it ended."""
+        return None if self.duration_ms is None else self.duration_ms / 1000
+
+    def sentence(self, note: str = "") -> str:
+        """Say how it ended, in the words of its result; ``note`` is what its completion checker said last."""
+        if self.ended_at is None:
+            return "Not ended: it is still running, or its process died."
+        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds)
+        stop = None if self.stop is None else str(self.stop["message"])
+        done = "" if self.items is None else items_done(self.items_done, self.items)
+        return end_in_words(took, stop, self.completion, note, done=done)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as JSON-able data, with the keys that a result has for the same things.
+
+        What is not known before the end is None until then; ``items`` and ``items_done`` are None but for a run over
+        many.
+        """
+        ended = self.ended_at is not None
+        return run_as_data(
+            run_id=self.run_id,
+            parent_id=self.parent_id,
+            item=self.item,
+            prompt=self.prompt,
+            model=self.model,
+            ok=self.stop is None and self.items_done == self.items if ended else None,
+            items=self.items,
+            items_done=self.items_done,
+            stop=self.stop,
+            completion=self.completion,
+            turns=self.turns,
+            tokens=self.tokens,
+            usage=self.usage,
+            cost_usd=self.cost_nanos if ended else None,
+            duration_seconds=self.seconds,
+            limits=self.limits,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +230,25 @@ class RunStore:
         Raises:
             StoreError: If it cannot be opened or, unless ``read_only``, written.
         """
-        found = store_path("default" if path is None else Path(path))
+        found = store_path(DEFAULT if path is None else Path(path))
         if found is None:
-            raise StoreError("WATCHKEEPER_STORE says that there is no store; name a file")
+            raise StoreError(f"{VARIABLE} says that there is no store; name a file")
         self.path = found
         self.failure: StoreError | None = None
         self._lock = threading.Lock()
-        self._connection = connect_to_read(found) if read_only else connect(found)
+        if not read_only:
+            advice = (
+                f"; name another file (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
+            )
+            with failing_as(f"the store {found} cannot be used", advice):
+                self._connection = connect(found, SCHEMA, BUSY_SECONDS)
+            return
+        if not found.is_file():
+            raise StoreError(
+                f"there is no store {found} yet; 'watchkeeper run' makes it, or name another one with --store"
+            )
+        with failing_as(f"the store {found} cannot be read", "; name another file (--store)"):
+            self._connection = connect_to_read(found, SCHEMA, BUSY_SECONDS)
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
@@ -378,29 +284,26 @@ class RunStore:
     def _keep_header(self, run_id: str, event: Any) -> None:
         """Keep the row of a run current with the events that begin and end it."""
         match event:
-            case RunStarted(parent_run_id=parent_run_id, item=item):
-                self._begin(run_id, event, str(parent_run_id) if parent_run_id else None, item, None)
+            case RunStarted(parent_run_id=parent, item=item):
+                label = None if item is None else _writable(item)
+                self._begin(run_id, event, None if parent is None else str(parent), label, None)
             case ManyStarted(items=items):
                 self._begin(run_id, event, None, None, len(items))
-            case RunEnded():
-                self._end(run_id, event, event.usage, None)
-            case ManyEnded(done=done):
-                self._end(run_id, event, event.usage, done)
+            case RunEnded() | ManyEnded():
+                usage = event.usage
+                stop = encode(dump(event.stop)).decode() if event.stop else None
+                done = event.done if isinstance(event, ManyEnded) else None
+                figures = (usage.tokens.total, usage.cost_nanos, usage.steps, event.duration_ms)
+                self._connection.execute(_END, (event.ended_at.isoformat(), stop, done, *figures, run_id))
             case _:
                 pass
 
     def _begin(
         self, run_id: str, event: RunStarted | ManyStarted, parent: str | None, item: str | None, items: int | None
     ) -> None:
-        label = None if item is None else _writable(item)
         names = (_writable(event.prompt_name), _writable(event.model))
-        row = (run_id, parent, *names, label, items, event.limits, event.started_at.isoformat())
+        row = (run_id, parent, *names, item, items, event.limits, event.started_at.isoformat())
         self._connection.execute(_BEGIN, row)
-
-    def _end(self, run_id: str, event: RunEnded | ManyEnded, usage: Usage, done: int | None) -> None:
-        stop = encode(dump(event.stop)).decode() if event.stop else None
-        figures = (usage.tokens.total, usage.cost_nanos, usage.steps, event.duration_ms)
-        self._connection.execute(_END, (event.ended_at.isoformat(), stop, done, *figures, run_id))
 
     @contextmanager
     def _transaction(self, what: str) -> Generator[None]:
@@ -417,13 +320,8 @@ class RunStore:
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
         """Keep other threads out, and say what failed."""
-        import sqlite3
-
-        with self._lock:
-            try:
-                yield
-            except (sqlite3.Error, OverflowError) as error:
-                raise StoreError(f"{what} {self.path}: {error}") from error
+        with self._lock, failing_as(f"{what} {self.path}"):
+            yield
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -471,7 +369,7 @@ class RunStore:
 
 def _written(seq: int, event: object) -> tuple[str, str]:
     """Return an event's tag and JSON, or a note: one value must not cost the record of a night."""
-    tag = event_tag(type(event))
+    tag = tag_of(type(event))
     try:
         return tag, encode(dump(event)).decode()
     except Exception as error:
@@ -486,9 +384,37 @@ def _writable(text: str) -> str:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
-    values = list(row)
+    *values, body = row
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    values[9] = json.loads(values[9]) if values[9] else None
-    end: dict[str, Any] = json.loads(values.pop() or "{}")
-    return StoredRun(*values, *(end.get(name) for name in ("verdict", "turns", "usage")))
+    values[9] = untyped(json.loads(values[9])) if values[9] else None
+    end: dict[str, Any] = json.loads(body or "{}")
+    values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
+    return StoredRun(*values)
+
+
+def untyped(data: Any) -> Any:
+    """Return the JSON of a store without the names of types in it, as a person would write it."""
+    if isinstance(data, list):
+        items: list[Any] = cast("Any", data)
+        return [untyped(item) for item in items]
+    if not isinstance(data, dict):
+        return data
+    fields: dict[str, Any] = cast("Any", data)
+    tag = str(fields.get(MARK, ":"))
+    if tag in MAPPINGS and "items" in fields:
+        return {str(untyped(key)): untyped(value) for key, value in fields["items"]}
+    if tag == "str":
+        return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
+    held = next((key for key in ("items", "value") if key in fields), None)
+    if tag in HOLDERS and held is not None:
+        return untyped(fields[held])
+    return {key: untyped(value) for key, value in fields.items() if key != MARK}
+
+
+def store_path(where: Path | str | None, environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file that ``where`` means: a path, ``none`` for no store, or ``default`` for the user's own.
+
+    The user's own is what ``WATCHKEEPER_STORE`` names (which may be ``none``), else a file in the user's data folder.
+    """
+    return chosen_file(where, VARIABLE, "runs.sqlite3", NO_STORE, environ)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
@@ -32,115 +32,6 @@ from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
 
 T = TypeVar("T")
-
-
-# --- ledger forks ---------------------------------------------------------------------------------------------------
-# Ledgers and `os.fork`: a copy of a process must not use its parent's connection, nor find a lock taken for good.
-#
-# Before a process is copied all its ledgers are held still; in the copy each goes on as a holder of its own.
-
-
-class Forked(Protocol):
-    """Something that wants to know of forks."""
-
-    def before_fork(self) -> None:
-        """Hold still."""
-        ...
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on, here or in the copy."""
-        ...
-
-
-LEDGERS: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
-HELD_STILL: Final[list[Forked]] = []
-WATCHED: Final[list[bool]] = []
-
-
-def survive_forks(ledger: Forked) -> None:
-    """Tell a ledger of every fork of this process."""
-    LEDGERS.add(ledger)
-    if not WATCHED and hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-        WATCHED.append(True)
-        os.register_at_fork(
-            before=before_fork,
-            after_in_parent=partial(after_fork, child=False),
-            after_in_child=partial(after_fork, child=True),
-        )
-
-
-def before_fork() -> None:
-    """Hold all ledgers still."""
-    HELD_STILL[:] = LEDGERS
-    for ledger in HELD_STILL:
-        ledger.before_fork()
-
-
-def after_fork(*, child: bool) -> None:
-    """Let them go on."""
-    for ledger in HELD_STILL:
-        ledger.after_fork(child=child)
-    HELD_STILL.clear()
-
-
-# --- ledger keeper --------------------------------------------------------------------------------------------------
-# The thread of a ledger: it looks after what is held and who waits, while there is anything to look after.
-#
-# One daemon thread per ledger at most. It renews leases, asks for those who wait what others have given back, and
-# writes
-# what could not be written. It ends by itself at the first look that finds nothing to do, and at once when it is
-# stopped;
-# it never keeps its ledger alive. It decides nothing.
-
-
-class Keeper:
-    """Calls ``look`` again and again, each time as many seconds after it was begun as it said, until it says None."""
-
-    __slots__ = ("_clock", "_look", "_stopped", "_thread", "_woken")
-
-    def __init__(self, look: Callable[[], float | None], clock: Clock, first: float) -> None:
-        """Start the thread.
-
-        Args:
-            look: What to do; returns after how many seconds to do it again, or None to end.
-            clock: Where time comes from.
-            first: Seconds until it is done first.
-        """
-        self._look = look
-        self._clock = clock
-        self._woken = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(
-            target=self._run, args=(clock.monotonic() + first,), name="watchkeeper-ledger", daemon=True
-        )
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Look at once."""
-        self._woken.set()
-
-    def stop(self) -> None:
-        """Let the thread end; returns at once."""
-        self._stopped = True
-        self._woken.set()
-
-    def join(self) -> None:
-        """Wait until the thread has ended, unless this is it."""
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self, until: float) -> None:
-        # Instants, because a thread may be slow to start, or held up: a lease does not wait for it.
-        while True:
-            self._clock.wait(self._woken, max(until - self._clock.monotonic(), 0.0))
-            self._woken.clear()
-            if self._stopped:
-                return
-            began = self._clock.monotonic()
-            seconds = self._look()
-            if seconds is None:
-                return
-            until = began + seconds
 
 
 SHORTEST_POLL: Final = 0.02
@@ -173,19 +64,6 @@ class SqliteLedger:
     Attributes:
         path: The file.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_closed",
-        "_figures",
-        "_inner",
-        "_keeper",
-        "_lock",
-        "_looking",
-        "_poll",
-        "path",
-    )
 
     def __init__(
         self,
@@ -223,7 +101,7 @@ class SqliteLedger:
         self._poll = SHORTEST_POLL
         self._figures.prepare()
         self._closed = False
-        survive_forks(self)
+        LEDGERS.add(self)
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
@@ -337,7 +215,7 @@ class SqliteLedger:
                     if self._closed:
                         self._figures.close()
                     elif self._keeper is None and self._is_needed():
-                        self._keeper = keeper_of(self, self._clock, self._wait())
+                        self._keeper = Keeper(self, self._clock, self._wait())
                     IN_HAND.later = None
         finally:
             for act in later:
@@ -484,12 +362,88 @@ class SqliteLedger:
         self._lock.release()
 
 
-def keeper_of(ledger: SqliteLedger, clock: Clock, first: float) -> Keeper:
-    """Start a thread that looks after a ledger as long as somebody has it."""
-    found = weakref.ref(ledger)
+class Keeper:
+    """The thread of a ledger: it looks after what is held and who waits, as long as there is anything to look after.
 
-    def look() -> float | None:
-        ledger = found()
+    One daemon thread per ledger at most. It renews leases, asks for those who wait what others have given back, and
+    writes what could not be written. It ends at the first look that finds nothing to do, and at once when it is
+    stopped; it never keeps its ledger alive. It decides nothing.
+    """
+
+    def __init__(self, ledger: SqliteLedger, clock: Clock, first: float) -> None:
+        """Start the thread.
+
+        Args:
+            ledger: Its `look_after` says after how many seconds to call it again.
+            clock: Where time comes from.
+            first: Seconds until the first look.
+        """
+        self._ledger = weakref.ref(ledger)
+        self._clock = clock
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._run, args=(clock.monotonic() + first,), name="watchkeeper-ledger", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at once."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Let the thread end; returns at once."""
+        self._stopped = True
+        self._woken.set()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, unless this is it."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self, until: float) -> None:
+        # Instants, because a thread may be slow to start, or held up: a lease does not wait for it.
+        while True:
+            self._clock.wait(self._woken, max(until - self._clock.monotonic(), 0.0))
+            self._woken.clear()
+            if self._stopped:
+                return
+            began = self._clock.monotonic()
+            seconds = self._look()
+            if seconds is None:
+                return
+            until = began + seconds
+
+    def _look(self) -> float | None:
+        ledger = self._ledger()
         return None if ledger is None else ledger.look_after()
 
-    return Keeper(look, clock, first)
+
+# --- forks ----------------------------------------------------------------------------------------------------------
+# A copy of a process must not use its parent's connection, nor find a lock that nobody releases. Before a process is
+# copied all its ledgers are held still; in the copy each goes on as a holder of its own.
+
+LEDGERS: Final[weakref.WeakSet[SqliteLedger]] = weakref.WeakSet()
+HELD_STILL: Final[list[SqliteLedger]] = []
+
+
+def before_fork() -> None:
+    """Hold all ledgers still."""
+    HELD_STILL[:] = LEDGERS
+    for ledger in HELD_STILL:
+        ledger.before_fork()
+
+
+def after_fork(*, child: bool) -> None:
+    """Let them go on."""
+    for ledger in HELD_STILL:
+        ledger.after_fork(child=child)
+    HELD_STILL.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(
+        before=before_fork,
+        after_in_parent=partial(after_fork, child=False),
+        after_in_child=partial(after_fork, child=True),
+    )

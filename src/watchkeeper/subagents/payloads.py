@@ -14,6 +14,7 @@ from uuid import UUID
 
 from watchkeeper.core.errors import PromptDefinitionError, ToolValidationError
 from watchkeeper.core.model import CompletionState
+from watchkeeper.core.type_tags import stored_as
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.log import event
 from watchkeeper.session.slices import Snapshot
@@ -21,6 +22,7 @@ from watchkeeper.session.slices import Snapshot
 SubagentMode = Literal["plan_step", "ad_hoc"]
 
 
+@stored_as("dispatch_subagent")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagent:
     """One task for one subagent.
@@ -46,6 +48,7 @@ class DispatchSubagent:
     snapshot_version: str | None = None
 
 
+@stored_as("dispatch_subagent_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentResult:
     """What a subagent that completed its work hands back.
@@ -75,6 +78,7 @@ class DispatchSubagentResult:
     failed_artifacts: tuple[str, ...] = ()
 
 
+@stored_as("dispatch_subagents")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagents:
     """Several tasks, each for a subagent of its own; they run side by side and see nothing of each other.
@@ -86,6 +90,7 @@ class DispatchSubagents:
     tasks: tuple[DispatchSubagent, ...]
 
 
+@stored_as("subagent_outcome")
 @dataclass(slots=True, frozen=True)
 class SubagentOutcome:
     """What became of one task of several: a result, or why there is none.
@@ -104,6 +109,7 @@ class SubagentOutcome:
         return self.result is not None
 
 
+@stored_as("dispatch_subagents_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentsResult:
     """What became of several tasks.

@@ -1,9 +1,11 @@
 """A loopback HTTP server that answers by script, for tests and benchmarks of anything that calls a provider.
 
-It speaks HTTP/1.1 over asyncio with no framework in between, so that it costs less than what is measured against it.
-Every request is recorded, and every error of the script. An answer is bytes, or parts that are sent one by one; a fault
-is scripted, never random: a connection that breaks where the script says, or an answer that never comes. It listens on
-127.0.0.1 only.
+A script says what to answer in words that are the same for every provider: a sequence of answers and faults, used up
+one per request, or a function from the request's number and body to one of them. A `FakeProvider` words it as its
+provider does; running out of script is an error that it reports. It speaks HTTP/1.1 over asyncio with no framework in
+between, so that it costs less than what is measured against it. Every request is recorded, and every error of the
+script. A fault is scripted, never random: a connection that breaks where the script says, or an answer that never
+comes. It listens on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -320,29 +322,14 @@ def _parse_head(head: bytes, start: int) -> tuple[str, str, dict[str, str], int,
     return method, path, headers, start, int(headers.get("content-length", "0"))
 
 
-# --- script ---------------------------------------------------------------------------------------------------------
-# What a fake provider is told to answer, in words that are the same for every provider.
-#
-# A script is a sequence of answers and faults, used up one per request, or a function from the request's number and
-# body
-# to one of them. The fake servers word it the way their provider does; running out of script is an error they report.
+# --- scripts ----------------------------------------------------------------------------------------------------------
 
 SOME_TOKENS: Final = TokenUsage(input_tokens=10, output_tokens=5)
 
-FaultKind = Literal[
-    "rate_limit",
-    "quota",
-    "overloaded",
-    "auth",
-    "context_full",
-    "bad_request",
-    "blocked",
-    "server",
-    "broken",
-    "unfinished",
-    "hang",
-    "garbage",
-]
+FaultKind = (
+    Literal["rate_limit", "quota", "overloaded", "auth", "context_full", "bad_request", "blocked", "server"]
+    | Literal["broken", "unfinished", "hang", "garbage"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,8 +417,7 @@ class Scripted:
             raise AssertionError(f"the script has {len(self._script)} steps and {self.used} requests came")
 
 
-# --- wording --------------------------------------------------------------------------------------------------------
-# Turns one step of a script into bytes on the wire, given how a provider words answers and errors.
+# --- providers --------------------------------------------------------------------------------------------------------
 
 BEGUN: Final = Reply(text="The answer begins")
 GARBAGE: Final = b"<html>Bad gateway</html>"
@@ -439,49 +425,144 @@ GARBAGE: Final = b"<html>Bad gateway</html>"
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a provider words things.
+    """How an interface words the answer to one request.
 
     Attributes:
         whole: A whole answer, as an object.
         events: An answer as server-sent events.
-        failing: The events that report a fault in the middle of a stream.
-        error: An error as an answer of its own.
-        headers: Sent with every answer.
+        failing: The event that reports a fault in the middle of a stream.
     """
 
     whole: Callable[[Reply], Mapping[str, Any]]
     events: Callable[[Reply], Iterable[bytes]]
-    failing: Callable[[Fault], Iterable[bytes]]
-    error: Callable[[Fault], WireReply]
-    headers: Mapping[str, str]
+    failing: Callable[[Fault], bytes]
 
-    def answer(self, step: Step, *, streaming: bool) -> WireReply:
+
+class ErrorRow(NamedTuple):
+    """An error as a provider reports it."""
+
+    status: int
+    type: str
+    code: str | None
+    message: str
+
+
+def error_table(rows: str) -> Mapping[str, ErrorRow]:
+    """Return errors by the fault that is scripted; a row has the fault, status, type, code (or -) and message."""
+    split = [[part.strip() for part in row.split("|")] for row in rows.strip().splitlines()]
+    return {
+        kind: ErrorRow(int(status), type_, None if code == "-" else code, message)
+        for kind, status, type_, code, message in split
+    }
+
+
+class FakeProvider(WireServer):
+    """A server to give to a provider's client as ``base_url``.
+
+    Args:
+        script: What to answer, request by request.
+        key: The only key that is accepted; None accepts any.
+        strict: Whether to refuse what the real provider refuses.
+        record: Whether to keep the requests.
+    """
+
+    prefix: str
+    """What stands before the interface's path in an address."""
+    errors_by_fault: Mapping[str, ErrorRow]
+    id_header: str
+    no_json: str
+    """What the provider says of a body that is no JSON."""
+
+    def __init__(self, script: Script, *, key: str | None = None, strict: bool = True, record: bool = True) -> None:
+        super().__init__(self._reply, record=record)
+        self.script = Scripted(script)
+        self._key = key
+        self._strict = strict
+
+    @property
+    def base_url(self) -> str:
+        """The address for a client."""
+        return self.url + self.prefix
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """Return the decoded bodies of all requests so far."""
+        return [request.json() for request in self.requests]
+
+    def refusal(self, request: WireRequest, key: str | None) -> WireReply | None:
+        """Return the answer to a request without the right key, or to no model at all; None if it is fine."""
+        raise NotImplementedError
+
+    def problem(self, path: str, body: dict[str, Any]) -> str | None:
+        """Return what the real provider refuses in a request, in its words."""
+        raise NotImplementedError
+
+    def wording(self, path: str, body: dict[str, Any], number: int) -> Wording:
+        """Return how the answer to a request is worded."""
+        raise NotImplementedError
+
+    def error_body(self, row: ErrorRow, message: str) -> dict[str, Any]:
+        """Return the body of an error; a message of its own replaces the usual one."""
+        raise NotImplementedError
+
+    def error(
+        self, kind: str, message: str = "", status: int = 0, headers: Mapping[str, str] | None = None
+    ) -> WireReply:
+        """Return an error as an answer of its own."""
+        row = self.errors_by_fault[kind]
+        return json_reply(
+            self.error_body(row, message), status or row.status, {self.id_header: "req_error", **(headers or {})}
+        )
+
+    def _reply(self, request: WireRequest) -> WireReply:
+        refused = self.refusal(request, self._key)
+        if refused is not None:
+            return refused
+        try:
+            body: dict[str, Any] = request.json()
+        except msgspec.DecodeError:
+            return self.error("bad_request", self.no_json)
+        problem = self.problem(request.path, body) if self._strict else None
+        if problem:
+            return self.error("bad_request", problem)
+        step = self.script.next(body)
+        number = self.script.used
+        if step is None:
+            return self.error("server", f"the script has no answer for request {number}")
+        reply = self._worded(step, self.wording(request.path, body, number), bool(body.get("stream")))
+        return reply if reply.hangs or reply.headers else replace(reply, headers={self.id_header: f"req_{number}"})
+
+    def _worded(self, step: Step, wording: Wording, streaming: bool) -> WireReply:
         """Return what to send for one step of a script."""
         if isinstance(step, Reply):
-            return self._reply(step, streaming)
+            if streaming:
+                return _stream(wording.events(step), delay=step.delay)
+            return WireReply(body=msgspec.json.encode(wording.whole(step)), delay=step.delay)
         if step.kind == "hang":
             return WireReply(hangs=True)
         if step.kind == "garbage":
-            parts = [b"event: message_start\ndata: " + GARBAGE + b"\n\n"]
-            return self._stream(parts) if streaming else WireReply(body=GARBAGE, headers=self.headers)
+            return (
+                _stream([b"event: message_start\ndata: " + GARBAGE + b"\n\n"]) if streaming else WireReply(body=GARBAGE)
+            )
         # In half of a stream's events text has begun, and nothing that would end the answer has come.
-        events = list(self.events(BEGUN))
+        events = list(wording.events(BEGUN))
         half = events[: len(events) // 2]
         if step.kind in ("broken", "unfinished"):
             if streaming:
-                return self._stream(half, breaks=step.kind == "broken")
-            return WireReply(body=msgspec.json.encode(self.whole(BEGUN))[:40], headers=self.headers, breaks=True)
+                return _stream(half, breaks=step.kind == "broken")
+            return WireReply(body=msgspec.json.encode(wording.whole(BEGUN))[:40], breaks=True)
         if step.midway:
-            return self._stream([*half, *self.failing(step)])
-        return self.error(step)
+            return _stream([*half, wording.failing(step)])
+        return self.error(step.kind, step.message, headers=step.headers)
 
-    def _reply(self, reply: Reply, streaming: bool) -> WireReply:
-        if streaming:
-            return self._stream(list(self.events(reply)), delay=reply.delay)
-        return WireReply(headers=self.headers, body=msgspec.json.encode(self.whole(reply)), delay=reply.delay)
 
-    def _stream(self, parts: list[bytes], *, delay: float = 0.0, breaks: bool = False) -> WireReply:
-        return WireReply(headers=self.headers, parts=parts, content_type=EVENT_STREAM, delay=delay, breaks=breaks)
+def _stream(parts: Iterable[bytes], *, delay: float = 0.0, breaks: bool = False) -> WireReply:
+    return WireReply(parts=list(parts), content_type=EVENT_STREAM, delay=delay, breaks=breaks)
+
+
+def event(fields: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event; one with a type is named by it."""
+    name = b"event: %s\n" % str(fields["type"]).encode() if "type" in fields else b""
+    return name + b"data: %s\n\n" % msgspec.json.encode(fields)
 
 
 def pieces(text: str, length: int = 8) -> list[str]:

@@ -16,6 +16,7 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, close, convert, display, json_schema, resolved, unknown_field
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
+from watchkeeper.core.text import clipped, error_text
 
 _PLACE: Final = re.compile(r"`\$\.?([^`]*)`")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `(?P<place>[^`]*)`)?")
@@ -92,7 +93,7 @@ class Arguments:
             raise
         except Exception as error:
             # A check that the user wrote into the params type said no in words of its own.
-            raise self._refusal(f"{type(error).__name__}: {error}") from error
+            raise self._refusal(error_text(error)) from error
 
     def _unpacked(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments with JSON texts opened where only an object or an array can be meant."""
@@ -199,7 +200,7 @@ def _explained(problem: str, raw: dict[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else display(value)
-    short = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    short = clipped(text, _SHOWN_CHARACTERS)
     return repr(short) if isinstance(value, str) else short
 
 

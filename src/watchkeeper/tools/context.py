@@ -1,4 +1,4 @@
-"""What a tool is told and given for one call.
+"""What a tool is told and given for one call, and the event that each call leaves on the log.
 
 A tool works on a branch of the session and on an overlay of the filesystem; both are made when it first asks, because
 most tools ask for neither. Nothing of them is visible outside until the runtime commits, and nothing remains if it
@@ -111,7 +111,7 @@ class ToolContext:
 
     @property
     def deadline(self) -> Deadline | None:
-        """The moment at which the call will be cancelled, or None (seed: deadlines)."""
+        """The moment at which the call will be cancelled, or None (docs/specification.md, deadlines)."""
         return self.call.deadline
 
     @property
@@ -240,13 +240,6 @@ class ToolContext:
             await resources.aclose()
 
 
-# --- invoked --------------------------------------------------------------------------------------------------------
-# The event of one attempt at one tool call.
-#
-# Every attempt is recorded exactly once, whatever became of it: a success, a failure that the tool reported, arguments
-# that did not fit, a crash, a timeout, a refusal. What observers, usage and the inspector know about tools is a fold of
-# these events.
-
 ToolOutcome = Literal[
     "ok",
     "failed",
@@ -264,7 +257,11 @@ ToolOutcome = Literal[
 
 @event("tool_invoked")
 class ToolInvoked(msgspec.Struct, frozen=True):
-    """One attempt at one tool call (seed: trajectory-observers, "ToolInvoked").
+    """One attempt at one tool call (docs/specification.md, trajectory observers).
+
+    Every attempt is recorded exactly once, whatever became of it: a success, a failure that the tool reported,
+    arguments that did not fit, a crash, a timeout, a refusal. What observers, usage and the inspector know about tools
+    is a fold of these events.
 
     A msgspec struct, because every call makes one and its fifteen fields cost a dataclass microseconds.
 

@@ -12,7 +12,7 @@ import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,19 +20,16 @@ from pathlib import Path
 from typing import Final, Literal, NoReturn
 
 from watchkeeper.core.errors import FilesystemError
-
-# --- undo journal ---------------------------------------------------------------------------------------------------
-# What stood where before it was changed: the memory that makes a filesystem's snapshots O(1).
-#
-# A snapshot is a position in the journal. Going back to it means to put back, the newest first, what was noted since;
-# that is noted too, so going forth again works the same way. Nothing is noted while nobody holds a snapshot.
+from watchkeeper.core.type_tags import stored_as
 
 EntryKind = Literal["file", "directory"]
 
+_NOUNS: Final[Mapping[EntryKind, str]] = {"file": "file", "directory": "folder"}
+
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What stood at a path before it was changed; a folder has no bytes, nothing has no kind."""
+class Entry:
+    """What stands at a path; a folder has no bytes, and where nothing stands there is no kind."""
 
     path: str
     kind: EntryKind | None
@@ -51,13 +48,17 @@ class FilesystemSnapshot:
 
 
 class UndoJournal:
-    """What was changed since the oldest snapshot that may still be wanted."""
+    """What stood where before it was changed, noted while somebody holds a snapshot, which is a position in it.
+
+    Going back to a snapshot puts back what was noted since, the newest first. That is noted too, so that going forth
+    again works the same way.
+    """
 
     __slots__ = ("_entries", "_snapshots")
 
     def __init__(self) -> None:
         """Start empty."""
-        self._entries: list[Before] = []
+        self._entries: list[Entry] = []
         self._snapshots: weakref.WeakSet[FilesystemSnapshot] = weakref.WeakSet()
 
     def snapshot(self) -> FilesystemSnapshot:
@@ -66,14 +67,14 @@ class UndoJournal:
         self._snapshots.add(snapshot)
         return snapshot
 
-    def note(self, look: Callable[[], Before]) -> None:
+    def note(self, look: Callable[[], Entry]) -> None:
         """Note what ``look`` sees, if anybody may want it back."""
         if self._snapshots:
             self._entries.append(look())
         else:
             self._entries.clear()
 
-    def since(self, snapshot: FilesystemSnapshot) -> list[Before]:
+    def since(self, snapshot: FilesystemSnapshot) -> list[Entry]:
         """Return what was noted since a snapshot, the newest first.
 
         Raises:
@@ -83,12 +84,6 @@ class UndoJournal:
             raise FilesystemError("this snapshot was taken of another filesystem; restore it there")
         return self._entries[snapshot.position :][::-1]
 
-
-# --- paths ----------------------------------------------------------------------------------------------------------
-# Paths as tools write them: text, relative to a root, with forward slashes.
-#
-# Every path is brought into one normal form first, and what could leave the root is refused there, before anybody looks
-# at a disk. Patterns are matched name by name, so no star runs over a folder's end.
 
 ROOT: Final = ""
 ANY_FOLDERS: Final = "**"
@@ -147,6 +142,7 @@ def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
     return reached
 
 
+@stored_as("file_stat")
 @dataclass(frozen=True, slots=True)
 class FileStat:
     """What is known of a file or folder without reading it.
@@ -185,7 +181,7 @@ class Filesystem(ABC):
         """
         place = normal_path(path)
         with self._lock:
-            self._expect_file(place)
+            self._expect(place, "file")
             return self._read(place)
 
     def read_text(self, path: str) -> str:
@@ -221,7 +217,7 @@ class Filesystem(ABC):
         """
         place = normal_path(path)
         with self._lock:
-            self._expect_directory(place)
+            self._expect(place, "directory")
             return tuple(sorted(join(place, name) for name in self._names(place)))
 
     def glob(self, pattern: str) -> tuple[str, ...]:
@@ -387,19 +383,12 @@ class Filesystem(ABC):
 
     # shared
 
-    def _expect_file(self, path: str) -> None:
+    def _expect(self, path: str, wanted: EntryKind) -> None:
         kind = self._kind(path)
         if kind is None:
-            raise FilesystemError(f"there is no file {path!r}")
-        if kind == "directory":
-            raise FilesystemError(f"{path!r} is a folder, not a file")
-
-    def _expect_directory(self, path: str) -> None:
-        kind = self._kind(path)
-        if kind is None:
-            raise FilesystemError(f"there is no folder {path!r}")
-        if kind == "file":
-            raise FilesystemError(f"{path!r} is a file, not a folder")
+            raise FilesystemError(f"there is no {_NOUNS[wanted]} {path!r}")
+        if kind != wanted:
+            raise FilesystemError(f"{path!r} is a {_NOUNS[kind]}, not a {_NOUNS[wanted]}")
 
     def _make_parents(self, path: str) -> None:
         for parent in parents(path):
@@ -422,11 +411,11 @@ class Filesystem(ABC):
         """Journal what stands at a path that is about to change, if anybody may want it back."""
         self.journal.note(lambda: self._stands_at(path))
 
-    def _stands_at(self, path: str) -> Before:
+    def _stands_at(self, path: str) -> Entry:
         kind = self._kind(path)
-        return Before(path, kind, self._read(path) if kind == "file" else b"")
+        return Entry(path, kind, self._read(path) if kind == "file" else b"")
 
-    def _put_back(self, before: Before) -> None:
+    def _put_back(self, before: Entry) -> None:
         kind = self._kind(before.path)
         if kind is not None and kind != before.kind:
             self._note(before.path)
@@ -471,17 +460,10 @@ class ReadOnlyFilesystem(Filesystem):
     def _names(self, path: str) -> Iterable[str]:
         return [entry.rsplit("/", 1)[-1] for entry in self._base.list(path)]
 
-    def _write(self, path: str, data: bytes) -> NoReturn:
-        self._refuse(path)
-
-    def _make_dir(self, path: str) -> NoReturn:
-        self._refuse(path)
-
-    def _remove(self, path: str) -> NoReturn:
-        self._refuse(path)
-
-    def _refuse(self, path: str) -> NoReturn:
+    def _refuse(self, path: str, data: bytes = b"") -> NoReturn:
         raise FilesystemError(f"{path!r} cannot be changed: these files are read-only here")
+
+    _write = _make_dir = _remove = _refuse
 
 
 def _encoded(path: str, text: str) -> bytes:

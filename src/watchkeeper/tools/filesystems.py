@@ -1,9 +1,7 @@
-"""A filesystem on top of another: changes are kept aside until they are committed, or dropped.
+"""The three filesystems: a folder of this machine, files in memory, and changes kept aside on top of another.
 
-This is what makes a tool's file changes a transaction. Until `commit` the base sees nothing; `commit` applies all or
-nothing, and refuses if somebody else changed a path that was changed here since this overlay first looked at it. `keep`
-applies a single file in the same way. After `commit` or `discard` every write is refused, so a tool that was given up
-on can do no harm when it wakes up late.
+Each has the eight primitives of `Filesystem` and nothing that is the same for all. None of them ever touches a file
+that its root does not hold.
 """
 
 from __future__ import annotations
@@ -15,14 +13,16 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import ROOT, EntryKind, Filesystem, normal_path, parents
+from watchkeeper.core.type_tags import stored_as
+from watchkeeper.tools.filesystem import ROOT, Entry, EntryKind, Filesystem, normal_path, parents
 
 ChangeKind = Literal["created", "modified", "deleted"]
 
 
+@stored_as("file_change")
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """One path that a commit would change."""
@@ -31,26 +31,19 @@ class FileChange:
     kind: ChangeKind
 
 
-@dataclass(frozen=True, slots=True)
-class _Upper:
-    """What stands at a path here, whatever the base has; no kind hides what the base has."""
-
-    kind: EntryKind | None
-    data: bytes = b""
-
-
-_GONE: Final = _Upper(None)
-_FOLDER: Final = _Upper("directory")
-
-
 class OverlayFilesystem(Filesystem):
-    """Copy-on-write on top of another filesystem."""
+    """Copy-on-write on top of another filesystem: what makes a tool's file changes a transaction.
+
+    Until `commit` the base sees nothing. `commit` applies all or nothing, and refuses if somebody else changed a path
+    that was changed here since this overlay first looked at it; `keep` applies a single file in the same way. After
+    `commit` or `discard` every write is refused, so that a tool that was given up on can do no harm when it wakes late.
+    """
 
     def __init__(self, base: Filesystem) -> None:
         """Start without changes; O(1), nothing is copied."""
         super().__init__()
         self._base = base
-        self._upper: dict[str, _Upper] = {}
+        self._upper: dict[str, Entry] = {}
         self._seen: dict[str, object] = {}
         self._writes: dict[str, int] = {}
         self._over = ""
@@ -103,7 +96,7 @@ class OverlayFilesystem(Filesystem):
         place = normal_path(path)
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
-            self._expect_file(place)
+            self._expect(place, "file")
             upper = self._upper.get(place)
             if upper is None:
                 return False
@@ -179,15 +172,16 @@ class OverlayFilesystem(Filesystem):
         super()._note(path)
 
     def _write(self, path: str, data: bytes) -> None:
-        self._put(path, _Upper("file", data))
+        self._put(Entry(path, "file", data))
 
     def _make_dir(self, path: str) -> None:
-        self._put(path, _FOLDER)
+        self._put(Entry(path, "directory"))
 
     def _remove(self, path: str) -> None:
-        self._put(path, _GONE)
+        self._put(Entry(path, None))
 
-    def _put(self, path: str, upper: _Upper) -> None:
+    def _put(self, upper: Entry) -> None:
+        path = upper.path
         self._look(path)
         self._upper[path] = upper
         self._writes[path] = self._writes.get(path, 0) + 1
@@ -202,19 +196,13 @@ def _depth(path: str) -> int:
     return path.count("/")
 
 
-# --- host filesystem ------------------------------------------------------------------------------------------------
-# Files in one folder of this machine.
-#
-# Nothing outside the folder is read or written: a path is refused if a part of it is a symbolic link, and so is
-# anything
-# that is neither a file nor a folder (a pipe would hang its reader). A file is written beside its place and moved
-# there,
-# so a process that dies leaves the old content or the new. What this cannot hold off is another process that puts a
-# link in the way between the look and the write; run hostile programs in a container.
-
-
 class HostFilesystem(Filesystem):
-    """The files below a folder.
+    """The files below one folder of this machine.
+
+    Nothing outside the folder is read or written: a path is refused if a part of it is a symbolic link, and so is what
+    is neither a file nor a folder (a pipe would hang its reader). A file is written beside its place and moved there,
+    so that a process that dies leaves the old content or the new. What this cannot hold off is another process that
+    puts a link in the way between the look and the write; run hostile programs in a container.
 
     Args:
         root: The folder; it must exist.
@@ -234,14 +222,11 @@ class HostFilesystem(Filesystem):
         self._parts = 0
 
     @property
-    def root(self) -> Path:
-        """The folder, resolved."""
-        return self._root
-
-    @property
     def host_folder(self) -> Path:
         """The folder, resolved."""
         return self._root
+
+    root = host_folder
 
     def _kind(self, path: str) -> EntryKind | None:
         for folder in parents(path):
@@ -327,7 +312,7 @@ class HostFilesystem(Filesystem):
         self._count(path)
 
     def _place(self, path: str) -> Path:
-        return self._root / path if path != ROOT else self._root
+        return self._root / path
 
     def _count(self, path: str) -> None:
         self._writes[path] = self._writes.get(path, 0) + 1
@@ -360,14 +345,8 @@ def _named(path: str) -> Generator[None]:
         raise FilesystemError(f"{path!r}: {reason}") from error
 
 
-# --- memory filesystem ----------------------------------------------------------------------------------------------
-# Files that exist only in memory: for tests, and for agents that need a desk and no disk.
-
-_MEMORY_FOLDER: Final = None
-
-
 class MemoryFilesystem(Filesystem):
-    """Files in memory.
+    """Files in memory: for tests, and for agents that need no disk.
 
     Args:
         files: Content by path; text is stored as UTF-8, folders on the way are made.
@@ -376,7 +355,7 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
-        self._content: dict[str, bytes | None] = {ROOT: _MEMORY_FOLDER}
+        self._content: dict[str, bytes | None] = {ROOT: None}  # a folder has no bytes
         self._entries: dict[str, set[str]] = {ROOT: set()}
         self._versions: dict[str, int] = {}
         self._changes = 0
@@ -389,7 +368,7 @@ class MemoryFilesystem(Filesystem):
     def _kind(self, path: str) -> EntryKind | None:
         if path not in self._content:
             return None
-        return "directory" if self._content[path] is _MEMORY_FOLDER else "file"
+        return "directory" if self._content[path] is None else "file"
 
     def _read(self, path: str) -> bytes:
         return self._content[path] or b""
@@ -407,7 +386,7 @@ class MemoryFilesystem(Filesystem):
         self._set(path, data)
 
     def _make_dir(self, path: str) -> None:
-        self._set(path, _MEMORY_FOLDER)
+        self._set(path, None)
         self._entries[path] = set()
 
     def _remove(self, path: str) -> None:

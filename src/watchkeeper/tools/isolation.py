@@ -1,9 +1,8 @@
-"""A call of an isolated tool: its function runs in a process that can be killed.
+"""Functions and commands that run in a process of their own, which can be killed with all that it started.
 
-`call` returns what the function returned, or raises; `read` returns what a reader makes of the process's end. `stop`
-sends TERM; so does cancelling them, which returns at once. `gone` then waits until the whole process group is dead,
-which KILL sees to after the grace. Whoever calls awaits `gone` in any case: after it no side effect of the call can
-happen any more. Cancelling `gone` ends the grace, not the wait.
+From top to bottom: the call of an isolated tool, the parent's end of its process, and a command of this machine. A call
+that is over leaves nothing alive and no descriptor open. What the process itself does stands in `process_guard`, which
+watches over it, and in `process_worker`, which runs the function.
 """
 
 from __future__ import annotations
@@ -15,25 +14,23 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar, cast
 
 from watchkeeper.core import codec
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.logs import logger
-from watchkeeper.core.workers import WORKERS, Job
+from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
-from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Reference, refuse_while_importing
+from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, refuse_while_importing
 from watchkeeper.tools.result import ToolResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -56,7 +53,13 @@ class Isolation:
 
 
 class ProcessCall:
-    """One call in a process of its own."""
+    """One call in a process of its own.
+
+    `call` returns what the function returned, or raises; `read` returns what a reader makes of the process's end.
+    `stop` sends TERM; so does cancelling them, which returns at once. `gone` then waits until the whole process group
+    is dead, which KILL sees to after the grace. Whoever calls awaits `gone` in any case: after it no side effect of the
+    call can happen any more. Cancelling `gone` ends the grace, not the wait.
+    """
 
     def __init__(self, isolation: Isolation, *, spreads: bool) -> None:
         """Start nothing yet.
@@ -89,20 +92,18 @@ class ProcessCall:
             ConfigurationError: If this process only imports a module to find a tool in it.
             CancelledError: If it was cancelled; the process may still live for its grace.
         """
-        from watchkeeper.tools.process_worker import Order
-
         refuse_while_importing()
         try:
             order = codec.encode(Order(self._isolation.reference, self._spreads, dump(params)))
         except CodecError as error:
             raise ToolProcessError(f"its arguments cannot be sent to its process: {error}") from error
         loop = asyncio.get_running_loop()
-        self._over = loop.create_future()
+        over = self._over = loop.create_future()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job: Job[T] = Job(partial(_ran, self._pipes, reader), partial(_announce, loop, self._over))
+        job: Job[T] = Job(partial(_ran, self._pipes, reader), lambda _: call_in_loop(loop, _finish, over))
         WORKERS.run(job)
         try:
-            await asyncio.wait((self._over,))
+            await asyncio.wait((over,))
         except asyncio.CancelledError:
             self._pipes.stop()
             raise
@@ -143,11 +144,6 @@ def _ran(pipes: ProcessPipes, reader: Callable[[Ended], T]) -> T:
     return reader(ended)
 
 
-def _announce(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None], job: Job[Any]) -> None:
-    with suppress(RuntimeError):  # the loop was closed under the one who waits
-        loop.call_soon_threadsafe(_finish, over)
-
-
 def _finish(over: asyncio.Future[None]) -> None:
     if not over.done():
         over.set_result(None)
@@ -169,8 +165,6 @@ def result_of(ended: Ended) -> ToolResult[Any]:
         ToolValidationError: If the function raised it.
         ToolProcessError: If there is no result.
     """
-    from watchkeeper.tools.process_worker import Reply
-
     if ended.reply is None:
         said = f". Its output ended with:\n{ended.output}" if ended.output else ""
         raise ToolProcessError(f"its process {_ending(ended.status)} before it returned a result{said}")
@@ -202,14 +196,6 @@ def _ending(status: int | None) -> str:
     return f"was killed by {name}{hint}"
 
 
-# --- process pipes --------------------------------------------------------------------------------------------------
-# The parent's end of one isolated call: starts the guard, feeds it, drains its pipes, sees it dead.
-#
-# It blocks, so it runs on a worker thread; `stop` and `kill` reach it from any other. Nothing that the child does or
-# leaves undone can block it for longer than the grace and a little: what it closes, floods, forks or ignores. When
-# `run`
-# returns, guard, worker and everything they started are dead, reaped, and every descriptor is closed.
-
 KEPT_OUTPUT_BYTES: Final = 4096
 """How much of the end of the child's output is kept."""
 
@@ -237,7 +223,12 @@ class Ended:
 
 
 class ProcessPipes:
-    """One guard with its worker, from its start to its death."""
+    """One guard with its worker, from its start to its death: starts it, feeds it, drains its pipes, sees it dead.
+
+    It blocks, so it runs on a worker thread; `stop` and `kill` reach it from any other. Whatever the child closes,
+    floods, forks or ignores, it blocks for no longer than the grace and a little. When `run` returns, guard, worker and
+    all that they started are dead and reaped, and every descriptor is closed.
+    """
 
     def __init__(self, order: bytes, grace: float) -> None:
         """Start nothing yet.
@@ -303,21 +294,16 @@ class ProcessPipes:
             raise
         finally:
             os.close(sending)
-        assert guard.stdin is not None, "its pipes were asked for"
-        assert guard.stdout is not None, "its pipes were asked for"
-        assert guard.stderr is not None, "its pipes were asked for"
+        pipes = [cast("IO[bytes]", pipe) for pipe in (guard.stdin, guard.stdout, guard.stderr)]
         try:
-            sources = {
-                guard.stdout.fileno(): self._lines,
-                receiving: self._result,
-                guard.stderr.fileno(): self._output,
-            }
-            self._serve(guard.stdin.fileno(), sources, woken)
+            lifeline, lines, output = (pipe.fileno() for pipe in pipes)
+            sources = {lines: self._lines, receiving: self._result, output: self._output}
+            self._serve(lifeline, sources, woken)
             self._see_dead(guard)
             for source, kept in sources.items():
                 self._drain(source, kept)
         finally:
-            for pipe in (guard.stdin, guard.stdout, guard.stderr):
+            for pipe in pipes:
                 pipe.close()
             os.close(receiving)
         return Ended(whole(self._result), self._status(), self._output.decode("utf-8", "replace").strip())
@@ -449,14 +435,6 @@ def whole(data: bytearray) -> bytes | None:
     return bytes(data[8:]) if len(data) >= 8 and len(data) == size + 8 else None
 
 
-# --- command --------------------------------------------------------------------------------------------------------
-# Runs a command of this machine to its end, or to the end of its time, and leaves nothing of it behind.
-#
-# The command has a process group of its own under a guard: TERM goes to all of it when its time is over, when whoever
-# waits is cancelled and when the command itself has ended; KILL after the grace, and at once if this process dies. What
-# the command leaves running, also in the background or in a group of its own, ends with it. It has this process's
-# environment and rights, no input, and no terminal.
-
 BECOME: Final = Reference("watchkeeper.tools.process_worker", "become")
 
 
@@ -480,6 +458,11 @@ class CommandEnd:
 async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, clock: Clock) -> CommandEnd:
     """Run a command and return how it ended, when nothing of it is alive.
 
+    The command has a process group of its own under a guard: TERM goes to all of it when its time is over, when whoever
+    waits is cancelled and when the command itself has ended; KILL after the grace, and at once if this process dies.
+    What it leaves running, also in the background or in a group of its own, ends with it. It has this process's
+    environment and rights, no input, and no terminal.
+
     Args:
         arguments: The program, found on the PATH or, with a slash in it, from the folder; then its arguments.
         folder: Where it runs.
@@ -490,7 +473,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
         ToolProcessError: If this program's Python, which watches over it, could not be started.
         CancelledError: If this was cancelled; everything is dead by then.
     """
-    process = ProcessCall(Isolation(BECOME, KILL_GRACE_SECONDS), spreads=True)
+    process = ProcessCall(Isolation(BECOME), spreads=True)
     timed_out = False
 
     def expire() -> None:

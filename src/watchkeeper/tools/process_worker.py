@@ -1,7 +1,8 @@
-"""The process in which an isolated tool's function runs: find it, call it, send back what it returned.
+"""What runs in the process of an isolated tool: find the function, call it, send back what it returned.
 
 Arguments and result cross as typed JSON, never as pickles. Whatever goes wrong is a reply too; only a process that dies
-gives none. Ends without the interpreter's farewell, because a thread or an exit handler could hold that up for ever.
+gives none. It ends without the interpreter's shutdown, because a thread or an exit handler could hold that up for ever.
+Its start is part of every call, so nothing here imports asyncio.
 """
 
 from __future__ import annotations
@@ -20,40 +21,9 @@ from typing import Any, Final, Literal, cast
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
+from watchkeeper.core.text import error_text
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.result import ToolResult
-
-# --- process command ------------------------------------------------------------------------------------------------
-# What the process of a command does first: it turns into the command.
-#
-# It runs in a worker process of its own, which nothing outlives, and only returns if the command cannot be started. No
-# shell has a part in it: the first word names the program, the others are its arguments as they are.
-
-IGNORED_BY_PYTHON: Final = ("SIGPIPE", "SIGXFSZ")
-"""Signals that Python ignores and other programs do not expect to be ignored."""
-
-
-def become(arguments: list[str], folder: str) -> ToolResult[None]:
-    """Go to the folder and turn into the command; return only the reason why that is impossible."""
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        return ToolResult.error(f"the folder {folder!r} cannot be entered: {error.strerror}")
-    for name in IGNORED_BY_PYTHON:
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        os.execvp(arguments[0], arguments)
-    except OSError as error:
-        return ToolResult.error(f"{arguments[0]!r} cannot be started: {error.strerror}")
-
-
-# --- process reference ----------------------------------------------------------------------------------------------
-# Where a function lives, so that another process finds it: module, name and file.
-#
-# Functions do not travel, only their addresses do. What has none (a lambda, a function inside another, a method, a
-# line typed into a prompt) is refused when the tool is defined. The other process imports the module as this one did:
-# by its name, or from its file if the name does not lead there; a script as multiprocessing does, without its main
-# part.
 
 MAIN: Final = "__main__"
 
@@ -65,7 +35,10 @@ _importing: list[str] = []
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Address of a function.
+    """Address of a function: functions do not travel, only their addresses do.
+
+    Another process imports the module as this one did: by its name, or from its file if the name does not lead there; a
+    script as multiprocessing does, without its main part.
 
     Attributes:
         module: Name of its module.
@@ -260,22 +233,18 @@ def write(descriptor: int, data: bytes) -> None:
 
 def answer(order: bytes) -> bytes:
     """Return the reply to an order, as JSON; a SystemExit of the function passes through."""
+    said = "its process could not import it: "
     try:
         wanted = codec.decode(order, Order)
         function, params = prepare(wanted)
+        said = ""
+        return returned_reply(called(function, params, wanted.spreads))
     except SystemExit:
         raise
     except BaseException as error:
-        return encoded(Reply("failed", f"its process could not import it: {type(error).__name__}: {error}"))
-    try:
-        returned = called(function, params, wanted.spreads)
-    except SystemExit:
-        raise
-    except ToolValidationError as error:
-        return encoded(Reply("invalid", str(error)))
-    except BaseException as error:
-        return encoded(Reply("failed", f"{type(error).__name__}: {error}"))
-    return returned_reply(returned)
+        if isinstance(error, ToolValidationError) and not said:
+            return encoded(Reply("invalid", str(error)))
+        return encoded(Reply("failed", said + error_text(error)))
 
 
 def prepare(order: Order) -> tuple[Any, Any]:
@@ -309,13 +278,8 @@ def returned_reply(returned: Any) -> bytes:
     except CodecError as error:
         return encoded(Reply("failed", f"what it returned cannot leave its process: {error}"))
     if len(data) > MAX_RESULT_BYTES:
-        return encoded(
-            Reply(
-                "failed",
-                f"its result takes {len(data):,} bytes, and {MAX_RESULT_BYTES:,} may leave its process; write it to "
-                "a file and return where it is",
-            )
-        )
+        said = f"its result takes {len(data):,} bytes, and {MAX_RESULT_BYTES:,} may leave its process"
+        return encoded(Reply("failed", f"{said}; write it to a file and return where it is"))
     return data
 
 
@@ -326,3 +290,25 @@ def encoded(reply: Reply) -> bytes:
         # A quotation mark inside a text is escaped: these bytes are always a tag.
         data = data.replace(key + MAIN_ELSEWHERE.encode() + b":", key + MAIN.encode() + b":")
     return data
+
+
+IGNORED_BY_PYTHON: Final = ("SIGPIPE", "SIGXFSZ")
+"""Signals that Python ignores and other programs do not expect to be ignored."""
+
+
+def become(arguments: list[str], folder: str) -> ToolResult[None]:
+    """Go to the folder and turn into the command; return only the reason why that is impossible.
+
+    This is what the process of a command calls. No shell has a part in it: the first word names the program, the others
+    are its arguments as they are.
+    """
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        return ToolResult.error(f"the folder {folder!r} cannot be entered: {error.strerror}")
+    for name in IGNORED_BY_PYTHON:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvp(arguments[0], arguments)
+    except OSError as error:
+        return ToolResult.error(f"{arguments[0]!r} cannot be started: {error.strerror}")

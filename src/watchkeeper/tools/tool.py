@@ -1,8 +1,9 @@
 """A function that a model may call.
 
 The function's types make the schema, its docstring the description; both are made once, when the tool is defined, and
-a tool that cannot be offered to a model is refused then. `decode` checks what a model wrote, `call` calls the function
-and wraps what it returns. A tool knows nothing of threads, limits, retries or time: it declares, the runtime does.
+what cannot be described to a model is refused then, with the way to repair it. `Tool.decode` checks what a model wrote,
+`Tool.call` calls the function and wraps what it returns. A tool knows nothing of threads, limits, retries or time: it
+declares, the runtime does.
 """
 
 from __future__ import annotations
@@ -25,20 +26,12 @@ import msgspec
 from watchkeeper.core.codec import CodecError, is_pydantic, parse_docstring, to_builtins
 from watchkeeper.core.errors import LimitsError, ToolDefinitionError
 from watchkeeper.core.model import ToolSpec
-from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.quantities import DurationLike, duration, is_whole
 from watchkeeper.tools.arguments import Arguments, arguments_schema
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.isolation import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
 from watchkeeper.tools.process_worker import reference_to
 from watchkeeper.tools.result import ToolResult
-
-# --- signature ------------------------------------------------------------------------------------------------------
-# What a function's signature says about the tool that it becomes.
-#
-# Two shapes are read. ``def f(params: SomeDataclass, *, context)``: one parameter whose type is an object is the
-# arguments themselves. ``def f(a: int, b: str = "x", *, context)``: each parameter is one argument, and a typed dict is
-# made of them. ``context: ToolContext`` is optional in both and never shown to the model. Whatever cannot be described
-# to a model is refused here, with the way to repair it.
 
 CONTEXT: Final = "context"
 
@@ -49,6 +42,10 @@ MUTABLE: Final = (list, dict, set, bytearray)
 @dataclass(frozen=True, slots=True)
 class Signature:
     """A function's parameters, as a tool sees them.
+
+    Two shapes are read. ``def f(params: SomeDataclass, *, context)``: one parameter whose type is an object is the
+    arguments themselves. ``def f(a: int, b: str = "x", *, context)``: each parameter is one argument, and a typed dict
+    is made of them. ``context: ToolContext`` is optional in both and never shown to the model.
 
     Attributes:
         params_type: Type of the arguments.
@@ -79,9 +76,14 @@ def read_signature(name: str, function: Callable[..., Any], names_in_scope: Mapp
     whole: Any = function
     bound: Mapping[str, Any] = whole.keywords if isinstance(function, functools.partial) else {}
     parameters = [item for item in inspect.signature(whole).parameters.values() if item.name not in bound]
-    _refuse_stars(name, parameters)
-    scope = _Scope(name, getattr(plain_function(function), "__globals__", {}), names_in_scope)
-    hints = {item.name: scope.type_of(item) for item in parameters}
+    for item in parameters:
+        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
+            raise ToolDefinitionError(
+                f"tool {name!r}: a tool cannot take {str(item).split(':')[0]}, because a model fills parameters by"
+                " name; write each argument out as a parameter of its own"
+            )
+    known = getattr(plain_function(function), "__globals__", {})
+    hints = {item.name: _type_of(name, item, known, names_in_scope) for item in parameters}
     takes_context = _is_context(hints.get(CONTEXT))
     arguments = [item for item in parameters if not (item.name == CONTEXT and takes_context)]
     for item in arguments:
@@ -101,12 +103,8 @@ def _is_context(hint: Any) -> bool:
 def is_object_type(type_: Any) -> bool:
     """Return whether a type is a JSON object with named fields."""
     origin: Any = typing.get_origin(type_) or type_
-    kinds = (is_dataclass, typing.is_typeddict, is_pydantic, _is_struct)
-    return inspect.isclass(origin) and any(fits(origin) for fits in kinds)
-
-
-def _is_struct(type_: Any) -> bool:
-    return issubclass(type_, msgspec.Struct)
+    kinds = (is_dataclass, typing.is_typeddict, is_pydantic)
+    return inspect.isclass(origin) and (issubclass(origin, msgspec.Struct) or any(fits(origin) for fits in kinds))
 
 
 def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, Any], takes_context: bool) -> Signature:
@@ -126,51 +124,28 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
         except CodecError:
             continue  # a default that has no JSON form works all the same; it is only not shown
     made: Any = cast("Any", typing.TypedDict)(f"{name}_arguments", fields)
-    fresh: dict[str, Any] = {item.name: item.default for item in arguments if _is_mutable(item.default)}
+    fresh: dict[str, Any] = {item.name: item.default for item in arguments if isinstance(item.default, MUTABLE)}
     return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults, fresh=fresh)
 
 
-def _is_mutable(default: object) -> bool:
-    return isinstance(default, MUTABLE)
-
-
-def _refuse_stars(name: str, parameters: list[inspect.Parameter]) -> None:
-    """Refuse parameters that stand for any number of arguments."""
-    for item in parameters:
-        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
-            stars = "*" if item.kind is item.VAR_POSITIONAL else "**"
-            raise ToolDefinitionError(
-                f"tool {name!r}: a tool cannot take {stars}{item.name}, because a model fills parameters by name;"
-                " write each argument out as a parameter of its own"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    tool_name: str
-    globals: Mapping[str, Any]
-    locals: Mapping[str, Any]
-
-    def type_of(self, parameter: inspect.Parameter) -> Any:
-        hint = parameter.annotation
-        if hint is parameter.empty:
-            advice = (
-                f"make the tool of the bound method: tool(instance.{self.tool_name})"
-                if parameter.name in ("self", "cls")
-                else f"write for example `{parameter.name}: str`"
-            )
-            raise ToolDefinitionError(f"tool {self.tool_name!r}: parameter {parameter.name!r} has no type; {advice}")
-        if parameter.name == CONTEXT and isinstance(hint, str) and hint.split(".")[-1] == ToolContext.__name__:
-            return ToolContext
-        holder = types.SimpleNamespace(__annotations__={parameter.name: hint})
-        try:
-            resolved = typing.get_type_hints(holder, dict(self.globals), dict(self.locals), include_extras=True)
-        except (NameError, TypeError, SyntaxError, AttributeError) as error:
-            raise ToolDefinitionError(
-                f"tool {self.tool_name!r}: the type {hint!r} of parameter {parameter.name!r} cannot be read ({error}); "
-                "import it at run time, not only for type checking"
-            ) from error
-        return resolved[parameter.name]
+def _type_of(tool_name: str, parameter: inspect.Parameter, known: Mapping[str, Any], local: Mapping[str, Any]) -> Any:
+    """Return the type of a parameter; an annotation that is text is read with the names known at its definition."""
+    hint = parameter.annotation
+    if hint is parameter.empty:
+        advice = f"write for example `{parameter.name}: str`"
+        if parameter.name in ("self", "cls"):
+            advice = f"make the tool of the bound method: tool(instance.{tool_name})"
+        raise ToolDefinitionError(f"tool {tool_name!r}: parameter {parameter.name!r} has no type; {advice}")
+    if parameter.name == CONTEXT and isinstance(hint, str) and hint.split(".")[-1] == ToolContext.__name__:
+        return ToolContext
+    holder = types.SimpleNamespace(__annotations__={parameter.name: hint})
+    try:
+        return typing.get_type_hints(holder, dict(known), dict(local), include_extras=True)[parameter.name]
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise ToolDefinitionError(
+            f"tool {tool_name!r}: the type {hint!r} of parameter {parameter.name!r} cannot be read ({error}); "
+            "import it at run time, not only for type checking"
+        ) from error
 
 
 def plain_function(function: Any) -> Any:
@@ -379,7 +354,7 @@ def _checked_description(name: str, given: str | None, docstring: str) -> str:
 
 
 def _checked_retries(name: str, retries: int) -> int:
-    if type(retries) is not int or retries < 0:
+    if not is_whole(retries, 0):
         raise ToolDefinitionError(f"tool {name!r}: retries={retries!r} must be 0 or a positive whole number")
     return retries
 

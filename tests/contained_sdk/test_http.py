@@ -26,7 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
-from watchkeeper.adapters.wire import Seen, WireCall
+from watchkeeper.adapters.openai_responses import RESPONSES
+from watchkeeper.adapters.wire import Seen, SentRequest
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk import http as contained_streams
 from watchkeeper.contained_sdk.calls import CallStopped, Counted
@@ -348,11 +349,11 @@ def test_one_low_count_does_not_lower_what_a_stored_conversation_is_bounded_by()
     previous: dict[str, str] = {}
     for number, tokens in enumerate((6_000, 50, 60)):
         sent = msgspec.json.encode({**body, **previous})
-        wire = WireCall("responses", sent, "https://example.org/v1/responses")
-        bounds.append(counted.bound(wire)[0])
+        call = SentRequest(RESPONSES, sent, "https://example.org/v1/responses")
+        bounds.append(counted.bound(call)[0])
         seen = Seen()
         seen.usage, seen.response_id = TokenUsage(tokens, 5), f"r{number}"
-        counted.learn(wire, seen)
+        counted.learn(call, seen)
         previous = {"previous_response_id": seen.response_id}
     assert bounds[0] < 6_000 < bounds[1] < bounds[2]
 

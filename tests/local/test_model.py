@@ -20,7 +20,7 @@ from watchkeeper.local import server as local_server
 from watchkeeper.local.files import SplitModel
 from watchkeeper.local.model import LocalModel
 
-FAKE = Path(__file__).with_name("fake_local_engine.py")
+FAKE = Path(__file__).with_name("fake_engine.py")
 OUTPUT = OutputSchema("Done", {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]})
 LOOKUP = ToolSpec("lookup", "Look up.", {"type": "object", "properties": {"name": {"type": "string"}}})
 

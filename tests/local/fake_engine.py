@@ -121,7 +121,7 @@ def main() -> None:
 
 def real_engine() -> Any:
     path = Path(__file__).parents[2] / "src" / "watchkeeper" / "local" / "engine.py"
-    spec = importlib.util.spec_from_file_location("local_engine", path)
+    spec = importlib.util.spec_from_file_location("engine", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

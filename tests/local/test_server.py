@@ -19,7 +19,7 @@ from watchkeeper.core.errors import MissingExtraError, ProviderError
 from watchkeeper.local import server as local_server
 from watchkeeper.local.server import EngineOptions, LocalServer, SharedServers, check_engine, default_threads
 
-FAKE = Path(__file__).with_name("fake_local_engine.py")
+FAKE = Path(__file__).with_name("fake_engine.py")
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,23 @@ modules that are already imported.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, Stop
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _tags: dict[type, str] = {}
 _types: dict[str, type] = {}
+
+_FORMER: Final = re.compile(r"watchkeeper\.[a-z_.]+:([A-Za-z]+)")
+"""How earlier versions wrote types of ours that have a tag today: their name in snake case. Still read, not written."""
 
 
 def register(type_: type, tag: str) -> None:
@@ -41,6 +48,20 @@ def register(type_: type, tag: str) -> None:
         _types[tag] = type_
 
 
+def stored_as(tag: str) -> Callable[[type[T]], type[T]]:
+    """Register the class below under a stable tag; write it above ``@dataclass``.
+
+    Raises:
+        ConfigurationError: As `register`.
+    """
+
+    def registered(type_: type[T]) -> type[T]:
+        register(type_, tag)
+        return type_
+
+    return registered
+
+
 def tag_of(type_: type) -> str:
     """Return the tag of a type: the registered one, or ``module:Qualname``, remembered from now on."""
     tag = _tags.get(type_)
@@ -57,7 +78,7 @@ def type_of(tag: str) -> type:
     Raises:
         CodecError: If nobody registered the tag and no imported module has such a class.
     """
-    known = _types.get(tag)
+    known = _types.get(tag) or _types.get(_today(tag))
     if known is not None:
         return known
     module_name, colon, qualname = tag.partition(":")
@@ -72,5 +93,13 @@ def type_of(tag: str) -> type:
     return found
 
 
+def _today(tag: str) -> str:
+    former = _FORMER.fullmatch(tag)
+    return tag if former is None else re.sub("(?<=[a-z])(?=[A-Z])", "_", former[1]).lower()
+
+
 def _definition(type_: type) -> str:
     return f"{type_.__module__}:{type_.__qualname__}"
+
+
+register(Stop, "stop")

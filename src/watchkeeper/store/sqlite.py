@@ -1,0 +1,199 @@
+"""SQLite files that several processes share: how they are named, opened, made and recognised, for runs and ledgers.
+
+Every file is in WAL mode, so that readers see what is committed and never hold up a writer. Its head says which program
+and which schema version wrote it; a file of another program or version is refused and left as it is. Opening for
+reading changes nothing on disk. `sqlite3` is imported when the first file is opened, not before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from watchkeeper.core.errors import StoreError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+DEFAULT: Final = "default"
+
+WAL_ATTEMPTS: Final = 50
+"""How often to try to put a file into WAL mode while other processes make it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One kind of file.
+
+    Attributes:
+        noun: What the file is, for messages.
+        application_id: Stands in the file's head and says which program wrote it.
+        version: Of the tables.
+        tables: The statements that make them.
+        other_file: What to do about a file that is something else, for messages.
+    """
+
+    noun: str
+    application_id: int
+    version: int
+    tables: tuple[str, ...]
+    other_file: str
+
+    def is_in(self, connection: sqlite3.Connection, path: Path) -> bool:
+        """Return whether the tables are there; False for an empty file.
+
+        Raises:
+            StoreError: If the file belongs to another program, or to another version.
+        """
+        queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        inside = connection.in_transaction
+        if not inside:
+            connection.execute("BEGIN")  # one snapshot for all three: another process may be making the file right now
+        try:
+            owner, version, tables = (connection.execute(query).fetchone()[0] for query in queries)
+        finally:
+            if not inside:
+                connection.execute("ROLLBACK")
+        if not (owner or version or tables):
+            return False
+        if owner != self.application_id:
+            raise StoreError(f"{path} is not the file of a {self.noun} but of another program; {self.other_file}")
+        if version != self.version:
+            raise StoreError(
+                f"the {self.noun} {path} has schema version {version}, this Watchkeeper writes version {self.version}; "
+                "name another file, or use the Watchkeeper that wrote it"
+            )
+        return True
+
+
+def chosen_file(
+    where: Path | str | None, variable: str, name: str, lifted: frozenset[str], environ: Mapping[str, str] | None
+) -> Path | None:
+    """Return the file that ``where`` means: a path, a word that means none, or ``default`` for the user's own.
+
+    Args:
+        where: What the caller wrote; None means none.
+        variable: The environment variable that may name the user's own file.
+        name: Of the user's own file, in the user's data folder.
+        lifted: The words that mean none.
+        environ: The environment; that of the process if None.
+    """
+    if where == DEFAULT:
+        where = (os.environ if environ is None else environ).get(variable) or DEFAULT
+    if where is None or (isinstance(where, str) and where.strip().lower() in lifted):
+        return None
+    if where != DEFAULT:
+        return Path(where).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("watchkeeper", appauthor=False) / name
+
+
+@contextmanager
+def failing_as(what: str, advice: str = "") -> Generator[None]:
+    """Turn errors of the file or the disk into a StoreError.
+
+    Args:
+        what: What cannot be done, with the path; the error follows it.
+        advice: What stands after the error.
+
+    Raises:
+        StoreError: For every error of the file or the disk.
+    """
+    import sqlite3
+
+    try:
+        yield
+    except (sqlite3.Error, OSError, OverflowError) as error:
+        raise StoreError(f"{what}: {error}{advice}") from error
+
+
+def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:
+    """Open a file for reading and writing, and make it if it is missing.
+
+    Args:
+        path: The file; its folder is made if it is missing.
+        schema: What it must hold.
+        busy_seconds: How long a write waits for other processes that write to it.
+
+    Raises:
+        sqlite3.Error: If it cannot be opened or written.
+        OSError: If its folder cannot be made.
+        StoreError: If it is another kind of file, or was written by another version.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = _open(path, busy_seconds)
+    try:
+        schema.is_in(connection, path)  # before anything is changed
+        _use_wal(connection)
+        # A crash of the machine may lose the last transactions, a crash of the process none.
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        if not schema.is_in(connection, path):
+            for statement in schema.tables:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={schema.application_id}")
+        # Written in any case: that the file cannot be written shows now, not in the middle of a run.
+        connection.execute(f"PRAGMA user_version={schema.version}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:
+    """Open a file for reading only; also where the file or its folder cannot be written.
+
+    Raises:
+        sqlite3.Error: If it cannot be read.
+        StoreError: If it is empty or another kind of file, or was written by another version.
+    """
+    import sqlite3
+
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    try:
+        return _checked(_open(address, busy_seconds, uri=True), path, schema)
+    except sqlite3.OperationalError:
+        # In a folder that cannot be written, a file in WAL mode opens only as one that nobody changes.
+        return _checked(_open(f"{address}&immutable=1", busy_seconds, uri=True), path, schema)
+
+
+def _open(where: Path | str, busy_seconds: float, *, uri: bool = False) -> sqlite3.Connection:
+    import sqlite3
+
+    return sqlite3.connect(where, uri=uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+
+
+def _checked(connection: sqlite3.Connection, path: Path, schema: Schema) -> sqlite3.Connection:
+    try:
+        if not schema.is_in(connection, path):
+            raise StoreError(f"{path} is an empty file, not a {schema.noun}; {schema.other_file}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Put the file into WAL mode.
+
+    SQLite does not wait for others when it changes the mode, so several processes that make a file at once would fail
+    each other; it does wait for an exclusive transaction, after which the next attempt has the file to itself.
+    """
+    import sqlite3
+
+    for attempt in range(WAL_ATTEMPTS):
+        try:
+            if connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",):
+                return
+        except sqlite3.OperationalError:
+            if attempt == WAL_ATTEMPTS - 1:
+                raise
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")

@@ -1,0 +1,261 @@
+"""The files of runs and ledgers: where they are, whose they are, and that what cannot be used stays as it is."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from watchkeeper.core.errors import StoreError
+from watchkeeper.store import ledger_file, run_store
+from watchkeeper.store.ledger_file import ledger_path
+from watchkeeper.store.run_store import RunStore, store_path
+from watchkeeper.store.sqlite import Schema
+from watchkeeper.store.sqlite_ledger import SqliteLedger
+
+Opener = Callable[[Path], object]
+
+
+def read(path: Path) -> None:
+    """Open a run store for reading, and close it."""
+    RunStore(path, read_only=True).close()
+
+
+def write(path: Path) -> None:
+    """Open a run store for writing, and close it."""
+    RunStore(path).close()
+
+
+def write_ledger(path: Path) -> None:
+    """Open a ledger, and close it."""
+    SqliteLedger(path).shutdown()
+
+
+OPENERS = pytest.mark.parametrize("opener", [write, read, write_ledger])
+KINDS = pytest.mark.parametrize(
+    ("make", "schema", "tables"),
+    [
+        (write, run_store.SCHEMA, ["events", "runs"]),
+        (write_ledger, ledger_file.SCHEMA, ["holders", "reserved", "settled"]),
+    ],
+    ids=["store", "ledger"],
+)
+
+
+def found_in(path: Path, query: str) -> list[object]:
+    """Look into a file with other eyes."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [value for (value,) in connection.execute(query).fetchall()]
+
+
+@pytest.mark.spec("FR-075")
+def test_the_users_own_files_lie_in_the_data_folder(user_folders: Path) -> None:
+    assert store_path("default", {}) == user_folders / "data" / "watchkeeper" / "runs.sqlite3"
+    assert ledger_path("default", {}) == user_folders / "data" / "watchkeeper" / "ledger.sqlite3"
+
+
+@pytest.mark.parametrize(
+    ("path_of", "variable"), [(store_path, "WATCHKEEPER_STORE"), (ledger_path, "WATCHKEEPER_LEDGER")]
+)
+def test_the_environment_moves_the_users_own_file(
+    path_of: Callable[..., Path | None], variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert path_of("default", {variable: str(tmp_path / "x")}) == tmp_path / "x"
+    assert path_of("default", {variable: "~/x.db"}) == Path.home() / "x.db"
+    assert path_of("other.db", {variable: str(tmp_path / "x")}) == Path("other.db")
+    assert path_of(tmp_path, {variable: "x.db"}) == tmp_path
+    monkeypatch.setenv(variable, "here.db")
+    assert path_of("default") == Path("here.db")
+
+
+@pytest.mark.parametrize("where", [None, "none", "off", " None "])
+def test_none_means_no_store(where: str | None) -> None:
+    assert store_path(where) is None
+    assert store_path("default", {"WATCHKEEPER_STORE": "none"}) is None
+
+
+def test_a_tilde_is_the_home_folder(user_folders: Path) -> None:
+    assert store_path("~/x.db") == user_folders / "x.db"
+    assert store_path(Path("none")) == Path("none")
+
+
+@KINDS
+def test_a_new_file_is_made_with_its_folders(make: Opener, schema: Schema, tables: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file.db"
+    make(path)
+    assert found_in(path, "PRAGMA journal_mode") == ["wal"]
+    assert found_in(path, "PRAGMA application_id") == [schema.application_id]
+    assert found_in(path, "PRAGMA user_version") == [schema.version]
+    make(path)
+    assert found_in(path, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name") == tables
+
+
+@KINDS
+def test_an_empty_file_is_taken_for_a_new_one(make: Opener, schema: Schema, tables: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    with pytest.raises(StoreError, match="is an empty file"):
+        read(path)
+    make(path)
+    assert set(tables) <= set(found_in(path, "SELECT name FROM sqlite_master"))
+
+
+def places(tmp_path: Path) -> dict[str, Path]:
+    """Return places that can hold no file, whoever asks: nothing here depends on permissions, which root has."""
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    (tmp_path / "text").write_text("hello " * 1000, encoding="utf-8")
+    return {
+        "a folder": tmp_path,
+        "under a file": tmp_path / "file" / "runs.db",
+        "not SQLite": tmp_path / "text",
+    }
+
+
+@pytest.mark.parametrize("place", ["a folder", "under a file", "not SQLite"])
+@pytest.mark.parametrize(
+    ("make", "ways_out"),
+    [(write, ("--store", "WATCHKEEPER_STORE", "--store none")), (write_ledger, ("calls that it counts are refused",))],
+    ids=["store", "ledger"],
+)
+def test_a_place_that_cannot_hold_a_file_is_refused_with_the_ways_out(
+    place: str, make: Opener, ways_out: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = places(tmp_path)[place]
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(StoreError) as caught:
+        make(path)
+    for part in (str(path), "cannot be used", *ways_out):
+        assert part in str(caught.value)
+    if before is not None:
+        assert "not a data" in str(caught.value)
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("device", ["/dev/full", "/proc/store/runs.db"])
+@pytest.mark.parametrize("make", [write, write_ledger])
+@pytest.mark.skipif(sys.platform != "linux", reason="places of Linux")
+def test_a_place_that_nobody_can_write_is_refused(device: str, make: Opener) -> None:
+    with pytest.raises(StoreError, match="cannot be used"):
+        make(Path(device))
+
+
+@pytest.mark.parametrize("place", ["a folder", "under a file", "missing"])
+def test_reading_where_no_file_is_says_so_and_makes_none(place: str, tmp_path: Path) -> None:
+    path = {**places(tmp_path), "missing": tmp_path / "missing.db"}[place]
+    with pytest.raises(StoreError, match=r"there is no store .* 'watchkeeper run' makes it"):
+        read(path)
+    assert not (tmp_path / "missing.db").exists()
+
+
+def test_reading_a_file_that_is_not_sqlite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read: file is not a database"):
+        read(places(tmp_path)["not SQLite"])
+
+
+@pytest.mark.spec("FR-127")
+@OPENERS
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_file_of_another_program_is_refused_and_left_as_it_is(opener: Opener, version: int, tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+        other.execute(f"PRAGMA user_version={version}")
+    before = path.read_bytes()
+    noun = "ledger" if opener is write_ledger else "store"
+    with pytest.raises(StoreError, match=f"is not the file of a {noun} but of another program; name another file"):
+        opener(path)
+    assert path.read_bytes() == before
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["other.db"]
+
+
+@OPENERS
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_another_schema_version_is_refused_with_both(opener: Opener, version: int, tmp_path: Path) -> None:
+    path = tmp_path / "file.db"
+    (write_ledger if opener is write_ledger else write)(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={version}")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=rf"schema version {version}, this Watchkeeper writes version 1"):
+        opener(path)
+    assert path.read_bytes() == before
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    write(path)
+    before = path.read_bytes()
+    with RunStore(path, read_only=True) as reader:
+        assert reader.runs() == ()
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_shared_is_read_as_one_that_nobody_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that cannot be written SQLite cannot make the file through which readers share a WAL."""
+    path = tmp_path / "runs.db"
+    write(path)
+    plain, asked = sqlite3.connect, list[str]()
+
+    def connect_where_nothing_can_be_made(address: str, **options: object) -> sqlite3.Connection:
+        asked.append(address)
+        if "immutable" not in address:
+            raise sqlite3.OperationalError("unable to open database file")
+        return plain(address, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_where_nothing_can_be_made)
+    with RunStore(path, read_only=True) as reader:
+        assert reader.runs() == ()
+    assert len(asked) == 2
+
+
+@pytest.mark.spec("FR-113")
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_store_is_refused_for_writing_and_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    write(path)
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        with pytest.raises(StoreError, match="cannot be used"):
+            write(path)
+        read(path)
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_many_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
+    """They start together, at a sign on their input; only the module that opens files is imported."""
+    path = tmp_path / "shared.db"
+    code = (
+        "import sys; from pathlib import Path; from watchkeeper.store.sqlite import Schema, connect;"
+        "schema = Schema('store', 7, 1, ('CREATE TABLE runs (run_id TEXT)',), '');"
+        "print('ready', flush=True); sys.stdin.readline(); connect(Path(sys.argv[1]), schema, 30.0).close()"
+    )
+    start = partial(
+        subprocess.Popen[str],
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started = [start() for _ in range(6)]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=60)[1] for process in started]
+    assert said == [""] * len(said)
+    assert found_in(path, "SELECT name FROM sqlite_master") == ["runs"]
