@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from watchkeeper.core.lazy_names import imported_when_used
+from watchkeeper.core.lazy_names import imported_when_used, provide
 
 if TYPE_CHECKING:
     from watchkeeper.app.agent import Agent
     from watchkeeper.app.contained import contained
     from watchkeeper.app.run import arun, arun_many, run, run_many
+    from watchkeeper.containment.config import ExecutionConfig
     from watchkeeper.containment.execution_context import ExecutionContext
-    from watchkeeper.containment.seed_calls import ExecutionConfig
     from watchkeeper.core.budget import Budget, BudgetTracker
     from watchkeeper.core.clock import Deadline
     from watchkeeper.core.errors import Stop, WatchkeeperError
@@ -48,7 +48,7 @@ _HOMES: Final = {
     "Budget": "watchkeeper.core.budget",
     "BudgetTracker": "watchkeeper.core.budget",
     "Deadline": "watchkeeper.core.clock",
-    "ExecutionConfig": "watchkeeper.containment.seed_calls",
+    "ExecutionConfig": "watchkeeper.containment.config",
     "ExecutionContext": "watchkeeper.containment.execution_context",
     "FileOutputChecker": "watchkeeper.prompt.completion",
     "HostFilesystem": "watchkeeper.tools.filesystems",
@@ -129,6 +129,7 @@ __all__ = [
 ]
 
 __getattr__ = imported_when_used(__name__, _HOMES)
+provide("terminal", "watchkeeper.app.terminal", "Terminal")  # where a ToolPermissionHook asks by default
 
 
 def __dir__() -> list[str]:

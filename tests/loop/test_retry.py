@@ -74,7 +74,7 @@ async def test_waits_grow_and_are_spread_at_random_over_the_upper_half() -> None
         waits.append(retry_in)
 
     with pytest.raises(ProviderError):
-        await backoff(TestClock()).run(attempt, failed)
+        await every(backoff(TestClock()), attempt, failed)
     assert waits.pop() is None
     for wait, most in zip(waits, (0.5, 1, 2, 4), strict=True):
         assert wait is not None

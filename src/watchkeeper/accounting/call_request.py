@@ -21,7 +21,7 @@ T = TypeVar("T")
 NodeKind = Literal["llm", "tool", "child"]
 
 
-# --- estimate -------------------------------------------------------------------------------------------------------
+# --- estimate ---------------------------------------------------------------------------------------------------------
 # What a call may cost at worst, and what it did cost.
 #
 # Both are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a dataclass.
@@ -66,7 +66,7 @@ class Charge(msgspec.Struct, frozen=True):
     cost_nanos: int | None = 0
 
 
-# --- dollars --------------------------------------------------------------------------------------------------------
+# --- dollars ----------------------------------------------------------------------------------------------------------
 # Dollars that somebody says a call costs, as whole nano-dollars.
 
 Dollars = Decimal | str | float

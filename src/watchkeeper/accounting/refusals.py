@@ -1,4 +1,8 @@
-"""The sentences: what a stop of the gate says to a person, and which reason and limit it names."""
+"""Verdicts on a call, and the stops that follow from them: reason, limit, value, and the sentence for a person.
+
+The sentences are part of the interface: they say whose limit was reached, what was used, what is kept for the end, and
+what the call could have needed. Nothing here decides or changes anything.
+"""
 
 from __future__ import annotations
 
@@ -116,9 +120,9 @@ def too_dear(verdict: Exhausted) -> str:
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
     """Say what of a count is kept for a landing turn and for a verdict that are not the caller's own."""
-    hold = 0 if landing else account.hold[count]
-    judges = any(level.speaks and level.chain[1] is account for level in caller.chain)
-    kept = 0 if judges else account.kept[count]
+    hold = 0 if landing else account.landing_hold[count]
+    judges = any(level.for_verdict and level.chain[1] is account for level in caller.chain)
+    kept = 0 if judges else account.verdict_hold[count]
     parts = [f"{amount(count, hold)} kept for its last turn"] if hold else []
     parts += [f"{amount(count, kept)} kept for its verdict"] if kept else []
     return "".join(f"; {part}" for part in parts)
@@ -151,7 +155,7 @@ def expired(account: Account, *, landing: bool) -> Stop:
     said = f"{subject(account, account)} reached its deadline of {total}"
     kept = account.kept_seconds if landing else account.deadline_at - account.work_until
     if kept > 0:
-        parts = (account.lands and not landing, "its last turn"), (account.keeps, "its verdict")
+        parts = (account.has_landing and not landing, "its last turn"), (account.keeps_verdict, "its verdict")
         whom = " and ".join(name for holds, name in parts if holds)
         said += f"; the last {format_duration(kept)} are kept for {whom}"
     return Stop("timeout", "gate", f"{said}.", "deadline", total)

@@ -1,82 +1,37 @@
-"""The gate: every call of a run passes it, and nothing a run does can exceed what it was given.
+"""The gate: every call of a run passes it, and nothing that a run does can exceed what it was given.
 
 It is useful by itself, around any framework or none: open an `ExecutionContext` and make your calls through it. The
-names below are imported when they are first used.
+names below are imported when they are first used; those of `watchkeeper.shield` can be imported from here too.
 """
+
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from watchkeeper import shield
 from watchkeeper.core.lazy_names import imported_when_used
 
 if TYPE_CHECKING:
     from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
     from watchkeeper.accounting.ledger import Ledger, MemoryLedger
+    from watchkeeper.containment.config import ExecutionConfig, WrapOptions
     from watchkeeper.containment.execution_context import ExecutionContext
     from watchkeeper.containment.in_flight import Outcome, Ticket
     from watchkeeper.containment.record import ContextSnapshot, NodeRecord
-    from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
     from watchkeeper.core.cancellation import CancellationToken
-    from watchkeeper.shield.circuit_breaker import (
-        CircuitBreaker,
-        CircuitBreakers,
-        CircuitState,
-        PolicyContext,
-        PolicyDecision,
-    )
-    from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
-    from watchkeeper.shield.egress import EgressAllowList
-    from watchkeeper.shield.model_downgrade import ModelDowngradeHook
-    from watchkeeper.shield.pipeline import (
-        BudgetBoundaryHook,
-        EgressBoundaryHook,
-        PreDispatchHook,
-        ReleasingHook,
-        ResponseHook,
-        RetryBoundaryHook,
-        ShieldPipeline,
-        ToolDispatchHook,
-    )
-    from watchkeeper.shield.tool_permission import ToolPermissionHook
-    from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
+    from watchkeeper.shield import *
 
-_HOMES: Final = {
-    "BudgetBoundaryHook": "watchkeeper.shield.pipeline",
-    "BudgetWindowHook": "watchkeeper.shield.windows",
-    "CallRequest": "watchkeeper.accounting.call_request",
-    "CancellationToken": "watchkeeper.core.cancellation",
-    "ChainMetadata": "watchkeeper.shield.decision",
-    "Charge": "watchkeeper.accounting.call_request",
-    "CircuitBreaker": "watchkeeper.shield.circuit_breaker",
-    "CircuitBreakers": "watchkeeper.shield.circuit_breaker",
-    "CircuitState": "watchkeeper.shield.circuit_breaker",
-    "ContextSnapshot": "watchkeeper.containment.record",
-    "Decision": "watchkeeper.shield.decision",
-    "EgressAllowList": "watchkeeper.shield.egress",
-    "EgressBoundaryHook": "watchkeeper.shield.pipeline",
-    "Estimate": "watchkeeper.accounting.call_request",
-    "ExecutionConfig": "watchkeeper.containment.seed_calls",
-    "ExecutionContext": "watchkeeper.containment.execution_context",
-    "Ledger": "watchkeeper.accounting.ledger",
-    "MemoryLedger": "watchkeeper.accounting.ledger",
-    "ModelDowngradeHook": "watchkeeper.shield.model_downgrade",
-    "NodeRecord": "watchkeeper.containment.record",
-    "Outcome": "watchkeeper.containment.in_flight",
-    "PolicyContext": "watchkeeper.shield.circuit_breaker",
-    "PolicyDecision": "watchkeeper.shield.circuit_breaker",
-    "PreDispatchHook": "watchkeeper.shield.pipeline",
-    "ReleasingHook": "watchkeeper.shield.pipeline",
-    "ResponseHook": "watchkeeper.shield.pipeline",
-    "RetryBoundaryHook": "watchkeeper.shield.pipeline",
-    "SafetyEvent": "watchkeeper.shield.decision",
-    "ShieldPipeline": "watchkeeper.shield.pipeline",
-    "Ticket": "watchkeeper.containment.in_flight",
-    "TokenRateHook": "watchkeeper.shield.windows",
-    "ToolCallContext": "watchkeeper.shield.decision",
-    "ToolDispatchHook": "watchkeeper.shield.pipeline",
-    "ToolPermissionHook": "watchkeeper.shield.tool_permission",
-    "WrapOptions": "watchkeeper.containment.seed_calls",
+_NAMES: Final = {
+    "watchkeeper.accounting.call_request": ("CallRequest", "Charge", "Estimate"),
+    "watchkeeper.accounting.ledger": ("Ledger", "MemoryLedger"),
+    "watchkeeper.containment.config": ("ExecutionConfig", "WrapOptions"),
+    "watchkeeper.containment.execution_context": ("ExecutionContext",),
+    "watchkeeper.containment.in_flight": ("Outcome", "Ticket"),
+    "watchkeeper.containment.record": ("ContextSnapshot", "NodeRecord"),
+    "watchkeeper.core.cancellation": ("CancellationToken",),
+    "watchkeeper.shield": tuple(shield.__all__),
 }
 
 __all__ = [
@@ -117,7 +72,7 @@ __all__ = [
     "WrapOptions",
 ]
 
-__getattr__ = imported_when_used(__name__, _HOMES)
+__getattr__ = imported_when_used(__name__, {name: module for module, names in _NAMES.items() for name in names})
 
 
 def __dir__() -> list[str]:

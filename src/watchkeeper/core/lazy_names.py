@@ -1,11 +1,16 @@
-"""Names of a package that are imported when they are first used: importing the package then costs next to nothing."""
+"""Names that are imported when they are first used, so that importing their package costs next to nothing.
+
+Two uses: the public names of a package (`imported_when_used`), and roles that a lower folder needs filled from a higher
+one, which it must not import itself (`provide`, `provided`). `watchkeeper/__init__.py`, which always runs first, says
+who fills them.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 
 def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -25,3 +30,21 @@ def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str]
         return value
 
     return look_up
+
+
+_PROVIDERS: Final[dict[str, tuple[str, str]]] = {}
+
+
+def provide(role: str, module: str, name: str) -> None:
+    """Say which name of which module fills a role; it is imported when somebody first asks for it."""
+    _PROVIDERS[role] = (module, name)
+
+
+def provided(role: str) -> Any:
+    """Return what fills a role.
+
+    Raises:
+        KeyError: If nobody said who does.
+    """
+    module, name = _PROVIDERS[role]
+    return getattr(import_module(module), name)

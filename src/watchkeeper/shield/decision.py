@@ -62,7 +62,7 @@ class Decision(StrEnum):
     QUEUE = "QUEUE"
 
 
-# --- safety event ---------------------------------------------------------------------------------------------------
+# --- safety event -----------------------------------------------------------------------------------------------------
 # What the gate reports when it stops something (seed: execution-context, sections 2 and 7).
 #
 # One event per stop, never dropped. The gate's own events carry ``hook="ExecutionContext"`` and the stop reason as
@@ -105,7 +105,7 @@ class SafetyEvent:
         object.__setattr__(self, "ts", self.ts.astimezone(UTC))
 
 
-# --- tool call context ----------------------------------------------------------------------------------------------
+# --- tool call context ------------------------------------------------------------------------------------------------
 # What a shield hook sees of one call: whose it is, what it is called, what it may cost (contract: containment).
 #
 # Frozen. The same object is handed to every hook that is asked before a call and to ``release`` if the call does not

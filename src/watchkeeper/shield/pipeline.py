@@ -22,7 +22,7 @@ from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.text import shown
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
-# --- hooks ----------------------------------------------------------------------------------------------------------
+# --- hooks ------------------------------------------------------------------------------------------------------------
 # The vocabulary of shield hooks: what a `ShieldPipeline` may ask, and when (seed: execution-context).
 #
 # Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
@@ -44,7 +44,6 @@ class PreDispatchHook(Protocol):
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
         """Decide whether the model may be asked."""
-        ...
 
 
 class ResponseHook(PreDispatchHook, Protocol):
@@ -52,7 +51,6 @@ class ResponseHook(PreDispatchHook, Protocol):
 
     def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Decision | None:
         """Decide whether the answer may be used; it is paid for either way."""
-        ...
 
 
 class ToolDispatchHook(Protocol):
@@ -60,7 +58,6 @@ class ToolDispatchHook(Protocol):
 
     def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
         """Decide whether the tool may run."""
-        ...
 
 
 class EgressBoundaryHook(Protocol):
@@ -68,7 +65,6 @@ class EgressBoundaryHook(Protocol):
 
     def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision | None:
         """Decide whether the request may be sent."""
-        ...
 
 
 class RetryBoundaryHook(Protocol):
@@ -76,7 +72,6 @@ class RetryBoundaryHook(Protocol):
 
     def on_error(self, ctx: ToolCallContext, err: BaseException) -> Decision | None:
         """Decide what to do about the failure; abstaining means that it may be repeated."""
-        ...
 
 
 class BudgetBoundaryHook(Protocol):
@@ -84,7 +79,6 @@ class BudgetBoundaryHook(Protocol):
 
     def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision | None:
         """Decide what the cost means for the calls that follow; it is charged either way."""
-        ...
 
 
 class ReleasingHook(Protocol):
@@ -92,7 +86,6 @@ class ReleasingHook(Protocol):
 
     def release(self, ctx: ToolCallContext) -> object:
         """Give back what was counted for a call that does not run; harmless if there is nothing."""
-        ...
 
 
 METHODS: Final = {

@@ -296,7 +296,7 @@ def is_stopped(demand: Demand) -> bool:
     """Return whether a call is refused whatever the figures are."""
     return any(
         level.barred is not None
-        or (level.work_stop is not None and not demand.landing and level not in demand.account.past)
+        or (level.work_stop is not None and not demand.landing and level not in demand.account.work_ignored)
         for level in demand.account.chain
     )
 

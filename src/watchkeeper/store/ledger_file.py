@@ -17,8 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from watchkeeper.accounting.account import COST, MODEL_CALLS, STEPS, TOTAL_TOKENS
-from watchkeeper.containment.execution_context import PREFIX, shared_key
+from watchkeeper.accounting.account import COST, MODEL_CALLS, PREFIX, STEPS, TOTAL_TOKENS, shared_key
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.limits import Period, period_days

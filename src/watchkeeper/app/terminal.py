@@ -1,8 +1,8 @@
-"""A question to the person at the terminal, and nothing left behind when nobody answers.
+"""Asking the person at the terminal; nothing stays open when nobody answers.
 
 The terminal is the one that controls the process, also where standard input is a file or a pipe. It is asked only if
 the process is in its foreground: one in the background would be stopped by reading. What is shown is escaped, because
-a model may have written it. What was typed before the question is no answer to it.
+a model may have written it. What was typed before the question does not answer it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import threading
 from typing import Final
 
 from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.shield.tool_permission import Questioner
 
 CONTROLLING: Final = "/dev/tty"
 """The device that stands for the terminal which controls the process."""
 
 
-class Terminal:
-    """Where a person may sit.
+class Terminal(Questioner):
+    """A terminal at which a person may answer.
 
     Args:
         path: The terminal's device; by default the one that controls the process.

@@ -1,40 +1,33 @@
-"""The seed's faces of the gate: `wrap_*` returns a decision, `call_*` the result too, `acall_*` is for async work.
+"""Configuration of a chain and of one call, and what they mean to the gate (docs/specification.md, execution-context).
 
-They translate the seed's options and hand the call to the gate's own `call` and `acall`; they know nothing else of it.
+All of it is checked at construction; what makes no sense is a `LimitsError` (a ValueError) that names field and value.
+Money in dollars becomes whole nano-dollars here, rounded up.
 """
 
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from types import FunctionType
+from types import CoroutineType, FunctionType
 from typing import Any, Final, TypeVar
 
 from watchkeeper.accounting.call_request import NO_ESTIMATE, CallRequest, Charge, Dollars, Estimate, NodeKind, nanos
-from watchkeeper.containment.in_flight import Meter, Outcome, Ticket, UnrunCoroutineError, Work
+from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.quantities import count, money
-from watchkeeper.shield.decision import Decision
 
 T = TypeVar("T")
 
-
-# --- config ---------------------------------------------------------------------------------------------------------
-# What the seed execution-context calls its configuration: chain limits, chain metadata, options of one call.
-#
-# All of it is checked at construction; what makes no sense is a `LimitsError` (a ValueError) that names field and
-# value.
 
 LONGEST_MS: Final = 10 * 365 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionConfig:
-    """Hard limits of one chain (seed: execution-context, section 4).
+    """Hard limits of one chain.
 
     Attributes:
         max_cost_usd: Dollars the chain may spend.
@@ -72,7 +65,7 @@ class ExecutionConfig:
 
 @dataclass(frozen=True, slots=True)
 class WrapOptions:
-    """Options of one call (seed: execution-context, section 4).
+    """Options of one call.
 
     Attributes:
         operation_name: A label for people.
@@ -132,11 +125,7 @@ def milliseconds(value: int, field: str) -> int:
     return number
 
 
-# --- wrapping -------------------------------------------------------------------------------------------------------
-# From the seed's options to the gate's own terms: requests, callables with or without a ticket, meters.
-#
-# Money in dollars becomes whole nano-dollars here, rounded up.
-
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 CostOf = Callable[[T], Dollars]
 """Says what a call cost, in dollars, from its result."""
@@ -144,8 +133,8 @@ CostOf = Callable[[T], Dollars]
 NO_OPTIONS: Final = WrapOptions()
 
 
-def wrapped(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
-    """Return what a call with the seed's options asks of the gate: every failure spends a retry."""
+def request_of(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
+    """Return what a call with these options asks of the gate: every failure spends a retry."""
     options = options or NO_OPTIONS
     hint = options.cost_estimate_hint
     return CallRequest(
@@ -162,7 +151,7 @@ def wrapped(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
     )
 
 
-def metered(cost_of: CostOf[T] | None, options: WrapOptions | None) -> Meter[T] | None:
+def meter_of(cost_of: CostOf[T] | None, options: WrapOptions | None) -> Meter[T] | None:
     """Return the meter for a call whose result says what it cost; what failed is charged as it said, or as hinted."""
     if cost_of is None:
         return None
@@ -176,7 +165,7 @@ def metered(cost_of: CostOf[T] | None, options: WrapOptions | None) -> Meter[T] 
     return meter
 
 
-def plain(fn: Callable[..., T]) -> Callable[[Ticket], T]:
+def plain_work(fn: Callable[..., T]) -> Callable[[Ticket], T]:
     """Return a plain callable as one that takes the ticket.
 
     Raises:
@@ -204,65 +193,16 @@ def needs_argument(fn: Callable[..., Any]) -> bool:
     return any(parameter.default is parameter.empty and parameter.kind in positional for parameter in parameters)
 
 
-class SeedFaces(ABC):
-    """What the seed execution-context calls a context's methods, on top of `call` and `acall`."""
+class UnrunCoroutineError(TypeError):
+    """A plain call was given work that only makes a coroutine."""
 
-    @abstractmethod
-    async def acall(self, request: CallRequest, work: Work[T], meter: Meter[T] | None = None) -> Outcome[T]:
-        """Pass an async call through the gate."""
 
-    @abstractmethod
-    def call(self, request: CallRequest, fn: Callable[[Ticket], T], meter: Meter[T] | None = None) -> Outcome[T]:
-        """Pass a plain call through the gate."""
+def refuse_coroutine(value: object, fn: Callable[..., object]) -> None:
+    """Refuse a result that is a coroutine nobody has run.
 
-    def wrap_llm_call(self, fn: Callable[..., Any], options: WrapOptions | None = None) -> Decision:
-        """Make a model call under the chain's limits and return only the decision; `call_llm` returns the result too.
-
-        Args:
-            fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs.
-            options: Label, cost hint, time-out and retry policy.
-        """
-        return self.call_llm(fn, options).decision
-
-    def wrap_tool_call(self, fn: Callable[..., Any], options: WrapOptions | None = None) -> Decision:
-        """Make a tool call under the chain's limits and return only the decision; `call_tool` returns its result."""
-        return self.call_tool(fn, options).decision
-
-    def call_llm(
-        self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make a model call under the chain's limits.
-
-        Args:
-            fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs. It can say
-                what it costs with ``ticket.charge(usd)`` and see on ``ticket.cancellation`` that it should stop.
-            options: Label, cost hint, time-out and retry policy. The hint is reserved before the call, and charged
-                unless the call says better; what callables spend beyond their hints can exceed the ceiling.
-            cost_of: Says what the call cost, in dollars, from its result.
-
-        Returns:
-            The decision with the result or the error; nothing is ever run a second time to get at them.
-
-        Raises:
-            TypeError: If ``fn`` is a coroutine function, or returns a coroutine.
-            ConfigurationError: If the context is closed.
-        """
-        return self.call(wrapped("llm", options), plain(fn), metered(cost_of, options))
-
-    def call_tool(
-        self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make a tool call under the chain's limits; all else as in `call_llm`."""
-        return self.call(wrapped("tool", options), plain(fn), metered(cost_of, options))
-
-    async def acall_llm(
-        self, fn: Callable[..., Awaitable[T]], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make an async model call under the chain's limits; it is cancelled when its time is over. See `call_llm`."""
-        return await self.acall(wrapped("llm", options), with_ticket(fn), metered(cost_of, options))
-
-    async def acall_tool(
-        self, fn: Callable[..., Awaitable[T]], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
-    ) -> Outcome[T]:
-        """Make an async tool call under the chain's limits; it is cancelled when its time is over. See `call_llm`."""
-        return await self.acall(wrapped("tool", options), with_ticket(fn), metered(cost_of, options))
+    Raises:
+        UnrunCoroutineError: If it is one.
+    """
+    if isinstance(value, CoroutineType):
+        value.close()
+        raise UnrunCoroutineError(f"{fn!r} returned a coroutine; await its async twin: acall_llm or acall_tool")
