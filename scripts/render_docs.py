@@ -1,9 +1,9 @@
-"""Write what the docs take from the code into the docs: states of loop and gate, events, errors, the commands' help.
+"""Write what the docs take from the code into the docs: the public names, states, events, errors, the commands' help.
 
 A region stands between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->`` in a page. Run it after a change of
 the code it shows; a test compares.
 
-Usage: render_docs.py
+Usage: python -m scripts.render_docs
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from scripts.render_fronts import PACKAGE, definition_of, fronts, names_of, tree_of, value_of
 from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, FIELDS, TEXTS
 from watchkeeper.core import errors
 from watchkeeper.kernel.states import mermaid
@@ -63,9 +64,47 @@ def registered_events() -> Iterator[tuple[str, str, str, str]]:
                 continue
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "event":
-                    said = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
-                    plain = re.sub(r" \(seed[^)]*\)", "", said).replace("``", "`")
-                    yield ast.literal_eval(mark.args[0]), node.name, path.relative_to(SOURCE).as_posix(), plain
+                    where = path.relative_to(SOURCE).as_posix()
+                    yield ast.literal_eval(mark.args[0]), node.name, where, first_paragraph(node)
+
+
+def public_names() -> str:
+    """Return all public names by front, each explained in one line, in one place."""
+    homes = explained_in()
+    parts: list[str] = []
+    for front, path in fronts().items():
+        head = (ast.get_docstring(tree_of(path)) or "").partition("\n\n")[0]
+        own = {name: module for name, module in sorted(names_of(path).items()) if homes[module, name] == front}
+        parts += [f"## {front}\n", f"{' '.join(head.split())}\n"]
+        parts.append("".join(f"- `{name}`: {explained(module, name)}\n" for name, module in own.items()))
+        if others := sorted(names_of(path).keys() - own.keys()):
+            parts.append(f"Also here: {', '.join(f'`{name}`' for name in others)}.\n")
+    return "\n".join(part for part in parts if part)
+
+
+def explained_in() -> dict[tuple[str, str], str]:
+    """Return the front that explains each name: the package's, that of the name's folder, or the first."""
+    homes: dict[tuple[str, str], str] = {}
+    for front, path in fronts().items():
+        for name, module in names_of(path).items():
+            first = homes.setdefault((module, name), front)
+            if module.startswith(f"{front}.") and first != PACKAGE:
+                homes[module, name] = front
+    return homes
+
+
+def explained(module: str, name: str) -> str:
+    """Return what a public name is: the first sentence of its docstring, or its value."""
+    node = definition_of(module, name)
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return re.split(r"(?<=[a-z0-9)`])\.\s", first_paragraph(node))[0].rstrip(".") + "."
+    return f"`{value_of(node)}`."
+
+
+def first_paragraph(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the first paragraph of a docstring in one line, without the design documents that it names."""
+    said = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+    return re.sub(r" \(seed[^)]*\)", "", said).replace("``", "`")
 
 
 def settings() -> str:
@@ -94,6 +133,7 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "error-tree": error_tree,
     "events": events,
     "settings": settings,
+    "public-names": public_names,
     "help": help_of,
     "help-run": lambda: help_of("run"),
     "help-account": lambda: help_of("account"),

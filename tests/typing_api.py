@@ -41,13 +41,9 @@ from watchkeeper import (
     run_many,
     tool,
 )
-from watchkeeper.judging.command_checker import CommandChecker
-from watchkeeper.prompt.completion import CompositeChecker, TaskCompletionChecker, TaskCompletionContext
-from watchkeeper.prompt.nested import PromptResponse
-from watchkeeper.prompt.output import parse_output
-from watchkeeper.prompt.rendered import RenderedPrompt
-from watchkeeper.prompt.template import ProviderAdapter
-from watchkeeper.subagents.payloads import PromptRegistry
+from watchkeeper.judging import CommandChecker, CompositeChecker, TaskCompletionChecker, TaskCompletionContext
+from watchkeeper.prompt import PromptResponse, ProviderAdapter, RenderedPrompt, parse_output
+from watchkeeper.subagents import PromptRegistry
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from watchkeeper import ManyResult, MarkdownSection, PredicateChecker, PromptTemplate, ToolContext, ToolResult, tool
-from watchkeeper.adapters.scripted import Call, Say
-from watchkeeper.core.errors import ToolValidationError
-from watchkeeper.core.messages import ToolMessage, UserMessage
-from watchkeeper.core.model import ModelRequest
-from watchkeeper.prompt.completion import TaskCompletionContext
-from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.errors import ToolValidationError
+from watchkeeper.models import Call, ModelRequest, Say, ToolMessage, UserMessage
+from watchkeeper.prompt import TaskCompletionContext
+from watchkeeper.tools import Filesystem
 
 Queue = Literal["billing", "delivery", "returns", "technical", "account", "other"]
 Kind = Literal[

@@ -1,137 +1,73 @@
 """Watchkeeper runs LLM agents that work unattended: inside their limits, told when they drift, fully recorded.
 
-The names below are the public front, imported when they are first used, so that ``import watchkeeper`` costs next to
-nothing. Everything else is public where it lives: ``watchkeeper.<layer>.<noun>``.
+These are the names that most programs need. docs/reference.md lists all public packages; other modules are private and
+may move. A name is imported when it is first used, so that ``import watchkeeper`` costs next to nothing.
 """
-
-from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from watchkeeper.core.lazy_names import imported_when_used, provide
+from watchkeeper.core.lazy_names import provide, public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.app.agent import Agent
-    from watchkeeper.app.contained import contained
-    from watchkeeper.app.run import arun, arun_many, run, run_many
-    from watchkeeper.containment.config import ExecutionConfig
-    from watchkeeper.containment.execution_context import ExecutionContext
-    from watchkeeper.core.budget import Budget, BudgetTracker
-    from watchkeeper.core.clock import Deadline
-    from watchkeeper.core.errors import Stop, WatchkeeperError
-    from watchkeeper.core.limits import Landing, Limits
-    from watchkeeper.core.messages import ImagePart
-    from watchkeeper.core.model import Model, ModelSettings
-    from watchkeeper.core.usage import ModelPrice, TokenUsage, Usage
-    from watchkeeper.loop.adapter import Adapter
+    from watchkeeper.app.agent import Agent as Agent
+    from watchkeeper.app.contained import contained as contained
+    from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
+    from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
+    from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
+    from watchkeeper.core.budget import Budget as Budget, BudgetTracker as BudgetTracker
+    from watchkeeper.core.clock import Deadline as Deadline
+    from watchkeeper.core.errors import Stop as Stop, WatchkeeperError as WatchkeeperError
+    from watchkeeper.core.limits import Landing as Landing, Limits as Limits
+    from watchkeeper.core.messages import ImagePart as ImagePart
+    from watchkeeper.core.model import Model as Model, ModelSettings as ModelSettings
+    from watchkeeper.core.usage import ModelPrice as ModelPrice, TokenUsage as TokenUsage, Usage as Usage
+    from watchkeeper.loop.adapter import Adapter as Adapter
     from watchkeeper.prompt.completion import (
-        FileOutputChecker,
-        PredicateChecker,
-        TaskCompletionResult,
+        FileOutputChecker as FileOutputChecker,
+        PredicateChecker as PredicateChecker,
+        TaskCompletionResult as TaskCompletionResult,
     )
-    from watchkeeper.prompt.sections import MarkdownSection
-    from watchkeeper.prompt.template import Prompt, PromptTemplate
-    from watchkeeper.runtime.result import ManyResult, RunResult
-    from watchkeeper.session.session import Session
-    from watchkeeper.session.slices import Snapshot
-    from watchkeeper.tools.context import ToolContext, ToolInvoked
-    from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem
-    from watchkeeper.tools.resources import Resources
-    from watchkeeper.tools.result import ToolResult
-    from watchkeeper.tools.tool import Tool, tool
+    from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
+    from watchkeeper.prompt.template import Prompt as Prompt, PromptTemplate as PromptTemplate
+    from watchkeeper.runtime.result import ManyResult as ManyResult, RunResult as RunResult
+    from watchkeeper.session.session import Session as Session
+    from watchkeeper.session.slices import Snapshot as Snapshot
+    from watchkeeper.tools.context import ToolContext as ToolContext, ToolInvoked as ToolInvoked
+    from watchkeeper.tools.filesystems import HostFilesystem as HostFilesystem, MemoryFilesystem as MemoryFilesystem
+    from watchkeeper.tools.resources import Resources as Resources
+    from watchkeeper.tools.result import ToolResult as ToolResult
+    from watchkeeper.tools.tool import Tool as Tool, tool as tool
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "app.agent": "Agent",
+            "app.contained": "contained",
+            "app.run": "arun arun_many run run_many",
+            "containment.config": "ExecutionConfig",
+            "containment.execution_context": "ExecutionContext",
+            "core.budget": "Budget BudgetTracker",
+            "core.clock": "Deadline",
+            "core.errors": "Stop WatchkeeperError",
+            "core.limits": "Landing Limits",
+            "core.messages": "ImagePart",
+            "core.model": "Model ModelSettings",
+            "core.usage": "ModelPrice TokenUsage Usage",
+            "loop.adapter": "Adapter",
+            "prompt.completion": "FileOutputChecker PredicateChecker TaskCompletionResult",
+            "prompt.sections": "MarkdownSection",
+            "prompt.template": "Prompt PromptTemplate",
+            "runtime.result": "ManyResult RunResult",
+            "session.session": "Session",
+            "session.slices": "Snapshot",
+            "tools.context": "ToolContext ToolInvoked",
+            "tools.filesystems": "HostFilesystem MemoryFilesystem",
+            "tools.resources": "Resources",
+            "tools.result": "ToolResult",
+            "tools.tool": "Tool tool",
+        },
+    )
 
 __version__: Final = "0.1.0"
 
-_HOMES: Final = {
-    "Adapter": "watchkeeper.loop.adapter",
-    "Agent": "watchkeeper.app.agent",
-    "Budget": "watchkeeper.core.budget",
-    "BudgetTracker": "watchkeeper.core.budget",
-    "Deadline": "watchkeeper.core.clock",
-    "ExecutionConfig": "watchkeeper.containment.config",
-    "ExecutionContext": "watchkeeper.containment.execution_context",
-    "FileOutputChecker": "watchkeeper.prompt.completion",
-    "HostFilesystem": "watchkeeper.tools.filesystems",
-    "ImagePart": "watchkeeper.core.messages",
-    "Landing": "watchkeeper.core.limits",
-    "Limits": "watchkeeper.core.limits",
-    "ManyResult": "watchkeeper.runtime.result",
-    "MarkdownSection": "watchkeeper.prompt.sections",
-    "MemoryFilesystem": "watchkeeper.tools.filesystems",
-    "Model": "watchkeeper.core.model",
-    "ModelPrice": "watchkeeper.core.usage",
-    "ModelSettings": "watchkeeper.core.model",
-    "PredicateChecker": "watchkeeper.prompt.completion",
-    "Prompt": "watchkeeper.prompt.template",
-    "PromptTemplate": "watchkeeper.prompt.template",
-    "Resources": "watchkeeper.tools.resources",
-    "RunResult": "watchkeeper.runtime.result",
-    "Session": "watchkeeper.session.session",
-    "Snapshot": "watchkeeper.session.slices",
-    "Stop": "watchkeeper.core.errors",
-    "TaskCompletionResult": "watchkeeper.prompt.completion",
-    "TokenUsage": "watchkeeper.core.usage",
-    "Tool": "watchkeeper.tools.tool",
-    "ToolContext": "watchkeeper.tools.context",
-    "ToolInvoked": "watchkeeper.tools.context",
-    "ToolResult": "watchkeeper.tools.result",
-    "Usage": "watchkeeper.core.usage",
-    "WatchkeeperError": "watchkeeper.core.errors",
-    "arun": "watchkeeper.app.run",
-    "arun_many": "watchkeeper.app.run",
-    "contained": "watchkeeper.app.contained",
-    "run": "watchkeeper.app.run",
-    "run_many": "watchkeeper.app.run",
-    "tool": "watchkeeper.tools.tool",
-}
-
-__all__ = [
-    "Adapter",
-    "Agent",
-    "Budget",
-    "BudgetTracker",
-    "Deadline",
-    "ExecutionConfig",
-    "ExecutionContext",
-    "FileOutputChecker",
-    "HostFilesystem",
-    "ImagePart",
-    "Landing",
-    "Limits",
-    "ManyResult",
-    "MarkdownSection",
-    "MemoryFilesystem",
-    "Model",
-    "ModelPrice",
-    "ModelSettings",
-    "PredicateChecker",
-    "Prompt",
-    "PromptTemplate",
-    "Resources",
-    "RunResult",
-    "Session",
-    "Snapshot",
-    "Stop",
-    "TaskCompletionResult",
-    "TokenUsage",
-    "Tool",
-    "ToolContext",
-    "ToolInvoked",
-    "ToolResult",
-    "Usage",
-    "WatchkeeperError",
-    "arun",
-    "arun_many",
-    "contained",
-    "run",
-    "run_many",
-    "tool",
-]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
 provide("terminal", "watchkeeper.app.terminal", "Terminal")  # where a ToolPermissionHook asks by default
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return sorted({*__all__, "__version__"})

@@ -1,4 +1,4 @@
-"""What the docs take from the code is current; ``python scripts/render_docs.py`` renews it."""
+"""What the docs take from the code is current; ``python -m scripts.render_docs`` renews it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = list(pages())
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_generated_region_is_current(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert rendered(text) == text, f"{page.name} is out of date: run scripts/render_docs.py"
+    assert rendered(text) == text, f"{page.name} is out of date: run python -m scripts.render_docs"
 
 
 def test_everything_that_can_be_rendered_is_shown_once() -> None:

@@ -24,6 +24,7 @@ FOREIGN = re.compile(
 def texts() -> Iterator[tuple[str, str]]:
     """Yield every text file that belongs to the project, with its path from the root."""
     files = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in {".md", ".toml", ""}]
+    files = [path for path in files if path.name != ".git"]  # what a worktree has instead of a folder
     for place in PLACES:
         files += [path for path in (ROOT / place).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     for path in sorted(files):

@@ -1,80 +1,77 @@
-"""The gate: every call of a run passes it, and nothing that a run does can exceed what it was given.
+"""The gate: every call of a run passes it, and nothing a run does can exceed what it was given.
 
 It is useful by itself, around any framework or none: open an `ExecutionContext` and make your calls through it. The
-names below are imported when they are first used; those of `watchkeeper.shield` can be imported from here too.
+names below are imported when they are first used.
 """
 
-# ruff: noqa: F403, F405
+from typing import TYPE_CHECKING
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
-
-from watchkeeper import shield
-from watchkeeper.core.lazy_names import imported_when_used
+from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
-    from watchkeeper.accounting.ledger import Ledger, MemoryLedger
-    from watchkeeper.containment.config import ExecutionConfig, WrapOptions
-    from watchkeeper.containment.execution_context import ExecutionContext
-    from watchkeeper.containment.in_flight import Outcome, Ticket
-    from watchkeeper.containment.record import ContextSnapshot, NodeRecord
-    from watchkeeper.core.cancellation import CancellationToken
-    from watchkeeper.shield import *
-
-_NAMES: Final = {
-    "watchkeeper.accounting.call_request": ("CallRequest", "Charge", "Estimate"),
-    "watchkeeper.accounting.ledger": ("Ledger", "MemoryLedger"),
-    "watchkeeper.containment.config": ("ExecutionConfig", "WrapOptions"),
-    "watchkeeper.containment.execution_context": ("ExecutionContext",),
-    "watchkeeper.containment.in_flight": ("Outcome", "Ticket"),
-    "watchkeeper.containment.record": ("ContextSnapshot", "NodeRecord"),
-    "watchkeeper.core.cancellation": ("CancellationToken",),
-    "watchkeeper.shield": tuple(shield.__all__),
-}
-
-__all__ = [
-    "BudgetBoundaryHook",
-    "BudgetWindowHook",
-    "CallRequest",
-    "CancellationToken",
-    "ChainMetadata",
-    "Charge",
-    "CircuitBreaker",
-    "CircuitBreakers",
-    "CircuitState",
-    "ContextSnapshot",
-    "Decision",
-    "EgressAllowList",
-    "EgressBoundaryHook",
-    "Estimate",
-    "ExecutionConfig",
-    "ExecutionContext",
-    "Ledger",
-    "MemoryLedger",
-    "ModelDowngradeHook",
-    "NodeRecord",
-    "Outcome",
-    "PolicyContext",
-    "PolicyDecision",
-    "PreDispatchHook",
-    "ReleasingHook",
-    "ResponseHook",
-    "RetryBoundaryHook",
-    "SafetyEvent",
-    "ShieldPipeline",
-    "Ticket",
-    "TokenRateHook",
-    "ToolCallContext",
-    "ToolDispatchHook",
-    "ToolPermissionHook",
-    "WrapOptions",
-]
-
-__getattr__ = imported_when_used(__name__, {name: module for module, names in _NAMES.items() for name in names})
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return list(__all__)
+    from watchkeeper.accounting.call_request import (
+        CallRequest as CallRequest,
+        Charge as Charge,
+        Estimate as Estimate,
+        NodeKind as NodeKind,
+    )
+    from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
+    from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
+    from watchkeeper.containment.in_flight import Outcome as Outcome, Ticket as Ticket
+    from watchkeeper.containment.record import ContextSnapshot as ContextSnapshot, NodeRecord as NodeRecord
+    from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
+    from watchkeeper.core.budget import BudgetStatus as BudgetStatus
+    from watchkeeper.core.cancellation import CancellationToken as CancellationToken
+    from watchkeeper.core.limits import AccountLimit as AccountLimit, Verdict as Verdict
+    from watchkeeper.shield.circuit_breaker import (
+        CircuitBreaker as CircuitBreaker,
+        CircuitBreakers as CircuitBreakers,
+        CircuitState as CircuitState,
+        PolicyContext as PolicyContext,
+        PolicyDecision as PolicyDecision,
+    )
+    from watchkeeper.shield.decision import (
+        ChainMetadata as ChainMetadata,
+        Decision as Decision,
+        SafetyEvent as SafetyEvent,
+        ToolCallContext as ToolCallContext,
+    )
+    from watchkeeper.shield.egress import EgressAllowList as EgressAllowList
+    from watchkeeper.shield.model_downgrade import ModelDowngradeHook as ModelDowngradeHook
+    from watchkeeper.shield.pipeline import (
+        BudgetBoundaryHook as BudgetBoundaryHook,
+        EgressBoundaryHook as EgressBoundaryHook,
+        PreDispatchHook as PreDispatchHook,
+        ReleasingHook as ReleasingHook,
+        ResponseHook as ResponseHook,
+        RetryBoundaryHook as RetryBoundaryHook,
+        ShieldPipeline as ShieldPipeline,
+        ToolDispatchHook as ToolDispatchHook,
+    )
+    from watchkeeper.shield.tool_permission import ToolPermissionHook as ToolPermissionHook
+    from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "accounting.call_request": "CallRequest Charge Estimate NodeKind",
+            "accounting.ledger": "Ledger MemoryLedger",
+            "containment.config": "ExecutionConfig WrapOptions",
+            "containment.execution_context": "ExecutionContext",
+            "containment.in_flight": "Outcome Ticket",
+            "containment.record": "ContextSnapshot NodeRecord",
+            "core.budget": "BudgetStatus",
+            "core.cancellation": "CancellationToken",
+            "core.limits": "AccountLimit Verdict",
+            "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",
+            "shield.decision": "ChainMetadata Decision SafetyEvent ToolCallContext",
+            "shield.egress": "EgressAllowList",
+            "shield.model_downgrade": "ModelDowngradeHook",
+            "shield.pipeline": (
+                "BudgetBoundaryHook EgressBoundaryHook PreDispatchHook ReleasingHook ResponseHook RetryBoundaryHook "
+                "ShieldPipeline ToolDispatchHook"
+            ),
+            "shield.tool_permission": "ToolPermissionHook",
+            "shield.windows": "BudgetWindowHook TokenRateHook",
+        },
+    )

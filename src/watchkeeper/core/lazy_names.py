@@ -1,11 +1,12 @@
-"""Names that are imported when they are first used, so that importing their package costs next to nothing.
+"""The public names of a package or module, imported when they are first used (PEP 562).
 
-Two uses: the public names of a package (`imported_when_used`), and roles that a lower folder needs filled from a higher
-one, which it must not import itself (`provide`, `provided`). `watchkeeper/__init__.py`, which always runs first, says
-who fills them.
+A front (`watchkeeper`, `watchkeeper.containment`, ...) lists its names twice: as imports for type checkers, and as a
+table from which the running program looks them up. ``scripts/render_fronts.py`` writes the table from the imports.
+Importing a front must cost next to nothing: nothing here imports a module before one of its names is asked for.
+
+The same way a lower folder gets what a higher one fills in, which it must not import itself (`provide`, `provided`):
+`watchkeeper/__init__.py`, which always runs first, says who fills which role.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
@@ -13,23 +14,26 @@ from importlib import import_module
 from typing import Any, Final
 
 
-def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package (PEP 562).
+def public_names(
+    front: str, names_by_module: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a front.
 
     Args:
-        package: Its ``__name__``.
-        homes: By public name, the module that it lives in.
+        front: Its ``__name__``.
+        names_by_module: By module, without ``watchkeeper.``, the names that it defines, separated by spaces.
     """
+    modules = {name: module for module, names in names_by_module.items() for name in names.split()}
+    public = sorted(modules)
 
     def look_up(name: str) -> Any:
-        home = homes.get(name)
-        if home is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home), name)
-        setattr(sys.modules[package], name, value)
+        if name not in modules:
+            raise AttributeError(f"module {front!r} has no attribute {name!r}")
+        value = getattr(import_module(f"watchkeeper.{modules[name]}"), name)
+        setattr(sys.modules[front], name, value)
         return value
 
-    return look_up
+    return look_up, public.copy, public
 
 
 _PROVIDERS: Final[dict[str, tuple[str, str]]] = {}

@@ -1,111 +1,72 @@
-"""Judges: nested evaluation, feedback and verdicts by a model, rubrics and comparisons (seed: nested-execution).
+"""Judges: nested evaluation, feedback and verdicts by a model, rubrics, comparisons, and completion checks."""
 
-The names below are imported when they are first used.
-"""
+from typing import TYPE_CHECKING
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
-
-from watchkeeper.core.lazy_names import imported_when_used
+from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.core.errors import NestedEvaluationError, NestingDepthError
-    from watchkeeper.core.ids import derive_child_run_context, generate_span_id
-    from watchkeeper.judging.command_checker import CommandChecker
-    from watchkeeper.judging.evaluator import NestedEvaluationResult, NestedEvaluator
-    from watchkeeper.judging.model_judges import Comparison, LLMCompletionVerifier, LLMTrajectoryFeedback, compare
+    from watchkeeper.core.errors import (
+        NestedEvaluationError as NestedEvaluationError,
+        NestingDepthError as NestingDepthError,
+    )
+    from watchkeeper.core.ids import (
+        derive_child_run_context as derive_child_run_context,
+        generate_span_id as generate_span_id,
+    )
+    from watchkeeper.judging.command_checker import CommandChecker as CommandChecker
+    from watchkeeper.judging.evaluator import (
+        NestedEvaluationResult as NestedEvaluationResult,
+        NestedEvaluator as NestedEvaluator,
+    )
+    from watchkeeper.judging.model_judges import (
+        Comparison as Comparison,
+        LLMCompletionVerifier as LLMCompletionVerifier,
+        LLMTrajectoryFeedback as LLMTrajectoryFeedback,
+        compare as compare,
+    )
     from watchkeeper.judging.templates import (
-        COMPARISON,
-        COMPLETION,
-        TRAJECTORY,
-        ComparisonVerdict,
-        CompletionVerdict,
-        Criterion,
-        Rubric,
-        RubricResult,
-        TrajectoryAssessment,
+        COMPARISON as COMPARISON,
+        COMPLETION as COMPLETION,
+        TRAJECTORY as TRAJECTORY,
+        ComparisonVerdict as ComparisonVerdict,
+        CompletionVerdict as CompletionVerdict,
+        Criterion as Criterion,
+        Rubric as Rubric,
+        RubricResult as RubricResult,
+        TrajectoryAssessment as TrajectoryAssessment,
     )
     from watchkeeper.prompt.completion import (
-        CompositeChecker,
-        FileOutputChecker,
-        PredicateChecker,
-        TaskCompletionChecker,
-        TaskCompletionContext,
-        TaskCompletionResult,
+        CompositeChecker as CompositeChecker,
+        FileOutputChecker as FileOutputChecker,
+        PredicateChecker as PredicateChecker,
+        TaskCompletionChecker as TaskCompletionChecker,
+        TaskCompletionContext as TaskCompletionContext,
+        TaskCompletionResult as TaskCompletionResult,
     )
-    from watchkeeper.prompt.nested import NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
-    from watchkeeper.session.session import iter_sessions_bottom_up
-
-_HOMES: Final = {
-    "COMPARISON": "watchkeeper.judging.templates",
-    "COMPLETION": "watchkeeper.judging.templates",
-    "CommandChecker": "watchkeeper.judging.command_checker",
-    "Comparison": "watchkeeper.judging.model_judges",
-    "ComparisonVerdict": "watchkeeper.judging.templates",
-    "CompletionVerdict": "watchkeeper.judging.templates",
-    "CompositeChecker": "watchkeeper.prompt.completion",
-    "Criterion": "watchkeeper.judging.templates",
-    "FileOutputChecker": "watchkeeper.prompt.completion",
-    "LLMCompletionVerifier": "watchkeeper.judging.model_judges",
-    "LLMTrajectoryFeedback": "watchkeeper.judging.model_judges",
-    "NestedEvaluationError": "watchkeeper.core.errors",
-    "NestedEvaluationResult": "watchkeeper.judging.evaluator",
-    "NestedEvaluator": "watchkeeper.judging.evaluator",
-    "NestedExecutionConfig": "watchkeeper.prompt.nested",
-    "NestedExecutionContext": "watchkeeper.prompt.nested",
-    "NestingDepthError": "watchkeeper.core.errors",
-    "PredicateChecker": "watchkeeper.prompt.completion",
-    "Rubric": "watchkeeper.judging.templates",
-    "RubricResult": "watchkeeper.judging.templates",
-    "TRAJECTORY": "watchkeeper.judging.templates",
-    "TaskCompletionChecker": "watchkeeper.prompt.completion",
-    "TaskCompletionContext": "watchkeeper.prompt.completion",
-    "TaskCompletionResult": "watchkeeper.prompt.completion",
-    "TrajectoryAssessment": "watchkeeper.judging.templates",
-    "compare": "watchkeeper.judging.model_judges",
-    "derive_child_run_context": "watchkeeper.core.ids",
-    "derive_nested_deadline": "watchkeeper.prompt.nested",
-    "generate_span_id": "watchkeeper.core.ids",
-    "iter_sessions_bottom_up": "watchkeeper.session.session",
-}
-
-__all__ = [
-    "COMPARISON",
-    "COMPLETION",
-    "CommandChecker",
-    "Comparison",
-    "ComparisonVerdict",
-    "CompletionVerdict",
-    "CompositeChecker",
-    "Criterion",
-    "FileOutputChecker",
-    "LLMCompletionVerifier",
-    "LLMTrajectoryFeedback",
-    "NestedEvaluationError",
-    "NestedEvaluationResult",
-    "NestedEvaluator",
-    "NestedExecutionConfig",
-    "NestedExecutionContext",
-    "NestingDepthError",
-    "PredicateChecker",
-    "Rubric",
-    "RubricResult",
-    "TRAJECTORY",
-    "TaskCompletionChecker",
-    "TaskCompletionContext",
-    "TaskCompletionResult",
-    "TrajectoryAssessment",
-    "compare",
-    "derive_child_run_context",
-    "derive_nested_deadline",
-    "generate_span_id",
-    "iter_sessions_bottom_up",
-]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return list(__all__)
+    from watchkeeper.prompt.nested import (
+        NestedExecutionConfig as NestedExecutionConfig,
+        NestedExecutionContext as NestedExecutionContext,
+        derive_nested_deadline as derive_nested_deadline,
+    )
+    from watchkeeper.session.session import iter_sessions_bottom_up as iter_sessions_bottom_up
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "core.errors": "NestedEvaluationError NestingDepthError",
+            "core.ids": "derive_child_run_context generate_span_id",
+            "judging.command_checker": "CommandChecker",
+            "judging.evaluator": "NestedEvaluationResult NestedEvaluator",
+            "judging.model_judges": "Comparison LLMCompletionVerifier LLMTrajectoryFeedback compare",
+            "judging.templates": (
+                "COMPARISON COMPLETION ComparisonVerdict CompletionVerdict Criterion Rubric RubricResult TRAJECTORY "
+                "TrajectoryAssessment"
+            ),
+            "prompt.completion": (
+                "CompositeChecker FileOutputChecker PredicateChecker TaskCompletionChecker TaskCompletionContext "
+                "TaskCompletionResult"
+            ),
+            "prompt.nested": "NestedExecutionConfig NestedExecutionContext derive_nested_deadline",
+            "session.session": "iter_sessions_bottom_up",
+        },
+    )

@@ -1,8 +1,13 @@
-"""A nested evaluation: a prompt judged as a child of the run that is judged (seed: nested-execution).
+"""A nested evaluation: a prompt that is evaluated as a child of the run that is judged.
 
-It passes the run's gate, has a session, a trace span and limits of its own, and can change nothing of the run.
-Whether it had an answer is a value. Three things are raised: that time or budget is over, because they may be the
-run's; what the caller wrote wrong; a cancellation.
+It passes the run's gate, has a session, a trace span and limits of its own, and cannot change anything of the run. A
+failed evaluation is a value (`NestedEvaluationResult`). Raised are only: a deadline or budget that is exceeded, because
+it may be the run's; a mistake in what the caller gave; a cancellation.
+
+The caller may give an adapter that is not ours, with its own `evaluate_async` or `evaluate`. It runs as a child like
+any other: admitted by the gate, recorded, charged with the usage that it reports. The gate cannot see the calls inside
+it, so the ceilings are passed as its arguments, and it is called once. Its price is unknown beforehand, so it is
+refused wherever a cost ceiling holds.
 """
 
 from __future__ import annotations
@@ -44,235 +49,26 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.states import End
 from watchkeeper.loop.adapter import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
-from watchkeeper.loop.models import charge_failure, estimate_call, message_bytes
-from watchkeeper.loop.retry import held_back, provider_stop
 from watchkeeper.loop.run import execute
-from watchkeeper.prompt.nested import NestedExecutionContext, PromptResponse, nested_limits, refuse_tools
+from watchkeeper.prompt.nested import PromptResponse
+from watchkeeper.prompt.template import ProviderAdapter
+from watchkeeper.prompt.nested import NestedExecutionContext, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.template import Prompt, ProviderAdapter
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import ModelReplied, Recorder
-from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope
+from watchkeeper.runtime.plan import PricedModel, RunScope, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.loop.retry import held_back, provider_stop
+from watchkeeper.loop.models import charge_failure, estimate_call, message_bytes
 from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.user_code import StrayCancellationError, is_cancelled
 from watchkeeper.shield.decision import Decision
 
-# --- outside --------------------------------------------------------------------------------------------------------
-# Evaluations by an adapter that is not ours: the caller's own object with `evaluate` and `evaluate_async`.
-#
-# It runs as a child like any other: admitted by the gate, recorded, charged with what it says it used. What goes on
-# inside it the gate cannot see, so it gets the ceilings as its arguments, and it is called once: whether to try again
-# is
-# the parent's decision. Nobody knows its price beforehand, so it is refused wherever a cost ceiling holds.
-
-OUTSIDE_TOKENS: Final = 8_192
-"""What an adapter of the caller's own may use beside its input where no budget of its own says so."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideModel:
-    """What the log says of an adapter that is not ours; it is asked for whole evaluations, never for a turn."""
-
-    provider: str
-    name: str
-    native_output: bool = True
-    context_window: int | None = None
-    max_output_tokens: int | None = None
-    free: bool = False
-
-    async def turn(self, request: ModelRequest) -> ModelReply:
-        """Refuse: its turns are its own.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        raise ConfigurationError(
-            f"{self.provider} evaluates whole prompts; for single turns give a Model, as Adapter(model)"
-        )
-
-    async def close(self) -> None:
-        """Nothing of it is open here."""
-
-
-def outside_model(adapter: ProviderAdapter) -> PricedModel:
-    """Return how an adapter of the caller's own stands on the record."""
-    kind = type(adapter).__name__
-    name: object = getattr(adapter, "name", kind)
-    return PricedModel(OutsideModel(name if isinstance(name, str) and name else kind, kind), None)
-
-
-def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
-    """Return what executes a child run by having an adapter evaluate its prompt."""
-
-    async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
-        children = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
-        with attached(home.session, home.run_context.run_id, children):
-            return await _ask(adapter, prompt, plan, home)
-
-    async def run(plan: RunPlan[Any], home: RunScope) -> RunResult[Any]:
-        return await execute(plan, home, drive)
-
-    return run
-
-
-async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunScope) -> Ending:
-    """Have the adapter evaluate the prompt within the gate, and return how that ended."""
-    label = plan.model.provider
-    bound = sum(message_bytes(message) for message in plan.prompt.messages)
-    own = home.gate.limits.ceiling("max_total_tokens")
-    wish = OUTSIDE_TOKENS if own is None else max(own - bound, 1)
-    estimate = estimate_call(bound, wish, home.gate.limits.min_output_tokens, None)
-    began = home.clock.monotonic()
-
-    async def work(ticket: Ticket) -> PromptResponse[Any]:
-        budget = Budget(max_total_tokens=bound + ticket.max_output_tokens)
-        try:
-            return _checked(adapter, await _evaluated(adapter, prompt, plan, home, budget))
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            raise StrayCancellationError from error
-
-    def meter(response: PromptResponse[Any] | None, error: BaseException | None, ticket: Ticket) -> Charge:
-        if response is None:
-            return charge_failure(error, estimate, ticket.max_output_tokens, None)
-        return Charge(response.usage, _nanos(response))
-
-    whom = f"{label}:{plan.model.name}"
-    request = CallRequest(kind="llm", operation_name=label, estimate=estimate, model=whom, provider=label)
-    outcome = await home.gate.acall(request, work, meter)
-    if isinstance(outcome.error, ConfigurationError):
-        raise outcome.error
-    response = outcome.value
-    if outcome.decision is not Decision.ALLOW or response is None:
-        return Ending(End(stop=_stop(label, outcome)), 0, outcome.error, ())
-    Recorder(home.session, home.clock).record(
-        ModelReplied(
-            turn=1,
-            message=AssistantMessage(response.text),
-            finish="stop",
-            usage=response.usage,
-            cost_nanos=_nanos(response),
-            model=plan.model.name,
-            node_id=outcome.node_id or "",
-            duration_ms=(home.clock.monotonic() - began) * 1000,
-            landing=False,
-            created_at=home.clock.now(),
-        )
-    )
-    return Ending(End(output=response.output, text=response.text), 1, None, (whom,))
-
-
-async def _evaluated(
-    adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunScope, budget: Budget
-) -> object:
-    """Call it: its async method, or on a worker thread its sync one."""
-    arguments: dict[str, Any] = {
-        "session": home.session,
-        "deadline": home.gate.work_deadline,
-        "budget": budget,
-        "run_context": home.run_context,
-        "parse_output": plan.parse_output,
-    }
-    method: Any = getattr(adapter, "evaluate_async", None)
-    if method is not None:
-        return await method(prompt, **arguments)
-    return await run_in_worker(lambda: adapter.evaluate(prompt, **arguments))
-
-
-def _checked(adapter: ProviderAdapter, response: object) -> PromptResponse[Any]:
-    name, said = type(adapter).__name__, cast("PromptResponse[Any]", response)
-    if not isinstance(response, PromptResponse):
-        raise TypeError(f"{name} must return a PromptResponse, not {response!r}")
-    usage, cost = cast("object", said.usage), cast("object", said.cost)
-    if not isinstance(usage, TokenUsage) or not all(map(_is_count, msgspec.structs.astuple(usage))):
-        raise ValueError(f"{name} says that it used {usage!r}; that is no TokenUsage")
-    if cost is not None and not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
-        raise ValueError(f"{name} says that it cost {cost!r} dollars")
-    return said
-
-
-def _is_count(given: object) -> bool:
-    """Return whether this can be added to what is counted: with one NaN, no ceiling would hold any more."""
-    return isinstance(given, int) and not isinstance(given, bool) and given >= 0
-
-
-def _nanos(response: PromptResponse[Any]) -> int | None:
-    return None if response.cost is None else nanos(response.cost, "cost")
-
-
-def _stop(label: str, outcome: Outcome[PromptResponse[Any]]) -> Stop:
-    """Return what ended an evaluation that brought no answer."""
-    error = outcome.error
-    if outcome.stop is not None:
-        return outcome.stop
-    if isinstance(error, ProviderError):
-        return provider_stop(error)
-    if error is not None:
-        return Stop("error", "provider", f"{label} failed: {type(error).__name__}: {error}")
-    return Stop("policy_halt", "hook", f"{label} may not be asked: {held_back(outcome)}.")
-
-
-# --- arguments ------------------------------------------------------------------------------------------------------
-# What somebody gives to a judge, checked where it is given and not where it is used.
-#
-# A judge whose adapter is a string fails when the work is done and paid for, and leaves it unverified. What cannot work
-# is therefore refused at once, in words that say what to write instead.
-
-METHODS: Final = ("evaluate_async", "evaluate")
-
-
-def check_adapter(adapter: object) -> None:
-    """Refuse an adapter that can evaluate nothing.
-
-    Raises:
-        ConfigurationError: Naming it and what to give.
-    """
-    if any(callable(getattr(adapter, name, None)) for name in METHODS):
-        return
-    made = f"watchkeeper.app.models.model_from({adapter!r})" if isinstance(adapter, str) else "model"
-    what = "is a model" if isinstance(adapter, Model) else "can evaluate nothing"
-    raise ConfigurationError(f"adapter={adapter!r} {what}; give Adapter({made})")
-
-
-def check_prompt(prompt: object, name: str) -> None:
-    """Refuse what is no prompt.
-
-    Args:
-        prompt: What was given.
-        name: As what.
-
-    Raises:
-        ConfigurationError: Naming it and what to give.
-    """
-    if not isinstance(prompt, Prompt):
-        raise ConfigurationError(f"{name} must be a Prompt, not {type(prompt).__name__}; give Prompt(template)")
-
-
-def check_budget(budget: object) -> None:
-    """Refuse what is neither a budget nor None.
-
-    Raises:
-        ConfigurationError: Naming it and what to give.
-    """
-    if not isinstance(budget, Budget | None):
-        raise ConfigurationError(f"budget={budget!r} is none; give for example Budget(max_total_tokens=8_000)")
-
-
-def check_tracker(tracker: object) -> None:
-    """Refuse what is neither a tracker nor None.
-
-    Raises:
-        ConfigurationError: Naming it and what to give.
-    """
-    if not isinstance(tracker, BudgetTracker | None):
-        raise ConfigurationError(f"budget_tracker={tracker!r} is none; give BudgetTracker(Budget(...))")
-
 
 @dataclass(frozen=True, slots=True)
 class NestedEvaluationResult(Generic[OutputT]):
-    """What a nested evaluation came to (seed: nested-execution).
+    """The answer of a nested evaluation, or what went wrong.
 
     Attributes:
         success: Whether it was completed.
@@ -290,7 +86,7 @@ class NestedEvaluationResult(Generic[OutputT]):
 
 
 class NestedEvaluator(Generic[OutputT]):
-    """Evaluates one prompt below the run that writes to a session (seed: nested-execution)."""
+    """Evaluates one prompt as a child of the run whose session is given."""
 
     __slots__ = ("adapter", "context", "prompt")
 
@@ -344,7 +140,8 @@ class NestedEvaluator(Generic[OutputT]):
             StoreError: If the run cannot be recorded any more.
         """
         context = self.context
-        check_tracker(budget_tracker)
+        if not isinstance(cast("object", budget_tracker), BudgetTracker | None):
+            raise ConfigurationError(f"budget_tracker={budget_tracker!r} is none; give BudgetTracker(Budget(...))")
         if context.deadline is None and context.budget is None and budget_tracker is None:
             raise ConfigurationError(
                 "nothing limits this nested evaluation; give its NestedExecutionContext a deadline"
@@ -362,7 +159,7 @@ class NestedEvaluator(Generic[OutputT]):
 
     @contextmanager
     def _children(self, tracker: BudgetTracker | None) -> Generator[Children]:
-        """Yield what starts children of the run that is judged; outside of any run, of a gate of its own."""
+        """Yield what starts children of the run that is judged; without a run, children of a gate of their own."""
         context = self.context
         children = children_of(context.parent_session)
         if children is not None:
@@ -379,7 +176,7 @@ class NestedEvaluator(Generic[OutputT]):
             yield children
 
     def _refuse_if_over(self) -> None:
-        """Refuse code that a run has left behind: nobody would count what it spends now.
+        """Refuse code of a run that is over: what it spends now would not be counted.
 
         Raises:
             ConfigurationError: If it was started by the run that is judged, or asks that run's model.
@@ -429,7 +226,7 @@ class NestedEvaluator(Generic[OutputT]):
         )
 
     def _result(self, run: ChildRun[OutputT], deadline: Deadline | None) -> NestedEvaluationResult[OutputT]:
-        """Return the answer, or what went wrong; raise what may be the run's end (seed: "Error Handling")."""
+        """Return the answer, or what went wrong; raise an exceeded deadline or budget, which may be the run's."""
         result = run.result
         usage = result.usage.tokens
         if result.stop is None:
@@ -453,3 +250,181 @@ def failure(error: Exception, kind: str) -> NestedEvaluationError:
     nested = NestedEvaluationError(said, kind=kind, phase=phase)
     nested.__cause__ = error
     return nested
+
+
+METHODS: Final = ("evaluate_async", "evaluate")
+
+
+def check_adapter(adapter: object) -> None:
+    """Refuse an adapter that cannot evaluate: found out later, the work would be paid for and remain unverified.
+
+    Raises:
+        ConfigurationError: Naming it and what to give.
+    """
+    if any(callable(getattr(adapter, name, None)) for name in METHODS):
+        return
+    made = f"watchkeeper.models.model_from({adapter!r})" if isinstance(adapter, str) else "model"
+    what = "is a model" if isinstance(adapter, Model) else "can evaluate nothing"
+    raise ConfigurationError(f"adapter={adapter!r} {what}; give Adapter({made})")
+
+
+def check_prompt(prompt: object, name: str) -> None:
+    """Refuse what is no prompt.
+
+    Args:
+        prompt: What was given.
+        name: As which argument.
+
+    Raises:
+        ConfigurationError: Naming it and what to give.
+    """
+    if not isinstance(prompt, Prompt):
+        raise ConfigurationError(f"{name} must be a Prompt, not {type(prompt).__name__}; give Prompt(template)")
+
+
+OUTSIDE_TOKENS: Final = 8_192
+"""Tokens that the caller's own adapter may use beside its input, if no budget says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideModel:
+    """Stands for the caller's own adapter on the log; it evaluates whole prompts, and is never asked for a turn."""
+
+    provider: str
+    name: str
+    native_output: bool = True
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    free: bool = False
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Refuse.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"{self.provider} evaluates whole prompts; for single turns give a Model, as Adapter(model)"
+        )
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def outside_model(adapter: ProviderAdapter) -> PricedModel:
+    """Return the model that stands for the caller's own adapter."""
+    kind = type(adapter).__name__
+    name: object = getattr(adapter, "name", kind)
+    return PricedModel(OutsideModel(name if isinstance(name, str) and name else kind, kind), None)
+
+
+def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
+    """Return what executes a child run by one call of the caller's own adapter."""
+
+    async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
+        children = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
+        with attached(home.session, home.run_context.run_id, children):
+            return await _ask(adapter, prompt, plan, home)
+
+    async def run(plan: RunPlan[Any], home: RunScope) -> RunResult[Any]:
+        return await execute(plan, home, drive)
+
+    return run
+
+
+async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunScope) -> Ending:
+    """Call the adapter through the gate, and return how that ended."""
+    label = plan.model.provider
+    bound = sum(message_bytes(message) for message in plan.prompt.messages)
+    own = home.gate.limits.ceiling("max_total_tokens")
+    wish = OUTSIDE_TOKENS if own is None else max(own - bound, 1)
+    estimate = estimate_call(bound, wish, home.gate.limits.min_output_tokens, None)
+    began = home.clock.monotonic()
+
+    async def work(ticket: Ticket) -> PromptResponse[Any]:
+        budget = Budget(max_total_tokens=bound + ticket.max_output_tokens)
+        try:
+            return _checked(adapter, await _evaluated(adapter, prompt, plan, home, budget))
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise StrayCancellationError from error
+
+    def meter(response: PromptResponse[Any] | None, error: BaseException | None, ticket: Ticket) -> Charge:
+        if response is None:
+            return charge_failure(error, estimate, ticket.max_output_tokens, None)
+        return Charge(response.usage, _nanos(response))
+
+    whom = f"{label}:{plan.model.name}"
+    request = CallRequest(kind="llm", operation_name=label, estimate=estimate, model=whom, provider=label)
+    outcome = await home.gate.acall(request, work, meter)
+    if isinstance(outcome.error, ConfigurationError):
+        raise outcome.error
+    response = outcome.value
+    if outcome.decision is not Decision.ALLOW or response is None:
+        return Ending(End(stop=_stop(label, outcome)), 0, outcome.error, ())
+    Recorder(home.session, home.clock).record(
+        ModelReplied(
+            turn=1,
+            message=AssistantMessage(response.text),
+            finish="stop",
+            usage=response.usage,
+            cost_nanos=_nanos(response),
+            model=plan.model.name,
+            node_id=outcome.node_id or "",
+            duration_ms=(home.clock.monotonic() - began) * 1000,
+            landing=False,
+            created_at=home.clock.now(),
+        )
+    )
+    return Ending(End(output=response.output, text=response.text), 1, None, (whom,))
+
+
+async def _evaluated(
+    adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any], home: RunScope, budget: Budget
+) -> object:
+    """Call its async method, or its sync one on a worker thread."""
+    arguments: dict[str, Any] = {
+        "session": home.session,
+        "deadline": home.gate.work_deadline,
+        "budget": budget,
+        "run_context": home.run_context,
+        "parse_output": plan.parse_output,
+    }
+    method: Any = getattr(adapter, "evaluate_async", None)
+    if method is not None:
+        return await method(prompt, **arguments)
+    return await run_in_worker(lambda: adapter.evaluate(prompt, **arguments))
+
+
+def _checked(adapter: ProviderAdapter, response: object) -> PromptResponse[Any]:
+    name, said = type(adapter).__name__, cast("PromptResponse[Any]", response)
+    if not isinstance(response, PromptResponse):
+        raise TypeError(f"{name} must return a PromptResponse, not {response!r}")
+    usage, cost = cast("object", said.usage), cast("object", said.cost)
+    if not isinstance(usage, TokenUsage) or not all(map(_is_count, msgspec.structs.astuple(usage))):
+        raise ValueError(f"{name} says that it used {usage!r}; that is no TokenUsage")
+    if cost is not None and not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
+        raise ValueError(f"{name} says that it cost {cost!r} dollars")
+    return said
+
+
+def _is_count(given: object) -> bool:
+    """Return whether this is a count; one NaN in the sums, and no ceiling would hold any more."""
+    return isinstance(given, int) and not isinstance(given, bool) and given >= 0
+
+
+def _nanos(response: PromptResponse[Any]) -> int | None:
+    return None if response.cost is None else nanos(response.cost, "cost")
+
+
+def _stop(label: str, outcome: Outcome[PromptResponse[Any]]) -> Stop:
+    """Return what ended an evaluation that brought no answer."""
+    error = outcome.error
+    if outcome.stop is not None:
+        return outcome.stop
+    if isinstance(error, ProviderError):
+        return provider_stop(error)
+    if error is not None:
+        return Stop("error", "provider", f"{label} failed: {type(error).__name__}: {error}")
+    return Stop("policy_halt", "hook", f"{label} may not be asked: {held_back(outcome)}.")

@@ -1,7 +1,9 @@
-"""A model's verdict on whether work is done (seed: nested-execution, "Task Completion with LLM Verification").
+"""Judges that ask a model: feedback on how a run is going, verdicts on finished work, comparisons of two works.
 
-A verdict counts only if what it cites stands in what the judge was shown. Whatever keeps the judge from a verdict (an
-error, a limit, nobody to ask, nonsense, a citation that is nowhere) leaves the work unverified; it is never a pass.
+Feedback is advice: if its evaluation fails, the run goes on, and the log says why. A verdict counts only if the
+passages that it cites stand in what the judge was shown. If there is no verdict (an error, a limit, nobody to ask, an
+answer that makes no sense, a wrong citation), the work is unverified; it is never passed. Models often prefer what they
+read first, so a comparison is asked in both orders, and a work wins only if it wins in both.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from watchkeeper.core.errors import (
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.judging.evaluator import NestedEvaluator, check_adapter, check_budget, check_prompt
+from watchkeeper.judging.evaluator import NestedEvaluator, check_adapter, check_prompt
 from watchkeeper.judging.templates import (
     COMPARISON,
     COMPLETION,
@@ -36,21 +38,17 @@ from watchkeeper.judging.templates import (
     shown_files,
     unfounded,
 )
+from watchkeeper.prompt.template import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
 from watchkeeper.prompt.nested import NestedExecutionContext
 from watchkeeper.prompt.observer import FeedbackContext
-from watchkeeper.prompt.template import Prompt, ProviderAdapter
+from watchkeeper.prompt.output import OutputT
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.tools.context import ToolInvoked
 
-# --- trajectory -----------------------------------------------------------------------------------------------------
-# Feedback by a model on how a run is going (seed: nested-execution, "Feedback Provider with Nested Adapter").
-#
-# It asks about the latest tool calls, under a small budget that is set aside from what the run has left, and tells the
-# agent what came of it. It is advice: if the evaluation fails, the run goes on without it and its record says why.
-
 JUDGE_BUDGET: Final = Budget(max_total_tokens=8_000)
-"""What one look of a judge may spend: of what is reserved before a call, a byte counts as a token."""
+"""What one evaluation of a judge may spend; before a call, one token is reserved for each byte."""
 
 ASSESS: Final = Prompt(TRAJECTORY)
 """What is asked by default."""
@@ -61,7 +59,7 @@ SEVERITY: Final[Mapping[str, Severity]] = {"on_track": "info", "stuck": "caution
 
 @dataclass(frozen=True, slots=True)
 class LLMTrajectoryFeedback:
-    """Has a model assess the latest actions of an agent, and tells the agent (seed: nested-execution).
+    """Has a model assess the latest tool calls of an agent, and tells the agent; a `FeedbackProvider`.
 
     Attributes:
         adapter: Whom to ask: an `Adapter` around a cheap model, for example; None for the run's own model.
@@ -94,11 +92,7 @@ class LLMTrajectoryFeedback:
         for name in ("min_calls", "recent_calls"):
             if getattr(self, name) < 1:
                 raise ObserverError(f"{name}={getattr(self, name)!r} must be at least 1")
-        if self.max_duration is not None:
-            duration(self.max_duration, "max_duration")
-        if self.adapter is not None:
-            check_adapter(self.adapter)
-        check_budget(self.budget)
+        check_judge(self.adapter, self.budget, self.max_duration)
         check_prompt(self.evaluation_prompt, "evaluation_prompt")
         answers: Any = self.evaluation_prompt.output_type
         if not (isinstance(answers, type) and issubclass(answers, TrajectoryAssessment)):
@@ -119,22 +113,14 @@ class LLMTrajectoryFeedback:
         adapter = self.adapter or context.adapter
         if adapter is None:
             raise ConfigurationError(f"{self.name} has nobody to ask: give adapter=, or use it in a run")
-        evaluator = NestedEvaluator(
-            adapter,
-            prompt=filled(self.evaluation_prompt, self._values(context)),
-            context=context.create_nested_context(budget=self.budget, max_duration=self.max_duration),
-        )
-        result = await evaluator.evaluate_async()
-        if result.output is None:
-            raise result.error or NestedEvaluationError("the evaluation ended without an assessment", kind="output")
-        return self._feedback(result.output)
-
-    def _values(self, context: FeedbackContext) -> Mapping[str, Any]:
-        return {
+        values = {
             "task_description": cut(context.task, TASK_CHARS),
             "recent_actions": shown_calls(context.recent_tool_calls(self.recent_calls)),
             "tool_call_count": context.tool_call_count,
         }
+        nested = context.create_nested_context(budget=self.budget, max_duration=self.max_duration)
+        said, _ = await ask(adapter, filled(self.evaluation_prompt, values), nested)
+        return self._feedback(said)
 
     def _feedback(self, said: TrajectoryAssessment) -> Feedback:
         words = said.status.replace("_", " ")
@@ -148,17 +134,11 @@ class LLMTrajectoryFeedback:
         )
 
 
-def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
-    """Return a prompt in which those values that it has a place for stand in their places."""
-    wanted = prompt.template.placeholders
-    return prompt.with_variables(**{name: value for name, value in values.items() if name in wanted})
-
-
 VERIFY: Final = Prompt(COMPLETION)
 """What is asked by default."""
 
 WORK: Final = ("tentative_output", "recent_actions", "files")
-"""Which of the values that a judge is shown are the work, and not the task."""
+"""The values that are the work; the others are the task."""
 
 NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", "nothing missing"})
 """What judges write where nothing is missing."""
@@ -184,7 +164,7 @@ class Verdict(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LLMCompletionVerifier:
-    """Has a model judge whether the work is done; a `TaskCompletionChecker` (seed: nested-execution).
+    """Has a model judge whether the work is done; a `TaskCompletionChecker`.
 
     Attributes:
         verification_prompt: What to ask; its answers have at least ``complete`` and ``explanation``. Where it has these
@@ -219,16 +199,12 @@ class LLMCompletionVerifier:
                 budget or number that is none.
         """
         on_error_of(self)
-        if self.adapter is not None:
-            check_adapter(self.adapter)
-        check_budget(self.budget)
+        check_judge(self.adapter, self.budget, self.max_duration)
         if isinstance(self.files, str):
             raise ConfigurationError(f"files={self.files!r} must be a list of paths")
         object.__setattr__(self, "files", tuple(self.files))
         if self.recent_calls < 0:
             raise ConfigurationError(f"recent_calls={self.recent_calls!r} must be 0 or more")
-        if self.max_duration is not None:
-            duration(self.max_duration, "max_duration")
         _check_answers(self.verification_prompt)
 
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
@@ -241,17 +217,15 @@ class LLMCompletionVerifier:
             budget=None if self.share_budget else self.budget, max_duration=self.max_duration
         )
         prompt = filled(self.verification_prompt, values)
-        evaluator = NestedEvaluator(adapter, prompt=prompt, context=nested)
         try:
-            result = await evaluator.evaluate_async()
+            verdict, _ = await ask(adapter, prompt, nested)
         except (DeadlineExceededError, BudgetExceededError) as error:
             return TaskCompletionResult.unverified(f"the judge reached a limit: {error.message}")
-        if not isinstance(result.output, Verdict):
-            failed = result.error or NestedEvaluationError("it ended without a verdict", kind="output")
-            return TaskCompletionResult.unverified(f"the judge failed ({failed.kind}): {failed.message}")
+        except NestedEvaluationError as error:
+            return TaskCompletionResult.unverified(f"the judge failed ({error.kind}): {error.message}")
         shown = "\n".join(message.text for message in prompt.render().messages)
         work = "\n".join(prompt.variables.get(name, "") for name in WORK)
-        return judged(result.output, shown, work)
+        return judged(verdict, shown, work)
 
     def _values(self, context: TaskCompletionContext) -> Mapping[str, Any]:
         """Return what the judge is shown; on a worker thread, because files are read."""
@@ -316,12 +290,6 @@ def _check_answers(prompt: Prompt[Any]) -> None:
         )
 
 
-# --- comparison -----------------------------------------------------------------------------------------------------
-# Which of two works is better: a model is asked in both orders, because many prefer what they read first.
-#
-# A work wins only if it wins in both orders. Where the answer follows the order, that is the result, and it is said: it
-# tells of the judge, not of the works.
-
 Better = Literal["first", "second", "tie"]
 
 TURNED: Final[Mapping[Better, Better]] = {"first": "second", "second": "first", "tie": "tie"}
@@ -372,19 +340,16 @@ async def compare(
         ConfigurationError: As `NestedEvaluator` raises it.
     """
 
-    async def ask(one: Any, other: Any) -> tuple[ComparisonVerdict, TokenUsage]:
+    async def in_order(one: Any, other: Any) -> tuple[ComparisonVerdict, TokenUsage]:
         values = {
             "task_description": cut(task, TASK_CHARS),
             "first": shown_answer(one),
             "second": shown_answer(other),
         }
-        result = await NestedEvaluator(adapter, prompt=filled(prompt, values), context=context).evaluate_async()
-        if result.output is None:
-            raise result.error or NestedEvaluationError("the evaluation ended without an answer", kind="output")
-        return result.output, result.usage or TokenUsage()
+        return await ask(adapter, filled(prompt, values), context)
 
-    straight, used = await ask(first, second)
-    turned, used_turned = await ask(second, first)
+    straight, used = await in_order(first, second)
+    turned, used_turned = await in_order(second, first)
     said = (straight.better, TURNED[turned.better])
     return Comparison(
         winner=said[0] if said[0] == said[1] else "undecided",
@@ -392,3 +357,39 @@ async def compare(
         reasons=(straight.reason, turned.reason),
         usage=used + used_turned,
     )
+
+
+def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: DurationLike | None) -> None:
+    """Refuse a judge that could not be asked.
+
+    Raises:
+        ConfigurationError: For an adapter that cannot evaluate, or a budget that is none.
+        LimitsError: For a duration that cannot be.
+    """
+    if adapter is not None:
+        check_adapter(adapter)
+    if not isinstance(budget, Budget | None):
+        raise ConfigurationError(f"budget={budget!r} is none; give for example Budget(max_total_tokens=8_000)")
+    if max_duration is not None:
+        duration(max_duration, "max_duration")
+
+
+def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
+    """Return a prompt with those of the values for which it has a placeholder."""
+    wanted = prompt.template.placeholders
+    return prompt.with_variables(**{name: value for name, value in values.items() if name in wanted})
+
+
+async def ask(
+    adapter: ProviderAdapter, prompt: Prompt[OutputT], context: NestedExecutionContext
+) -> tuple[OutputT, TokenUsage]:
+    """Evaluate a prompt below the run that is judged, and return the answer and what it used.
+
+    Raises:
+        NestedEvaluationError: If there is no answer.
+        PromptEvaluationError: If time or budget were over.
+    """
+    result = await NestedEvaluator(adapter, prompt=prompt, context=context).evaluate_async()
+    if result.output is None:
+        raise result.error or NestedEvaluationError("the evaluation ended without an answer", kind="output")
+    return result.output, result.usage or TokenUsage()

@@ -1,83 +1,46 @@
-"""Observers that ship, and the tool to answer them: resources and pace, stalls, error cascades, drift.
+"""Observers that ship, the tool to answer them, and the protocols and records that an observer of your own needs.
 
-The names below, with the protocols and records that observers of one's own need, are imported when they are first used.
+They watch resources and pace, stalls, error cascades and drift.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Final
-
-from watchkeeper.core.lazy_names import imported_when_used
+from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.observers.acknowledge import answer_advice, answer_section
-    from watchkeeper.observers.drift import DriftDetector
-    from watchkeeper.observers.error_cascade import ErrorCascadeDetector
-    from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
-    from watchkeeper.observers.stall import StallDetector
-    from watchkeeper.prompt.advice import Assessment, Feedback, Observation
+    from watchkeeper.observers.acknowledge import answer_advice as answer_advice, answer_section as answer_section
+    from watchkeeper.observers.drift import DriftDetector as DriftDetector
+    from watchkeeper.observers.error_cascade import ErrorCascadeDetector as ErrorCascadeDetector
+    from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
+    from watchkeeper.observers.stall import StallDetector as StallDetector
+    from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
     from watchkeeper.prompt.observer import (
-        Escalation,
-        FeedbackContext,
-        FeedbackProvider,
-        FeedbackProviderConfig,
-        FeedbackTrigger,
-        ObserverConfig,
-        ObserverContext,
-        ObserverTrigger,
-        TrajectoryObserver,
-        on_loop,
+        Escalation as Escalation,
+        FeedbackContext as FeedbackContext,
+        FeedbackProvider as FeedbackProvider,
+        FeedbackProviderConfig as FeedbackProviderConfig,
+        FeedbackTrigger as FeedbackTrigger,
+        ObserverConfig as ObserverConfig,
+        ObserverContext as ObserverContext,
+        ObserverTrigger as ObserverTrigger,
+        TrajectoryObserver as TrajectoryObserver,
+        on_loop as on_loop,
     )
-
-_HOMES: Final = {
-    "Assessment": "watchkeeper.prompt.advice",
-    "DriftDetector": "watchkeeper.observers.drift",
-    "ErrorCascadeDetector": "watchkeeper.observers.error_cascade",
-    "Escalation": "watchkeeper.prompt.observer",
-    "Feedback": "watchkeeper.prompt.advice",
-    "FeedbackContext": "watchkeeper.prompt.observer",
-    "FeedbackProvider": "watchkeeper.prompt.observer",
-    "FeedbackProviderConfig": "watchkeeper.prompt.observer",
-    "FeedbackTrigger": "watchkeeper.prompt.observer",
-    "Observation": "watchkeeper.prompt.advice",
-    "ObserverConfig": "watchkeeper.prompt.observer",
-    "ObserverContext": "watchkeeper.prompt.observer",
-    "ObserverTrigger": "watchkeeper.prompt.observer",
-    "PaceEstimator": "watchkeeper.observers.resources",
-    "ResourceObserver": "watchkeeper.observers.resources",
-    "StallDetector": "watchkeeper.observers.stall",
-    "TrajectoryObserver": "watchkeeper.prompt.observer",
-    "answer_advice": "watchkeeper.observers.acknowledge",
-    "answer_section": "watchkeeper.observers.acknowledge",
-    "on_loop": "watchkeeper.prompt.observer",
-}
-
-__all__ = [
-    "Assessment",
-    "DriftDetector",
-    "ErrorCascadeDetector",
-    "Escalation",
-    "Feedback",
-    "FeedbackContext",
-    "FeedbackProvider",
-    "FeedbackProviderConfig",
-    "FeedbackTrigger",
-    "Observation",
-    "ObserverConfig",
-    "ObserverContext",
-    "ObserverTrigger",
-    "PaceEstimator",
-    "ResourceObserver",
-    "StallDetector",
-    "TrajectoryObserver",
-    "answer_advice",
-    "answer_section",
-    "on_loop",
-]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return list(__all__)
+    from watchkeeper.prompt.trajectory import CallDigest as CallDigest, Trajectory as Trajectory
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "observers.acknowledge": "answer_advice answer_section",
+            "observers.drift": "DriftDetector",
+            "observers.error_cascade": "ErrorCascadeDetector",
+            "observers.resources": "PaceEstimator ResourceObserver",
+            "observers.stall": "StallDetector",
+            "prompt.advice": "Assessment Feedback Observation",
+            "prompt.observer": (
+                "Escalation FeedbackContext FeedbackProvider FeedbackProviderConfig FeedbackTrigger ObserverConfig "
+                "ObserverContext ObserverTrigger TrajectoryObserver on_loop"
+            ),
+            "prompt.trajectory": "CallDigest Trajectory",
+        },
+    )

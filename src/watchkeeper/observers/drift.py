@@ -1,9 +1,9 @@
-"""Whether the agent works where its task is: the paths of its newest calls against the paths of the task.
+"""Whether the agent works where its task is: compares the paths of its newest calls with the paths of the task.
 
-The task's paths are those given here, or those that its text names and the first calls confirm, or else the
-surroundings of the first calls. A path belongs to the task if it lies in one of the task's folders, holds one, or bears
-a word of the task's text in its name; files at the very top say nothing. A short excursion is no drift: most of a
-window must lie outside.
+The task's paths are those given to the detector; or those that the task's text names and the first calls confirm; or
+else the folders around the first calls. A path belongs to the task if it lies in one of the task's folders, contains
+one, or has a word of the task's text in its name. A file at the top level is not counted either way. A few calls
+elsewhere are no drift: most of a window must lie outside.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, cast
 
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
+from watchkeeper.observers.evidence import check_settings, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import FIRST_CALLS, KEPT_CALLS, CallDigest
@@ -36,21 +36,21 @@ SAYS_NOTHING: Final = frozenset(
         " tool tools use user users util utils var when which with work workspace write you your"
     )
 )
-"""Words that stand in the name of half of all paths, or in half of all tasks."""
+"""Words that are frequent in paths and tasks and tell nothing."""
 
 SHORTEST_WORD: Final = 3
 
 REMEMBERED: Final = 512
-"""Of so many paths it is remembered where they are: more than the newest calls of a few runs have."""
+"""Size of the caches by path: more paths than the newest calls of a few runs have."""
 
 MOST_FOLDERS: Final = 50
-"""So many folders make a task's place; where it names more of them, those above them do."""
+"""How many folders may stand for a task; where it names more of them, the folders above them are taken."""
 
 DEEPEST: Final = 30
-"""So many parts of a folder's path count."""
+"""How many parts of a folder's path are compared."""
 
 READ_CHARS: Final = 50_000
-"""So much of a task is read for where it is; what follows is mostly what it works on."""
+"""How much of a task's text is searched for paths; what follows is mostly data to work on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,7 @@ class DriftDetector:
         object.__setattr__(self, "paths", tuple(self.paths))
         if self.paths:
             self._check_paths()
-        check_count("DriftDetector", "window", self.window, 3, KEPT_CALLS)
-        check_count("DriftDetector", "first", self.first, 1, FIRST_CALLS)
-        check_share("DriftDetector", "outside", self.outside)
-        check_name("DriftDetector", self.name)
+        check_settings(self, "outside", window=(3, KEPT_CALLS), first=(1, FIRST_CALLS))
 
     def _check_paths(self) -> None:
         """Refuse paths of which nothing could lie outside."""
@@ -167,7 +164,7 @@ def early_paths(first_paths: Sequence[Sequence[str]], first: int) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Home:
-    """Where a task is. Every one equals itself alone: that is fast to look up, and there is one of each task.
+    """Where a task is. Compared by identity, because `home_of` keeps one of each task and it is a key of caches.
 
     Attributes:
         folders: Its folders, part by part.
@@ -258,7 +255,7 @@ def _stem(word: str) -> str:
 
 @lru_cache(maxsize=REMEMBERED)
 def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
-    """Return whether a call worked where the task is; None if its paths say nothing about it.
+    """Return whether a call worked where the task is; None if its paths do not tell.
 
     Args:
         paths: Paths among its arguments.
@@ -290,21 +287,9 @@ def _between_strokes(folder: tuple[str, ...]) -> str:
 
 def surroundings(folders: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
     """Return the folder around all of some folders, with what lies beside it; nothing if that would be everything."""
-    common: tuple[str, ...] | None = None
-    for folder in folders:
-        common = folder if common is None else _common(common, folder)
-    if not common:
-        return set()
-    return {common[:-1] if len(common) > 1 else common}
-
-
-def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    same = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        same += 1
-    return one[:same]
+    same = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))
+    common = tuple(first for first, *_ in same)
+    return {common[:-1] or common} - {()}
 
 
 def folders_of(calls: Iterable[CallDigest]) -> Iterable[str]:

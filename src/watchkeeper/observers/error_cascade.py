@@ -1,8 +1,7 @@
-"""Whether calls fail one after the other, and whether they fail for the same reason.
+"""Whether tool calls fail one after the other, and whether they fail for the same reason.
 
-Messages are compared without the names, paths and numbers in which failures of one kind differ, and those that share
-most of their words are one group. Only failures in a row count: an agent that fails, changes something and succeeds is
-working.
+Error messages are compared without names, paths and numbers, in which failures of one kind differ. Messages that share
+most of their words form one group. Only failures in a row count: a success in between ends the row.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
+from watchkeeper.observers.evidence import check_settings, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import CallDigest
@@ -22,10 +21,10 @@ from watchkeeper.tools.context import ToolInvoked, error_message
 
 WORDS: Final = re.compile(r"[^\W\d_]{2,}")
 GROUPED_KINDS: Final = 12
-"""Of so many of the commonest kinds of error it is asked whether they are alike."""
+"""How many kinds of error, the most frequent ones, are compared with each other."""
 
 GROUPED_CALLS: Final = 50
-"""So many of the newest failures are grouped."""
+"""How many of the newest failures are grouped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,9 @@ class ErrorCascadeDetector:
     """Tells the agent that its calls keep failing, and names the group of errors behind it.
 
     Attributes:
-        failures: So many in a row are a cascade.
-        severe: So many in a row are grave; by default twice as many as are a cascade.
-        likeness: The share of words that two messages must have in common to be of one group.
+        failures: How many failures in a row are a cascade.
+        severe: From how many failures in a row on it warns instead of cautioning; twice ``failures`` by default.
+        likeness: The share of words that two messages of one group must have in common.
         name: Its name.
     """
 
@@ -46,11 +45,9 @@ class ErrorCascadeDetector:
 
     def __post_init__(self) -> None:
         """Refuse thresholds that make no sense."""
-        check_count("ErrorCascadeDetector", "failures", self.failures, 2)
+        check_settings(self, "likeness", failures=(2, None))
         if self.severe is not None:
-            check_count("ErrorCascadeDetector", "severe", self.severe, self.failures)
-        check_share("ErrorCascadeDetector", "likeness", self.likeness)
-        check_name("ErrorCascadeDetector", self.name)
+            check_settings(self, severe=(self.failures, None))
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:

@@ -1,7 +1,7 @@
-"""How observers cite tool calls: by index, with their arguments shortened, so that a reader finds them on the log.
+"""What all observers that ship share: how they cite tool calls, and how they refuse settings that make no sense.
 
-However large the arguments are, no more of them is looked at than is shown. Here too: how observers refuse thresholds
-that make no sense, each time naming observer, field and value.
+Calls are cited by their number in the session, with shortened arguments, so that a reader finds them on the log.
+However large the arguments are, no more of them is read than is shown. A refusal names observer, field and value.
 """
 
 from __future__ import annotations
@@ -91,6 +91,25 @@ def shorten(text: str, most: int = VALUE_CHARS) -> str:
 def _shown(value: object) -> str:
     text = reprlib.repr(value)
     return text if len(text) <= VALUE_CHARS else f"{text[: VALUE_CHARS - 1]}…"
+
+
+def check_settings(observer: Any, *shares: str, **counts: tuple[int, int | None]) -> None:
+    """Refuse an observer whose name or thresholds make no sense.
+
+    Args:
+        observer: It, with its settings as attributes.
+        shares: The names of those that are shares between 0 and 1.
+        counts: By name, the least and the most of those that are whole numbers; None where there is no most.
+
+    Raises:
+        ObserverError: Naming observer, field and value.
+    """
+    kind = type(observer).__name__
+    for field in shares:
+        check_share(kind, field, getattr(observer, field))
+    for field, (least, most) in counts.items():
+        check_count(kind, field, getattr(observer, field), least, most)
+    check_name(kind, observer.name)
 
 
 def check_count(observer: str, field: str, value: object, least: int = 1, most: int | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What is left of every limit, in natural language (seed: trajectory-observers).
+"""What is left of every limit (`ResourceObserver`), and which limit ends the run first (`PaceEstimator`).
 
-Its warnings speak of hard limits, so nothing can quiet them. Texts and thresholds are the seed's; the limits that it
-does not have are worded alike. Figures are rounded down: nothing is called used up that is not.
+Both speak of hard limits, so an agent cannot silence their warnings. Figures are rounded down: nothing is called used
+up that is not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import counted, format_money
-from watchkeeper.observers.evidence import check_count, check_name, check_share, line_of
+from watchkeeper.observers.evidence import check_settings, line_of
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.session.session import Session
@@ -32,19 +32,21 @@ SUGGESTIONS: Final[dict[Severity, tuple[str, ...]]] = {
 }
 
 
-TOKENS: Final = ("max_total_tokens", "max_input_tokens", "max_output_tokens")
-
 WORDS: Final = {
-    "max_total_tokens": ("used", "token", "token"),
-    "max_input_tokens": ("used", "input token", "input token"),
-    "max_output_tokens": ("used", "output token", "output token"),
-    "max_cost_usd": ("spent", "cost", ""),
-    "max_tool_calls": ("made", "tool call", "call"),
-    "max_steps": ("taken", "step", "step"),
-    "max_turns": ("taken", "turn", "turn"),
-    "max_retries": ("used", "retry", "retry"),
+    "max_total_tokens": ("used", "token", "Do less per step"),
+    "max_input_tokens": ("used", "input token", "Do less per step"),
+    "max_output_tokens": ("used", "output token", "Do less per step"),
+    "max_cost_usd": ("spent", "cost", "Do less per step"),
+    "max_tool_calls": ("made", "tool call", "Get more out of each call"),
+    "max_steps": ("taken", "step", "Get more out of each call"),
+    "max_turns": ("taken", "turn", "Do more in each turn"),
+    "max_retries": ("used", "retry", ""),
 }
-"""What is done with each limit, what it counts, and what is left of it, by the limit's name."""
+"""By the limit's name: what is done with it, what it counts, and what makes it last; retries are not projected."""
+
+COST: Final = "max_cost_usd"
+PROJECTED: Final = tuple(name for name, (_, _, remedy) in WORDS.items() if remedy)
+MADE_AT: Final = attrgetter("created_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,7 @@ class ResourceObserver:
 
     def __post_init__(self) -> None:
         """Refuse a name that is none, and thresholds that make no sense together."""
-        check_name("ResourceObserver", self.name)
-        check_share("ResourceObserver", "caution_threshold", self.caution_threshold)
-        check_share("ResourceObserver", "warning_threshold", self.warning_threshold)
+        check_settings(self, "caution_threshold", "warning_threshold")
         if self.warning_threshold > self.caution_threshold:
             raise ObserverError(
                 f"ResourceObserver(warning_threshold={self.warning_threshold!r}) must not exceed"
@@ -111,17 +111,26 @@ def _timed(elapsed: float, left: float) -> tuple[str, float]:
 
 
 def _counted(name: str, used: int, most: int) -> tuple[str, float]:
-    verb, noun, left_noun = WORDS[name]
+    verb, noun, _ = WORDS[name]
     left = most - used
     if left <= 0:
         return f"You have exhausted your {noun} budget.", 0.0
-    if name == "max_cost_usd":
-        of, remaining = f"{format_money(used)} of {format_money(most)}", format_money(left)
-    else:
-        allowed = "" if name in TOKENS else "allowed "
-        of, remaining = f"{used:,} of {plural(most, noun, allowed)}", plural(left, left_noun)
-    share = f" ({percent(used, most)} of budget)" if name in TOKENS or name == "max_cost_usd" else ""
+    remaining = format_money(left) if name == COST else plural(left, noun.removeprefix("tool "))
+    of = used_of(name, used, most, "" if is_measured(name) else "allowed ")
+    share = f" ({percent(used, most)} of budget)" if is_measured(name) else ""
     return f"You have {verb} {of}{share}. {remaining} remaining.", left / most
+
+
+def is_measured(name: str) -> bool:
+    """Return whether a limit is on an amount, of tokens or money, and not on a number of calls, steps or turns."""
+    return name == COST or name.endswith("_tokens")
+
+
+def used_of(name: str, used: int, most: int, before: str = "") -> str:
+    """Return what is used of a limit, in its unit: ``3 of 10 tool calls``, ``$0.10 of $1``."""
+    if name == COST:
+        return f"{format_money(used)} of {format_money(most)}"
+    return f"{used:,} of {plural(most, WORDS[name][1], before)}"
 
 
 def plural(amount: int, noun: str, before: str = "") -> str:
@@ -135,7 +144,7 @@ def percent(used: int, most: int) -> str:
 
 
 def format_remaining(seconds: float) -> str:
-    """Return a length of time, rounded down, in the words of the seed: seconds, minutes, hours, days."""
+    """Return a length of time, rounded down, in words: seconds, minutes, hours, days."""
     if seconds < 1:
         return "less than a second"
     if seconds < 60:
@@ -147,44 +156,16 @@ def format_remaining(seconds: float) -> str:
     return f"{whole:,}.{tenth} {unit}s" if tenth else plural(whole, unit)
 
 
-# --- pace -----------------------------------------------------------------------------------------------------------
-# Whether the budget will last: which limit ends the run first at the present rate, and when.
-#
-# The rate is that of the whole run so far, of all that is counted but retries, which come in bursts. It says nothing
-# before enough is used to judge, nothing once a limit is used up, and nothing while every other limit lasts until the
-# deadline. Its warnings speak of hard limits, so nothing can quiet them.
-
-PACE_WORDS: Final = {
-    "max_total_tokens": ("the token budget", "token"),
-    "max_input_tokens": ("the input token budget", "input token"),
-    "max_output_tokens": ("the output token budget", "output token"),
-    "max_cost_usd": ("the cost budget", ""),
-    "max_tool_calls": ("the tool calls", "tool call"),
-    "max_steps": ("the steps", "step"),
-    "max_turns": ("the turns", "turn"),
-}
-"""What is projected and what it counts, by the limit's name."""
-
-REMEDIES: Final = {
-    "max_tool_calls": "Get more out of each call",
-    "max_steps": "Get more out of each call",
-    "max_turns": "Do more in each turn",
-}
-"""What stretches a limit, by its name; what is measured and not counted lasts if each step takes less of it."""
-
-MADE_AT: Final = attrgetter("created_at")
-
-
 @dataclass(frozen=True, slots=True)
 class PaceEstimator:
-    """Tells the agent which limit it will run into first, and when.
+    """Tells the agent which limit it will reach first at the present rate, and when.
 
-    With a deadline it speaks only if a limit comes before it. Without one there is nothing to last until: it then
-    informs, and never warns.
+    The rate is the mean of the whole run so far. With a deadline it speaks only if a limit is reached before it;
+    without one it informs, and never warns. Retries are not projected, because failures come in bursts.
 
     Attributes:
-        least_used: The share of a limit that must be used before its rate says anything.
-        least_calls: So many tool calls must have been made in this run before.
+        least_used: The share of a limit that must be used before it is projected.
+        least_calls: How many tool calls must have been made in this run before.
         warning_share: It warns if the run would end before this share of its time; else it cautions.
         name: Its name.
     """
@@ -198,10 +179,7 @@ class PaceEstimator:
 
     def __post_init__(self) -> None:
         """Refuse a name that is none, and thresholds that make no sense."""
-        check_name("PaceEstimator", self.name)
-        check_share("PaceEstimator", "least_used", self.least_used)
-        check_share("PaceEstimator", "warning_share", self.warning_share)
-        check_count("PaceEstimator", "least_calls", self.least_calls)
+        check_settings(self, "least_used", "warning_share", least_calls=(1, None))
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
@@ -223,7 +201,9 @@ class PaceEstimator:
         lasts = elapsed * (most - used) / used
         more = calls * (most - used) // used
         about = f"about {plural(more, 'more tool call')}" if more else "less than one more tool call"
-        said = f"At the present rate {PACE_WORDS[first][0]} will be used up in about {_about(lasts)} ({about})"
+        _, noun, remedy = WORDS[first]
+        what = f"{noun} budget" if is_measured(first) else f"{noun}s"
+        said = f"At the present rate the {what} will be used up in about {_about(lasts)} ({about})"
         severity: Severity = "info"
         if budget.remaining_seconds is not None:
             if lasts >= budget.remaining_seconds:
@@ -231,15 +211,17 @@ class PaceEstimator:
             said += f", before the deadline in {_about(budget.remaining_seconds)}"
             whole = elapsed + budget.remaining_seconds
             severity = "warning" if elapsed + lasts < self.warning_share * whole else "caution"
-        rate = f"{_figures(first, used, most)} used in {_about(elapsed)} with {plural(calls, 'tool call')}"
-        observed = Observation("pace", rate, _cited(context))
-        return Assessment(self.name, f"{said}.", (observed,), _suggestions(first, severity), severity)
+        of = f"{used_of(first, used, most)} ({percent(used, most)})"
+        rate = f"{of} used in {_about(elapsed)} with {plural(calls, 'tool call')}"
+        advice = f"{remedy}, or drop what matters least, so that the budget lasts."
+        suggestions = () if severity == "info" else (advice,)
+        return Assessment(self.name, f"{said}.", (Observation("pace", rate, _cited(context)),), suggestions, severity)
 
 
 def _first(shares: Mapping[str, float]) -> tuple[str, float]:
     """Return the limit that is used up first at the present rate, which is the one most used, and its share."""
     first, most = "", 0.0
-    for name in PACE_WORDS:
+    for name in PROJECTED:
         share = shares.get(name, 0.0)
         if share > most:
             first, most = name, share
@@ -250,22 +232,8 @@ def _about(seconds: float) -> str:
     return format_remaining(max(seconds, 1.0))
 
 
-def _figures(name: str, used: int, most: int) -> str:
-    """Return what is used of a limit, in the words of the one who reads it."""
-    unit = PACE_WORDS[name][1]
-    of = f"{used:,} of {plural(most, unit)}" if unit else f"{format_money(used)} of {format_money(most)}"
-    return f"{of} ({percent(used, most)})"
-
-
-def _suggestions(name: str, severity: Severity) -> tuple[str, ...]:
-    if severity == "info":
-        return ()
-    remedy = REMEDIES.get(name, "Do less per step")
-    return (f"{remedy}, or drop what matters least, so that the budget lasts.",)
-
-
 def _cited(context: ObserverContext) -> str | None:
-    """Return the calls that the rate is of, which are those of this run: the first and the newest of them."""
+    """Return the calls from which the rate is computed, those of this run: the first and the newest of them."""
     calls = context.session[ToolInvoked].all()
     first, last = 1, len(calls)
     if context.now is not None:  # an earlier run of the session has a rate of its own

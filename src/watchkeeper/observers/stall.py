@@ -1,22 +1,22 @@
-"""Whether the agent goes round in circles: the same calls with the same results, over and over.
+"""Whether the agent repeats itself: the same calls with the same results, over and over.
 
-It looks at results too: polling a job whose state changes, or reading page after page, brings something new each time
-and is no stall; times of day, measured seconds and addresses in a result are nothing new. Four patterns count: one call
-repeated, two calls in turn (A-B-A-B), one call that fails the same way whatever is done in between, and a window in
-which nothing is new. Every call since the last look is judged as if it were the newest: it is asked after turns of
-several calls, and the last of them may be something new.
+Results are compared too. Polling a job whose state changes, or reading page after page, brings something new each time
+and is no stall. Times of day, measured seconds and addresses in a result do not count as new. There are four patterns:
+one call repeated; two calls in turn (A-B-A-B); one call that fails in the same way, whatever is done in between; and a
+window in which nothing is new. A turn may have several calls, so every call since the last look is examined as if it
+were the newest.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from watchkeeper.observers.evidence import check_count, check_name, check_share, cite, shorten
+from watchkeeper.observers.evidence import check_settings, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest
@@ -29,36 +29,35 @@ PASSING: Final = re.compile(
     r"(?:[0-9]{3}-[0-9]{2}-[0-9]{2}[Tt ][0-9])?[0-9]?:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?"
     r"|[0-9]*(?:\.[0-9]+)? ?(?i:ms|µs|us|ns)\b|[0-9]*\.[0-9]+ ?(?i:s(?:ec(?:ond)?s?)?)\b|(?<=0)[xX][0-9a-fA-F]+)"
 )
-"""What differs between two looks at the same thing. Whole seconds stay: they may count down to something.
-
-It begins with a digit, so that what holds none is passed over fast."""
+"""What differs between two looks at the same thing: times, durations, addresses. Whole seconds are not among them: they
+may be a countdown. The pattern begins with a digit, so that text without digits is skipped fast."""
 
 WITHIN_ID: Final = re.compile(r"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-")
 ID: Final = re.compile(rf"[0-9a-fA-F]{{8}}{WITHIN_ID.pattern}[0-9a-fA-F]{{12}}")
 
 COMPARED_CHARS: Final = 4000
-"""Longer results are equal only if they are so letter by letter."""
+"""Longer results are compared as they are, times included."""
 
 COMPARED_CALLS: Final = 6
-"""So many of the newest calls that are equal are read for whether they brought the same but for times."""
+"""With how many earlier calls of the same arguments a result is compared, times left out."""
 
 EDGE: Final = 200
-"""Longer lines at the edge of a result are not read on the loop."""
+"""A first or last line longer than this is not compared on the event loop."""
 
 MEMORY: Final = 24
-"""So many calls before a window are what something new is measured against."""
+"""A call is new if none of so many calls before it is equal."""
 
 LONGEST: Final = 50
-"""So far back a repetition is counted."""
+"""How many calls back a repetition is counted."""
 
 LOOKED_BACK: Final = 20
-"""So many of the newest calls are judged at most, if so many came since the last look: what is older is stale."""
+"""At most so many calls since the last look are examined, the newest ones."""
 
 ANSWERS: Final = 10
-"""So many of the newest answers of the agent are read for how long it wants no advice."""
+"""How many of the agent's newest answers to advice are read."""
 
 REMEMBERED: Final = 512
-"""Of so many results it is remembered what they say but for times."""
+"""Size of the caches by result."""
 
 
 class Found(NamedTuple):
@@ -75,11 +74,11 @@ class StallDetector:
     """Tells the agent that it repeats itself.
 
     Attributes:
-        repeats: So many equal calls with equal results in a row are a stall; a job may be asked after less often.
-        rounds: So many rounds of two calls in turn, with equal results, are thrashing.
-        fruitless: So many equal failures of one call are a stall even if other calls came between them.
-        window: How many of the newest calls must bring something new.
-        novelty: The least share of calls in a window that must be new: as call, or by what came of it.
+        repeats: How many equal calls with equal results in a row are a stall.
+        rounds: How many rounds of two calls in turn, with equal results, are a stall.
+        fruitless: How many equal failures of one call are a stall, even with other calls between them.
+        window: Among how many of the newest calls something must be new.
+        novelty: The least share of calls in a window that must be new: in their arguments, or in their results.
         name: Its name.
     """
 
@@ -92,45 +91,45 @@ class StallDetector:
 
     def __post_init__(self) -> None:
         """Refuse thresholds that would call every run a stall."""
-        check_count("StallDetector", "repeats", self.repeats, 2, KEPT_CALLS)
-        check_count("StallDetector", "rounds", self.rounds, 2, KEPT_CALLS // 2)
-        check_count("StallDetector", "fruitless", self.fruitless, 2, KEPT_CALLS // 3)
-        check_count("StallDetector", "window", self.window, 4, KEPT_CALLS)
-        check_share("StallDetector", "novelty", self.novelty)
-        check_name("StallDetector", self.name)
+        most = KEPT_CALLS
+        counts = {"repeats": (2, most), "rounds": (2, most // 2), "fruitless": (2, most // 3), "window": (4, most)}
+        check_settings(self, "novelty", **counts)
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
         """Whether, by arguments and the edges of results alone, a pattern may end with a call since the last look."""
-        trajectory = context.trajectory
-        new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
-        recent = trajectory.recent(self._reach + new)
-        for end in range(len(recent), len(recent) - min(new, len(recent)), -1):
-            if self._may_end(recent, end - 1) and self._ending(self._look(recent, end, session, at_edges=True)):
-                return True
-        return False
+        return any(True for _ in self._patterns(session, context, at_edges=True))
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
-        """Look for the patterns, the plainest first; of several the gravest, and then the newest, is told."""
+        """Return the gravest pattern that ended since the last look; of equally grave ones the newest."""
+        best: tuple[int, Found] | None = None
+        for index, found in self._patterns(session, context):
+            if best is None or (found.severity, best[1].severity) == ("warning", "caution"):
+                best = index, found
+        count, calls = context.trajectory.count, session[ToolInvoked].all()
+        return None if best is None else self._assessment(best[1], best[0], count, calls)
+
+    def _patterns(
+        self, session: Session, context: ObserverContext, *, at_edges: bool = False
+    ) -> Iterator[tuple[int, Found]]:
+        """Yield what ends with each call since the last look, the newest first, with the number of that call.
+
+        With ``at_edges`` results are compared by their first and last lines only, and what the agent was told already
+        is not left out.
+        """
         trajectory = context.trajectory
         new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
-        told = self._told(session, trajectory.count - new) if new > 1 else 0
+        told = self._told(session, trajectory.count - new) if new > 1 and not at_edges else 0
         recent = trajectory.recent(self._reach + new)
-        calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
-        best: Found | None = None
-        last = trajectory.count
-        for end in range(len(recent), len(recent) - min(new, len(recent)), -1):
+        for end in range(len(recent), max(len(recent) - new, 0), -1):
             index = recent[end - 1].index
             if index <= told and index != trajectory.count:
-                break
+                return
             if self._may_end(recent, end - 1):
-                found = self._ending(self._look(recent, end, session))
-                if found is not None and (best is None or (found.severity, best.severity) == ("warning", "caution")):
-                    best, last = found, index
-        return None if best is None else self._assessment(best, last, trajectory.count, calls)
-
-    def _look(self, recent: Sequence[CallDigest], end: int, session: Session, *, at_edges: bool = False) -> Look:
-        return Look(recent[max(end - self._reach, 0) : end], session[ToolInvoked].all(), at_edges=at_edges)
+                look = Look(recent[max(end - self._reach, 0) : end], session[ToolInvoked].all(), at_edges=at_edges)
+                found = self._ending(look)
+                if found is not None:
+                    yield index, found
 
     @property
     def _reach(self) -> int:
@@ -138,7 +137,7 @@ class StallDetector:
         return max(LONGEST, self.window + MEMORY, 2 * self.rounds, 3 * self.fruitless, self.repeats)
 
     def _may_end(self, recent: Sequence[CallDigest], place: int) -> bool:
-        """Whether a pattern may end with a call, whatever came of it and the others: this is cheap to say."""
+        """Whether a pattern may end with a call, by the arguments of the calls alone: this is cheap."""
         call, there = recent[place], place + 1
         if there >= self.window and self._may_be_nothing_new(recent, place):
             return True
@@ -155,12 +154,17 @@ class StallDetector:
         return not call.success and sum(each.action == action for each in tries) >= self.fruitless
 
     def _may_be_nothing_new(self, recent: Sequence[CallDigest], place: int) -> bool:
+        places = range(place, place - self.window, -1)
+        return self._new_among(0 < recent[each].repeats_after <= MEMORY for each in places) is not None
+
+    def _new_among(self, seen_before: Iterable[bool]) -> int | None:
+        """Return how many of a window's calls are new; None as soon as they are enough."""
         new, enough = 0, self.novelty * self.window
-        for each in range(place, place - self.window, -1):
-            new += not 0 < recent[each].repeats_after <= MEMORY
+        for seen in seen_before:
+            new += not seen
             if new >= enough:
-                return False
-        return True
+                return None
+        return new
 
     def _told(self, session: Session, since: int) -> int:
         """Return up to which call the agent was told, or asked not to be, where that is known to be after ``since``."""
@@ -175,7 +179,7 @@ class StallDetector:
         return since
 
     def _ending(self, look: Look) -> Found | None:
-        """Return the plainest pattern that ends with the last call of a look."""
+        """Return the pattern that ends with the last call of a look, the simplest first."""
         return self._repeated(look) or self._thrashing(look) or self._fruitless(look) or self._nothing_new(look)
 
     def _assessment(self, found: Found, last: int, count: int, calls: Sequence[ToolInvoked]) -> Assessment:
@@ -237,11 +241,9 @@ class StallDetector:
         recent = look.recent
         if len(recent) < self.window:
             return None
-        new, enough = 0, self.novelty * self.window
-        for back in range(1, self.window + 1):
-            new += not look.was_seen(len(recent) - back)
-            if new >= enough:
-                return None
+        new = self._new_among(look.was_seen(len(recent) - back) for back in range(1, self.window + 1))
+        if new is None:
+            return None
         newest = recent[-self.window :]
         action, times = Counter(call.action for call in newest).most_common(1)[0]
         most = [call for call in newest if call.action == action]
@@ -254,7 +256,7 @@ class StallDetector:
 
 
 class Look:
-    """One look at some calls in a row: which of them are alike. Results are read only where calls are equal."""
+    """Some calls in a row, and which of them are alike. Results are compared only where the arguments are equal."""
 
     __slots__ = ("_at_edges", "_calls", "_edges", "recent")
 
@@ -293,7 +295,7 @@ class Look:
         return [call.index for call in self.recent[first:]]
 
     def _edges_of(self, call: CallDigest) -> int | None:
-        """Return a fingerprint of the edges of what a call brought; None if that is long."""
+        """Return a hash of the first and last line of a call's result; None if the result is long."""
         index = call.index
         if index not in self._edges:
             result = self._result(call)
@@ -306,15 +308,15 @@ class Look:
 
 @lru_cache(maxsize=REMEMBERED)
 def what_lasts(result: str) -> int:
-    """Return a fingerprint of a result without what passes; a result is read for it once."""
+    """Return a hash of a result without times and addresses."""
     return hash(_lasting(result))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def edges_of(result: str) -> int:
-    """Return a fingerprint of the first and the last line of a result, where they are short, without what passes.
+    """Return a hash of the first and the last line of a result, where they are short, without times and addresses.
 
-    That is fast, and what changes stands there more often than not.
+    That is fast, and what changes stands mostly there.
     """
     text = result.strip()
     first = text[: EDGE + 1].partition("\n")[0]

@@ -1,1 +1,39 @@
-"""Typed prompts: sections, templates, what they render to, and what an answer must look like."""
+"""Prompts: typed templates with sections and tools, what they render to, and how an answer is parsed and checked."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.prompt.completion import (
+        CompositeChecker as CompositeChecker,
+        FileOutputChecker as FileOutputChecker,
+        PredicateChecker as PredicateChecker,
+        TaskCompletionChecker as TaskCompletionChecker,
+        TaskCompletionContext as TaskCompletionContext,
+        TaskCompletionResult as TaskCompletionResult,
+    )
+    from watchkeeper.prompt.nested import PromptResponse as PromptResponse
+    from watchkeeper.prompt.output import parse_output as parse_output
+    from watchkeeper.prompt.rendered import RenderedPrompt as RenderedPrompt
+    from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
+    from watchkeeper.prompt.template import (
+        Prompt as Prompt,
+        PromptTemplate as PromptTemplate,
+        ProviderAdapter as ProviderAdapter,
+    )
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "prompt.completion": (
+                "CompositeChecker FileOutputChecker PredicateChecker TaskCompletionChecker TaskCompletionContext "
+                "TaskCompletionResult"
+            ),
+            "prompt.nested": "PromptResponse",
+            "prompt.output": "parse_output",
+            "prompt.rendered": "RenderedPrompt",
+            "prompt.sections": "MarkdownSection",
+            "prompt.template": "Prompt PromptTemplate ProviderAdapter",
+        },
+    )

@@ -1,1 +1,45 @@
-"""The one log of a run, and the typed state that is a fold of it."""
+"""Sessions: typed state that is a fold of one event log, with reducers, snapshots, branches and read-only views."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.core.ids import RunContext as RunContext
+    from watchkeeper.session.log import (
+        Dispatcher as Dispatcher,
+        Envelope as Envelope,
+        EventBus as EventBus,
+        EventLog as EventLog,
+        InProcessDispatcher as InProcessDispatcher,
+        Unsubscribe as Unsubscribe,
+        event as event,
+    )
+    from watchkeeper.session.session import (
+        Branch as Branch,
+        Session as Session,
+        SessionView as SessionView,
+        SliceAccessor as SliceAccessor,
+        iter_sessions_bottom_up as iter_sessions_bottom_up,
+    )
+    from watchkeeper.session.slices import (
+        Append as Append,
+        Clear as Clear,
+        Extend as Extend,
+        Op as Op,
+        Reducer as Reducer,
+        Replace as Replace,
+        SliceView as SliceView,
+        Snapshot as Snapshot,
+        append_event as append_event,
+    )
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "core.ids": "RunContext",
+            "session.log": "Dispatcher Envelope EventBus EventLog InProcessDispatcher Unsubscribe event",
+            "session.session": "Branch Session SessionView SliceAccessor iter_sessions_bottom_up",
+            "session.slices": "Append Clear Extend Op Reducer Replace SliceView Snapshot append_event",
+        },
+    )

@@ -1,92 +1,50 @@
-"""What may refuse a call beside its limits: hooks, the pipeline that asks them, and circuit breakers.
+"""What may refuse a call beside its limits: hooks, the pipeline that asks them, circuit breakers."""
 
-They need no gate: a pipeline can be asked by any code. The names below are imported when they are first used.
-"""
+from typing import TYPE_CHECKING
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
-
-from watchkeeper.core.lazy_names import imported_when_used
+from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.shield.circuit_breaker import (
-        CircuitBreaker,
-        CircuitBreakers,
-        CircuitState,
-        PolicyContext,
-        PolicyDecision,
+        CircuitBreaker as CircuitBreaker,
+        CircuitBreakers as CircuitBreakers,
+        CircuitState as CircuitState,
+        PolicyContext as PolicyContext,
+        PolicyDecision as PolicyDecision,
     )
-    from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
-    from watchkeeper.shield.egress import EgressAllowList
-    from watchkeeper.shield.model_downgrade import ModelDowngradeHook
+    from watchkeeper.shield.decision import (
+        ChainMetadata as ChainMetadata,
+        Decision as Decision,
+        SafetyEvent as SafetyEvent,
+        ToolCallContext as ToolCallContext,
+    )
+    from watchkeeper.shield.egress import EgressAllowList as EgressAllowList
+    from watchkeeper.shield.model_downgrade import ModelDowngradeHook as ModelDowngradeHook
     from watchkeeper.shield.pipeline import (
-        BudgetBoundaryHook,
-        EgressBoundaryHook,
-        PreDispatchHook,
-        ReleasingHook,
-        ResponseHook,
-        RetryBoundaryHook,
-        ShieldPipeline,
-        ToolDispatchHook,
+        BudgetBoundaryHook as BudgetBoundaryHook,
+        EgressBoundaryHook as EgressBoundaryHook,
+        PreDispatchHook as PreDispatchHook,
+        ReleasingHook as ReleasingHook,
+        ResponseHook as ResponseHook,
+        RetryBoundaryHook as RetryBoundaryHook,
+        ShieldPipeline as ShieldPipeline,
+        ToolDispatchHook as ToolDispatchHook,
     )
-    from watchkeeper.shield.tool_permission import Questioner, ToolPermissionHook
-    from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
-
-_NAMES: Final = {
-    "watchkeeper.shield.circuit_breaker": (
-        "CircuitBreaker",
-        "CircuitBreakers",
-        "CircuitState",
-        "PolicyContext",
-        "PolicyDecision",
-    ),
-    "watchkeeper.shield.decision": ("ChainMetadata", "Decision", "SafetyEvent", "ToolCallContext"),
-    "watchkeeper.shield.egress": ("EgressAllowList",),
-    "watchkeeper.shield.model_downgrade": ("ModelDowngradeHook",),
-    "watchkeeper.shield.pipeline": (
-        "BudgetBoundaryHook",
-        "EgressBoundaryHook",
-        "PreDispatchHook",
-        "ReleasingHook",
-        "ResponseHook",
-        "RetryBoundaryHook",
-        "ShieldPipeline",
-        "ToolDispatchHook",
-    ),
-    "watchkeeper.shield.tool_permission": ("Questioner", "ToolPermissionHook"),
-    "watchkeeper.shield.windows": ("BudgetWindowHook", "TokenRateHook"),
-}
-
-__all__ = [
-    "BudgetBoundaryHook",
-    "BudgetWindowHook",
-    "ChainMetadata",
-    "CircuitBreaker",
-    "CircuitBreakers",
-    "CircuitState",
-    "Decision",
-    "EgressAllowList",
-    "EgressBoundaryHook",
-    "ModelDowngradeHook",
-    "PolicyContext",
-    "PolicyDecision",
-    "PreDispatchHook",
-    "Questioner",
-    "ReleasingHook",
-    "ResponseHook",
-    "RetryBoundaryHook",
-    "SafetyEvent",
-    "ShieldPipeline",
-    "TokenRateHook",
-    "ToolCallContext",
-    "ToolDispatchHook",
-    "ToolPermissionHook",
-]
-
-__getattr__ = imported_when_used(__name__, {name: module for module, names in _NAMES.items() for name in names})
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return list(__all__)
+    from watchkeeper.shield.tool_permission import Questioner as Questioner, ToolPermissionHook as ToolPermissionHook
+    from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",
+            "shield.decision": "ChainMetadata Decision SafetyEvent ToolCallContext",
+            "shield.egress": "EgressAllowList",
+            "shield.model_downgrade": "ModelDowngradeHook",
+            "shield.pipeline": (
+                "BudgetBoundaryHook EgressBoundaryHook PreDispatchHook ReleasingHook ResponseHook RetryBoundaryHook "
+                "ShieldPipeline ToolDispatchHook"
+            ),
+            "shield.tool_permission": "Questioner ToolPermissionHook",
+            "shield.windows": "BudgetWindowHook TokenRateHook",
+        },
+    )

@@ -1,1 +1,21 @@
-"""Runs on disk."""
+"""What is kept on disk: the store of runs, and the ledger of accounts that runs and processes share."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
+    from watchkeeper.store.ledger_file import AccountReport as AccountReport, account_reports as account_reports
+    from watchkeeper.store.run_store import RunStore as RunStore, StoredEvent as StoredEvent, StoredRun as StoredRun
+    from watchkeeper.store.sqlite_ledger import SqliteLedger as SqliteLedger
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "accounting.ledger": "Ledger MemoryLedger",
+            "store.ledger_file": "AccountReport account_reports",
+            "store.run_store": "RunStore StoredEvent StoredRun",
+            "store.sqlite_ledger": "SqliteLedger",
+        },
+    )

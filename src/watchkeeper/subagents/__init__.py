@@ -1,62 +1,36 @@
-"""Subagents: an agent hands blocks of work to fresh prompts below it, and gets back what matters.
+"""Subagents: an agent hands pieces of work to new prompts with runs of their own, and gets their results back."""
 
-The names below are imported when they are first used.
-"""
+from typing import TYPE_CHECKING
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
-
-from watchkeeper.core.lazy_names import imported_when_used
+from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.core.errors import DispatchSubagentError, ToolValidationError
-    from watchkeeper.subagents.dispatch import SubagentSettings
-    from watchkeeper.subagents.payloads import (
-        Artifact,
-        DispatchSubagent,
-        DispatchSubagentResult,
-        DispatchSubagents,
-        DispatchSubagentsResult,
-        PromptRegistry,
-        SubagentMode,
-        SubagentOutcome,
+    from watchkeeper.core.errors import (
+        DispatchSubagentError as DispatchSubagentError,
+        ToolValidationError as ToolValidationError,
     )
-    from watchkeeper.subagents.section import PromptSubagentToolsSection
-
-_HOMES: Final = {
-    "Artifact": "watchkeeper.subagents.payloads",
-    "DispatchSubagent": "watchkeeper.subagents.payloads",
-    "DispatchSubagentError": "watchkeeper.core.errors",
-    "DispatchSubagentResult": "watchkeeper.subagents.payloads",
-    "DispatchSubagents": "watchkeeper.subagents.payloads",
-    "DispatchSubagentsResult": "watchkeeper.subagents.payloads",
-    "PromptRegistry": "watchkeeper.subagents.payloads",
-    "PromptSubagentToolsSection": "watchkeeper.subagents.section",
-    "SubagentMode": "watchkeeper.subagents.payloads",
-    "SubagentOutcome": "watchkeeper.subagents.payloads",
-    "SubagentSettings": "watchkeeper.subagents.dispatch",
-    "ToolValidationError": "watchkeeper.core.errors",
-}
-
-__all__ = [
-    "Artifact",
-    "DispatchSubagent",
-    "DispatchSubagentError",
-    "DispatchSubagentResult",
-    "DispatchSubagents",
-    "DispatchSubagentsResult",
-    "PromptRegistry",
-    "PromptSubagentToolsSection",
-    "SubagentMode",
-    "SubagentOutcome",
-    "SubagentSettings",
-    "ToolValidationError",
-]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return list(__all__)
+    from watchkeeper.subagents.dispatch import SubagentSettings as SubagentSettings
+    from watchkeeper.subagents.payloads import (
+        Artifact as Artifact,
+        DispatchSubagent as DispatchSubagent,
+        DispatchSubagentResult as DispatchSubagentResult,
+        DispatchSubagents as DispatchSubagents,
+        DispatchSubagentsResult as DispatchSubagentsResult,
+        PromptRegistry as PromptRegistry,
+        SubagentMode as SubagentMode,
+        SubagentOutcome as SubagentOutcome,
+    )
+    from watchkeeper.subagents.section import PromptSubagentToolsSection as PromptSubagentToolsSection
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "core.errors": "DispatchSubagentError ToolValidationError",
+            "subagents.dispatch": "SubagentSettings",
+            "subagents.payloads": (
+                "Artifact DispatchSubagent DispatchSubagentResult DispatchSubagents DispatchSubagentsResult "
+                "PromptRegistry SubagentMode SubagentOutcome"
+            ),
+            "subagents.section": "PromptSubagentToolsSection",
+        },
+    )

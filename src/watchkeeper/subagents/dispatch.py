@@ -1,8 +1,13 @@
-"""Dispatching: from a task that a model wrote to a child run, and back (seed: subagent-dispatch, "Execution Flow").
+"""Dispatching: from a task that a model wrote to a child run, and from its end back to a result.
 
-One task is one pass through the seven steps in `Dispatch.run`. The child starts from the parent's state as it is at
-that moment, works with the parent's tools in a session, under ceilings and on files of its own, and hands back a
-summary, its output and its artifacts. However it ends, nothing else of it reaches the parent, and nothing of it stays.
+`Dispatch.run` takes one task through all steps. The child starts from the parent's state at that moment, works with the
+parent's tools, and has a session, limits and files of its own. It hands back a summary, its output and its artifacts;
+nothing else of it reaches the parent, and all of it is closed, however it ends. What enters the parent's transcript is
+bounded in bytes; the child's log has everything.
+
+Limits: those of the settings are the child's ceilings, and it gets at most what its parent has left. Without any, the
+children of a call get a share of what the parent has left of every ceiling and of its time, divided equally among them,
+so that the parent can always go on.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -51,14 +56,8 @@ from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool
 
-# --- outcome --------------------------------------------------------------------------------------------------------
-# From the end of a child run to what its parent is told: short, whole, and nothing of the conversation between.
-#
-# What enters the parent's transcript is bounded here, in bytes, whatever the child said: the summary with its notes, or
-# the sentence that says why there is none. The child's log keeps the rest.
-
 SUMMARY_BYTES: Final = 1_536
-"""What one child adds to its parent's transcript at most, as UTF-8."""
+"""How much one child adds to its parent's transcript at most, as UTF-8."""
 
 NOTES_BYTES: Final = 512
 """The part of it that notes about files and verdict may take."""
@@ -67,27 +66,299 @@ ADVICE: Final = "Change the task, or do the work yourself; do not send the same 
 USE_IT: Final = "If that is enough, use it. Else change the task, or do the work yourself."
 
 
+NO_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
+    name for name in ("max_cost_usd", "max_retries", "account", "account_limit", *COUNTED) if name != "max_turns"
+)
+LEAST_SECONDS: Final = 0.001
+
+ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
+"""Errors whose messages are written for the model."""
+
+CANCELLED: Final = "The subagent was cancelled before its work was done."
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentSettings:
+    """What the children of one prompt get; None means the value for all children of the section.
+
+    Attributes:
+        model: Who answers: a model, or the name of one.
+        limits: Their ceilings, each.
+        hydrate: Called with a child's session, in which the parent's state is, before the child runs, on a worker
+            thread; it derives more state from what is there.
+        description: What the subagent is good for; shown to the parent's model.
+    """
+
+    model: Model | str | None = None
+    limits: Limits | None = None
+    hydrate: Callable[[Session], object] | None = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            ConfigurationError: Naming the field and the value.
+        """
+        for name, kind, example in (
+            ("model", Model | str | None, "'openai:gpt-5-mini'"),
+            ("limits", Limits | None, "Limits(max_cost_usd=1)"),
+            ("description", str, "'Finds sources.'"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"{name}={value!r} of a subagent makes no sense; give for example {example}")
+        if self.hydrate is not None and not callable(self.hydrate):
+            raise ConfigurationError(f"hydrate={self.hydrate!r} must be a function that takes the child's session")
+
+    def over(self, other: SubagentSettings) -> SubagentSettings:
+        """Return these settings, with those of ``other`` in the place of what is None."""
+        return SubagentSettings(
+            other.model if self.model is None else self.model,
+            other.limits if self.limits is None else self.limits,
+            other.hydrate if self.hydrate is None else self.hydrate,
+            self.description or other.description,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """One call of a dispatch tool.
+
+    Attributes:
+        context: What the tool was given.
+        children: What starts child runs below the run.
+        workspace: The files of the call.
+        limits: What each child gets that has none of its own.
+    """
+
+    context: ToolContext
+    children: Children
+    workspace: Workspace
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dispatch:
+    """The two tools of a section, and how they dispatch.
+
+    Attributes:
+        registry: The prompts that may be dispatched.
+        session: Whose state children start from; that of the run by default.
+        every: What all children get.
+        settings: What those of one prompt get, by ``ns/key``.
+        share: How much of what the parent has left the children of a call get, where no limits are given.
+        max_depth: How many subagents may be nested.
+        max_parallel: How many of one call run at once.
+        cascade: Whether the snapshot includes the sessions below.
+    """
+
+    registry: PromptRegistry
+    session: Session | None
+    every: SubagentSettings
+    settings: Mapping[str, SubagentSettings]
+    share: float
+    max_depth: int
+    max_parallel: int
+    cascade: bool
+
+    def of(self, prompt: Prompt[Any]) -> SubagentSettings:
+        """Return what the children of a prompt get."""
+        own = self.settings.get(f"{prompt.ns}/{prompt.key}")
+        return self.every if own is None else own.over(self.every)
+
+    async def one(self, params: DispatchSubagent, *, context: ToolContext) -> ToolResult[DispatchSubagentResult]:
+        """Run one task.
+
+        Raises:
+            ToolValidationError: If the task cannot be: bad text, unknown or disabled prompt, another snapshot version.
+            DispatchSubagentError: If the child was stopped, or could not run.
+        """
+        result = await self.run(params, self._calling(context, 1))
+        return ToolResult.ok(result, result.message_summary)
+
+    async def several(self, params: DispatchSubagents, *, context: ToolContext) -> ToolResult[DispatchSubagentsResult]:
+        """Run several tasks side by side; each has an outcome of its own, whatever becomes of the others.
+
+        Raises:
+            ToolValidationError: If there are no tasks, or too many.
+        """
+        count = checked_count(params)
+        calling = self._calling(context, count)
+        slots = asyncio.Semaphore(self.max_parallel)
+        outcomes = [SubagentOutcome(error=CANCELLED)] * count
+
+        async def run(place: int, task: DispatchSubagent) -> None:
+            async with slots:
+                try:
+                    outcomes[place] = SubagentOutcome(await self.run(task, calling))
+                except Exception as error:
+                    said = error if isinstance(error, ANSWERS) else broken(f"{task.prompt_ns}/{task.prompt_key}", error)
+                    outcomes[place] = SubagentOutcome(error=str(said))
+
+        async with asyncio.TaskGroup() as group:
+            for place, task in enumerate(params.tasks):
+                group.create_task(run(place, task))
+        message = "\n\n".join(map(_told, range(1, count + 1), params.tasks, outcomes))
+        if not any(outcome.ok for outcome in outcomes):
+            return ToolResult.error(message)
+        return ToolResult.ok(DispatchSubagentsResult(tuple(outcomes)), message)
+
+    async def run(self, task: DispatchSubagent, calling: Calling) -> DispatchSubagentResult:
+        """Take one task from validation to its result.
+
+        Raises:
+            ToolValidationError: If the task cannot be; nothing was started.
+            DispatchSubagentError: If the child was stopped, or could not run.
+        """
+        task = checked(task)
+        prompt = prompt_of(task, self.registry)
+        snapshot = (self.session or calling.context.session).snapshot(cascade=self.cascade)
+        check_version(task, snapshot)
+        files = calling.workspace.open(task.expected_artifacts)
+        name = f"{task.prompt_ns}/{task.prompt_key}"
+        try:
+            run = await calling.children.start(self._child(task, prompt, snapshot, files, calling))
+            if run.result.stop is not None or run.result.output is None:
+                raise failure(name, run.result) from run.result.error
+            return collected(task, run.result, snapshot, files)
+        except (ToolValidationError, DispatchSubagentError):
+            raise
+        except Exception as error:
+            raise broken(name, error) from error
+        finally:
+            files.discard()
+
+    def _calling(self, context: ToolContext, count: int) -> Calling:
+        children = children_of(context.session)
+        if children is None:
+            raise DispatchSubagentError("A subagent can only be dispatched within a run; nothing was started.")
+        limits = self.every.limits
+        if limits is None:
+            rounds, gate = ceil(count / self.max_parallel), children.family.scope.gate
+            limits = allotted(gate, context.remaining_seconds, self.share, count, rounds)
+        return Calling(context, children, Workspace(context.filesystem), limits)
+
+    def _child(
+        self, task: DispatchSubagent, prompt: Prompt[Any], snapshot: Snapshot, files: ChildFiles, calling: Calling
+    ) -> ChildTask[Any]:
+        settings, family = self.of(prompt), calling.children.family
+        bound, messages = told(prompt, task, snapshot)
+        return ChildTask(
+            prompt=bound,
+            kind="subagent",
+            limits=settings.limits or calling.limits,
+            model=None if settings.model is None else priced(settings.model, calling.children),
+            snapshot=snapshot,
+            hydrate=None if settings.hydrate is None else partial(hydrated, settings.hydrate),
+            filesystem=files.overlay,
+            resources=family.scope.resources.for_run(),
+            tools=self._tools(prompt, calling.children),
+            messages=tuple(messages),
+            max_depth=self.max_depth,
+            call_id=calling.context.call_id,
+        )
+
+    def _tools(self, prompt: Prompt[Any], children: Children) -> tuple[Tool, ...]:
+        """Return what a child is offered of its parent's tools: all, but dispatch only where it may dispatch itself."""
+        home, most = children.family.scope, self.max_depth
+        may_dispatch = home.depths.get("subagent", 0) + 1 < min(most, home.deepest.get("subagent", most))
+        own = {tool.name for tool in prompt.template.tools if dispatches(tool)}
+        return tuple(
+            tool for tool in children.family.tools if not dispatches(tool) or (may_dispatch and tool.name not in own)
+        )
+
+
+def allotted(gate: ExecutionContext, seconds: float | None, share: float, children: int, rounds: int) -> Limits:
+    """Return the limits of each of the children of one call.
+
+    Args:
+        gate: The parent's.
+        seconds: Time that the call has left, or None if nothing bounds it.
+        share: How much of what is left the children get together.
+        children: How many there are.
+        rounds: How many of them follow each other in time, at most.
+    """
+    part = Fraction(share) / children
+    changes = dict(NO_CEILINGS)
+    for name, left in gate.left().items():
+        # Nothing left is the parent's stop to tell; a rounded-down share must not be a stop that nobody meant.
+        amount = max(int(left * part), 1) if left else None
+        if name == "max_cost_nanos":
+            changes["max_cost_usd"] = None if amount is None else Decimal(amount) / NANOS_PER_USD
+        else:
+            changes[name] = amount
+    deadline = None if seconds is None else timedelta(seconds=max(seconds * share / rounds, LEAST_SECONDS))
+    return replace(gate.limits, deadline=deadline, **changes)
+
+
+def dispatches(tool: Tool) -> bool:
+    """Return whether a tool is one of a section that dispatches subagents."""
+    return isinstance(getattr(tool.handler, "__self__", None), Dispatch)
+
+
+def priced(model: Model | str, children: Children) -> PricedModel:
+    """Return a model that was named for children, as it was made and priced when the run began.
+
+    Raises:
+        DispatchSubagentError: If the run does not know it.
+    """
+    name = label_of(model)
+    found = children.family.models.get(name)
+    if found is None:
+        raise DispatchSubagentError(
+            f"The model {name} of this subagent was not made ready when the run began; nothing was started. Register"
+            " the prompts before the section is made, and put the section into the template of the run."
+        )
+    return found
+
+
+def label_of(model: Model | str) -> str:
+    """Return how a run knows a model: by its string, or as ``provider:name``."""
+    return model if isinstance(model, str) else f"{model.provider}:{model.name}"
+
+
+def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
+    """Let a function derive more state in a child's session.
+
+    Raises:
+        ToolValidationError: If it fails; the child does not run.
+    """
+    try:
+        hydrate(session)
+    except Exception as error:
+        raise ToolValidationError(
+            f"The subagent's state could not be prepared from the snapshot, so it was not started:"
+            f" {type(error).__name__}: {error}"
+        ) from error
+
+
+def _told(number: int, task: DispatchSubagent, outcome: SubagentOutcome) -> str:
+    said = outcome.error if outcome.result is None else outcome.result.message_summary
+    return f"## {number}. {task.prompt_ns}/{task.prompt_key}: {'done' if outcome.ok else 'failed'}\n{said}"
+
+
 def collected(
     task: DispatchSubagent, result: RunResult[Any], snapshot: Snapshot, files: ChildFiles
 ) -> DispatchSubagentResult:
-    """Return what a child that completed its work hands back; its artifacts are the parent's then.
+    """Return the result of a child that completed its work, and hand its artifacts over to the parent.
 
     Raises:
         DispatchSubagentError: If its structured output has no JSON form; then nothing of its files is handed over.
     """
     output = None if isinstance(result.output, str) else as_json(task, result.output)
     recorded = recorded_artifacts(result, snapshot)
-    handed = files.hand_over(dict.fromkeys((*task.expected_artifacts, *recorded)))
-    notes = shortened(
-        "\n".join(_notes(task, result, recorded, handed, has_files=files.overlay is not None)), NOTES_BYTES
-    )
+    wanted = dict.fromkeys((*task.expected_artifacts, *recorded))
+    handed = files.hand_over(wanted)
+    said_of_files = _notes(task, result, recorded, handed, has_files=files.overlay is not None)
+    notes = shortened("\n".join(said_of_files), NOTES_BYTES)
     said = shortened(_said(result, output), SUMMARY_BYTES - len(notes.encode()) - 1 if notes else SUMMARY_BYTES)
     there = {*handed.kept, *handed.unchanged, *recorded} - handed.failed.keys()
     return DispatchSubagentResult(
         prompt_ns=task.prompt_ns,
         prompt_key=task.prompt_key,
         message_summary=f"{said}\n{notes}" if notes else said,
-        artifacts=tuple(path for path in dict.fromkeys((*task.expected_artifacts, *recorded)) if path in there),
+        artifacts=tuple(path for path in wanted if path in there),
         tools_used=tools_used(result),
         output=output,
         plan_step_id=task.plan_step_id,
@@ -98,7 +369,7 @@ def collected(
 
 
 def failure(name: str, result: RunResult[Any]) -> DispatchSubagentError:
-    """Return the error of a child that was stopped: why, by which limit, what it had, and what may be done about it."""
+    """Return the error of a child that was stopped: why, by which limit, what it had, and what the parent can do."""
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
     limit = f" (limit: {stop.limit})" if stop is not None and stop.limit and stop.limit not in why else ""
@@ -175,63 +446,6 @@ def _notes(
         yield f"Recorded: {', '.join(others)}"
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
-# What the children of one prompt get: a model, limits, a function that prepares their state.
-#
-# Limits that are given are the child's ceilings; it gets at most what its parent has left. If none are given, a call's
-# children get a share of what the parent has left of every ceiling and of its time, divided equally among them, so that
-# the parent can always go on after them.
-
-NO_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
-    name for name in ("max_cost_usd", "max_retries", "account", "account_limit", *COUNTED) if name != "max_turns"
-)
-LEAST_SECONDS: Final = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class SubagentSettings:
-    """What the children of one prompt get; what is None is as for all children of the section.
-
-    Attributes:
-        model: Who answers: a model, or the name of one.
-        limits: Their ceilings, each.
-        hydrate: Called with a child's session, in which the parent's state is, before the child runs, on a worker
-            thread; it derives more state from what is there (seed: subagent-dispatch).
-        description: What the subagent is good for; shown to the parent's model.
-    """
-
-    model: Model | str | None = None
-    limits: Limits | None = None
-    hydrate: Callable[[Session], object] | None = None
-    description: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            ConfigurationError: Naming the field and the value.
-        """
-        for name, kind, example in (
-            ("model", Model | str | None, "'openai:gpt-5-mini'"),
-            ("limits", Limits | None, "Limits(max_cost_usd=1)"),
-            ("description", str, "'Finds sources.'"),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise ConfigurationError(f"{name}={value!r} of a subagent makes no sense; give for example {example}")
-        if self.hydrate is not None and not callable(self.hydrate):
-            raise ConfigurationError(f"hydrate={self.hydrate!r} must be a function that takes the child's session")
-
-    def over(self, other: SubagentSettings) -> SubagentSettings:
-        """Return these settings, with those of ``other`` in the place of what is None."""
-        return SubagentSettings(
-            other.model if self.model is None else self.model,
-            other.limits if self.limits is None else self.limits,
-            other.hydrate if self.hydrate is None else self.hydrate,
-            self.description or other.description,
-        )
-
-
 def check_share(share: object) -> float:
     """Return the share of what is left that children get.
 
@@ -252,237 +466,3 @@ def check_least_one(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{name}={value!r} must be a whole number, at least 1")
     return value
-
-
-def allotted(gate: ExecutionContext, seconds: float | None, share: float, children: int, rounds: int) -> Limits:
-    """Return the limits of each of the children of one call.
-
-    Args:
-        gate: The parent's.
-        seconds: Time that the call has left, or None if nothing bounds it.
-        share: How much of what is left the children get together.
-        children: How many there are.
-        rounds: How many of them follow each other in time, at most.
-    """
-    part = Fraction(share) / children
-    changes = dict(NO_CEILINGS)
-    for name, left in gate.left().items():
-        # Nothing left is the parent's stop to tell; a rounded-down share must not be a stop that nobody meant.
-        amount = max(int(left * part), 1) if left else None
-        if name == "max_cost_nanos":
-            changes["max_cost_usd"] = None if amount is None else Decimal(amount) / NANOS_PER_USD
-        else:
-            changes[name] = amount
-    deadline = None if seconds is None else timedelta(seconds=max(seconds * share / rounds, LEAST_SECONDS))
-    return replace(gate.limits, deadline=deadline, **changes)
-
-
-ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
-"""What is worded for the model."""
-
-CANCELLED: Final = "The subagent was cancelled before its work was done."
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchRules:
-    """How a section dispatches.
-
-    Attributes:
-        registry: The prompts that may be dispatched.
-        session: Whose state children start from; that of the run by default.
-        every: What all children get.
-        settings: What those of one prompt get, by ``ns/key``.
-        share: How much of what the parent has left the children of a call get, where no limits are given.
-        max_depth: How many subagents may stand inside each other.
-        max_parallel: How many of one call run at once.
-        cascade: Whether the snapshot takes along the sessions below.
-    """
-
-    registry: PromptRegistry
-    session: Session | None = None
-    every: SubagentSettings = field(default_factory=SubagentSettings)
-    settings: Mapping[str, SubagentSettings] = field(default_factory=dict[str, SubagentSettings])
-    share: float = 0.5
-    max_depth: int = 1
-    max_parallel: int = 4
-    cascade: bool = False
-
-    def of(self, prompt: Prompt[Any]) -> SubagentSettings:
-        """Return what the children of a prompt get."""
-        own = self.settings.get(f"{prompt.ns}/{prompt.key}")
-        return self.every if own is None else own.over(self.every)
-
-
-@dataclass(frozen=True, slots=True)
-class Calling:
-    """One call of a dispatch tool.
-
-    Attributes:
-        context: What the tool was given.
-        children: What starts child runs below the run.
-        workspace: The files of the call.
-        limits: What each child gets that has none of its own.
-    """
-
-    context: ToolContext
-    children: Children
-    workspace: Workspace
-    limits: Limits
-
-
-class Dispatch:
-    """The two tools of a section."""
-
-    __slots__ = ("rules",)
-
-    def __init__(self, rules: DispatchRules) -> None:
-        """Dispatch as the rules say."""
-        self.rules = rules
-
-    async def one(self, params: DispatchSubagent, *, context: ToolContext) -> ToolResult[DispatchSubagentResult]:
-        """Run one task.
-
-        Raises:
-            ToolValidationError: If the task cannot be: bad text, unknown or disabled prompt, another snapshot version.
-            DispatchSubagentError: If the child was stopped, or could not run.
-        """
-        result = await self.run(params, self._calling(context, 1))
-        return ToolResult.ok(result, result.message_summary)
-
-    async def several(self, params: DispatchSubagents, *, context: ToolContext) -> ToolResult[DispatchSubagentsResult]:
-        """Run several tasks side by side; each has an outcome of its own, whatever becomes of the others.
-
-        Raises:
-            ToolValidationError: If there are no tasks, or too many.
-        """
-        count = checked_count(params)
-        calling = self._calling(context, count)
-        slots = asyncio.Semaphore(self.rules.max_parallel)
-        outcomes = [SubagentOutcome(error=CANCELLED)] * count
-
-        async def run(place: int, task: DispatchSubagent) -> None:
-            async with slots:
-                try:
-                    outcomes[place] = SubagentOutcome(await self.run(task, calling))
-                except Exception as error:
-                    said = error if isinstance(error, ANSWERS) else broken(f"{task.prompt_ns}/{task.prompt_key}", error)
-                    outcomes[place] = SubagentOutcome(error=str(said))
-
-        async with asyncio.TaskGroup() as group:
-            for place, task in enumerate(params.tasks):
-                group.create_task(run(place, task))
-        message = "\n\n".join(map(_told, range(1, count + 1), params.tasks, outcomes))
-        if not any(outcome.ok for outcome in outcomes):
-            return ToolResult.error(message)
-        return ToolResult.ok(DispatchSubagentsResult(tuple(outcomes)), message)
-
-    async def run(self, task: DispatchSubagent, calling: Calling) -> DispatchSubagentResult:
-        """Take one task from validation to its result.
-
-        Raises:
-            ToolValidationError: If the task cannot be; nothing was started.
-            DispatchSubagentError: If the child was stopped, or could not run.
-        """
-        rules, context = self.rules, calling.context
-        task = checked(task)
-        prompt = prompt_of(task, rules.registry)
-        snapshot = (rules.session or context.session).snapshot(cascade=rules.cascade)
-        check_version(task, snapshot)
-        files = calling.workspace.open(task.expected_artifacts)
-        name = f"{task.prompt_ns}/{task.prompt_key}"
-        try:
-            run = await calling.children.start(self._child(task, prompt, snapshot, files, calling))
-            if run.result.stop is not None or run.result.output is None:
-                raise failure(name, run.result) from run.result.error
-            return collected(task, run.result, snapshot, files)
-        except (ToolValidationError, DispatchSubagentError):
-            raise
-        except Exception as error:
-            raise broken(name, error) from error
-        finally:
-            files.discard()
-
-    def _calling(self, context: ToolContext, count: int) -> Calling:
-        children = children_of(context.session)
-        if children is None:
-            raise DispatchSubagentError("A subagent can only be dispatched within a run; nothing was started.")
-        limits = self.rules.every.limits
-        if limits is None:
-            rounds, gate = ceil(count / self.rules.max_parallel), children.family.scope.gate
-            limits = allotted(gate, context.remaining_seconds, self.rules.share, count, rounds)
-        return Calling(context, children, Workspace(context.filesystem), limits)
-
-    def _child(
-        self, task: DispatchSubagent, prompt: Prompt[Any], snapshot: Snapshot, files: ChildFiles, calling: Calling
-    ) -> ChildTask[Any]:
-        settings, family = self.rules.of(prompt), calling.children.family
-        bound, messages = told(prompt, task, snapshot)
-        return ChildTask(
-            prompt=bound,
-            kind="subagent",
-            limits=settings.limits or calling.limits,
-            model=None if settings.model is None else priced(settings.model, calling.children),
-            snapshot=snapshot,
-            hydrate=None if settings.hydrate is None else partial(hydrated, settings.hydrate),
-            filesystem=files.overlay,
-            resources=family.scope.resources.for_run(),
-            tools=self._tools(prompt, calling.children),
-            messages=tuple(messages),
-            max_depth=self.rules.max_depth,
-            call_id=calling.context.call_id,
-        )
-
-    def _tools(self, prompt: Prompt[Any], children: Children) -> tuple[Tool, ...]:
-        """Return what a child is offered of its parent's tools: all, but dispatch only where it may dispatch itself."""
-        home, most = children.family.scope, self.rules.max_depth
-        may_dispatch = home.depths.get("subagent", 0) + 1 < min(most, home.deepest.get("subagent", most))
-        own = {tool.name for tool in prompt.template.tools if dispatches(tool)}
-        return tuple(
-            tool for tool in children.family.tools if not dispatches(tool) or (may_dispatch and tool.name not in own)
-        )
-
-
-def dispatches(tool: Tool) -> bool:
-    """Return whether a tool is one of a section that dispatches subagents."""
-    return isinstance(getattr(tool.handler, "__self__", None), Dispatch)
-
-
-def priced(model: Model | str, children: Children) -> PricedModel:
-    """Return a model that was named for children, as it was made and priced when the run began.
-
-    Raises:
-        DispatchSubagentError: If the run does not know it.
-    """
-    name = label_of(model)
-    found = children.family.models.get(name)
-    if found is None:
-        raise DispatchSubagentError(
-            f"The model {name} of this subagent was not made ready when the run began; nothing was started. Register"
-            " the prompts before the section is made, and put the section into the template of the run."
-        )
-    return found
-
-
-def label_of(model: Model | str) -> str:
-    """Return how a run knows a model: by its string, or as ``provider:name``."""
-    return model if isinstance(model, str) else f"{model.provider}:{model.name}"
-
-
-def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
-    """Let a function derive more state in a child's session.
-
-    Raises:
-        ToolValidationError: If it fails; the child does not run.
-    """
-    try:
-        hydrate(session)
-    except Exception as error:
-        raise ToolValidationError(
-            f"The subagent's state could not be prepared from the snapshot, so it was not started:"
-            f" {type(error).__name__}: {error}"
-        ) from error
-
-
-def _told(number: int, task: DispatchSubagent, outcome: SubagentOutcome) -> str:
-    said = outcome.error if outcome.result is None else outcome.result.message_summary
-    return f"## {number}. {task.prompt_ns}/{task.prompt_key}: {'done' if outcome.ok else 'failed'}\n{said}"

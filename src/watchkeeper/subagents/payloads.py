@@ -1,13 +1,15 @@
-"""What a model writes to dispatch a subagent, and what comes back of it (seed: subagent-dispatch, "Data Model").
+"""What a model writes to dispatch a subagent, what comes back, and which prompts can be dispatched.
 
-Plain frozen values with a JSON form: the descriptions below are what the model reads, and results go on the parent's
-log. Nothing is checked here; the rules stand in `rules`, so that a task among several can be refused alone.
+Tasks and results are plain frozen values with a JSON form: the model reads their descriptions, and results go on the
+parent's log. Their constructors check nothing, so that one task of several can be refused alone; `checked`, `prompt_of`
+and `check_version` check a task before anything is started. Every refusal is a `ToolValidationError` that says what was
+wrong, with which value, and what to write instead: a model reads it and tries again.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -20,6 +22,15 @@ from watchkeeper.session.log import event
 from watchkeeper.session.slices import Snapshot
 
 SubagentMode = Literal["plan_step", "ad_hoc"]
+
+MAX_INSTRUCTIONS: Final = 2_000
+MAX_ARTIFACT: Final = 160
+MAX_TASKS: Final = 20
+SHOWN: Final = 60
+"""Characters of a bad value that a refusal repeats."""
+
+STRANGE: Final = 10
+"""How many different characters that are not ASCII a refusal lists, so that all can be replaced at once."""
 
 
 @stored_as("dispatch_subagent")
@@ -93,11 +104,11 @@ class DispatchSubagents:
 @stored_as("subagent_outcome")
 @dataclass(slots=True, frozen=True)
 class SubagentOutcome:
-    """What became of one task of several: a result, or why there is none.
+    """The end of one task of several: a result, or the reason why there is none.
 
     Attributes:
         result: What the subagent handed back, or None.
-        error: Why not; empty if it did.
+        error: The reason; empty if there is a result.
     """
 
     result: DispatchSubagentResult | None = None
@@ -112,7 +123,7 @@ class SubagentOutcome:
 @stored_as("dispatch_subagents_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentsResult:
-    """What became of several tasks.
+    """The ends of several tasks.
 
     Attributes:
         outcomes: One for each task, in the order of the tasks.
@@ -133,15 +144,12 @@ class Artifact:
     path: str
 
 
-# --- registry -------------------------------------------------------------------------------------------------------
-# Prompts by namespace and key, so that a run can start another by name (seed: subagent-dispatch).
-#
-# A prompt that is registered is enabled until somebody disables it: it can still be looked up, but no run may start it.
-# Both can change while runs go on.
-
-
 class PromptRegistry:
-    """A table of prompts; one per namespace and key."""
+    """A table of prompts by namespace and key, from which a run can start another prompt by its name.
+
+    A registered prompt is enabled until somebody disables it: it can still be looked up, but no run may start it. Both
+    can change while runs go on.
+    """
 
     __slots__ = ("_disabled", "_prompts")
 
@@ -209,14 +217,11 @@ class PromptRegistry:
             PromptDefinitionError: If there is none; the message lists those that exist.
         """
         prompt = self._prompts.get((ns, key))
-        if prompt is not None:
-            return prompt
-        import difflib
-
-        names = [f"{known_ns}/{known_key}" for known_ns, known_key in self._prompts]
-        near = difflib.get_close_matches(f"{ns}/{key}", names, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise PromptDefinitionError(f"no prompt {f'{ns}/{key}'!r}; {meant}registered: {', '.join(names) or 'none'}")
+        if prompt is None:
+            meant, listed = _suggested(f"{ns}/{key}", self)
+            meant = f"did you mean {meant}? " if meant else ""
+            raise PromptDefinitionError(f"no prompt {f'{ns}/{key}'!r}; {meant}registered: {listed}")
+        return prompt
 
     def __iter__(self) -> Iterator[Prompt[Any]]:
         """Iterate over the prompts, oldest first."""
@@ -229,23 +234,6 @@ class PromptRegistry:
     def __contains__(self, name: object) -> bool:
         """Return whether ``(ns, key)`` is registered."""
         return name in self._prompts
-
-
-# --- rules ----------------------------------------------------------------------------------------------------------
-# What a task for a subagent must fulfil (seed: subagent-dispatch, "Key rules"); pure checks, nothing is started.
-#
-# Every refusal is a `ToolValidationError` that says what was wrong, with which value, and what to write instead: a
-# model
-# reads it and tries again.
-
-MAX_INSTRUCTIONS: Final = 2_000
-MAX_ARTIFACT: Final = 160
-MAX_TASKS: Final = 20
-SHOWN: Final = 60
-"""Characters of a bad value that a refusal repeats."""
-
-STRANGE: Final = 10
-"""Characters that are not ASCII of which a refusal tells, so that all can be replaced at once."""
 
 
 def checked(task: DispatchSubagent) -> DispatchSubagent:
@@ -289,14 +277,18 @@ def prompt_of(task: DispatchSubagent, registry: PromptRegistry) -> Prompt[Any]:
     if registry.is_enabled(task.prompt_ns, task.prompt_key):
         return registry.get(task.prompt_ns, task.prompt_key)
     name = f"{task.prompt_ns}/{task.prompt_key}"
-    known = [f"{prompt.ns}/{prompt.key}" for prompt in registry.enabled]
     disabled = (task.prompt_ns, task.prompt_key) in registry
-    near = [] if disabled else difflib.get_close_matches(name, known, n=1)
-    meant = f" Did you mean {near[0]!r}?" if near else ""
+    meant, listed = _suggested(name, registry.enabled)
+    meant = f" Did you mean {meant}?" if meant and not disabled else ""
     what = "is disabled" if disabled else "does not exist"
-    raise ToolValidationError(
-        f"the subagent {_shown(name)} {what}.{meant} Enabled subagents: {', '.join(known) or 'none'}"
-    )
+    raise ToolValidationError(f"the subagent {_shown(name)} {what}.{meant} Enabled subagents: {listed}")
+
+
+def _suggested(name: str, prompts: Iterable[Prompt[Any]]) -> tuple[str, str]:
+    """Return the prompt whose name is nearest, quoted, or nothing; and the names of all."""
+    names = [f"{prompt.ns}/{prompt.key}" for prompt in prompts]
+    near = difflib.get_close_matches(name, names, n=1)
+    return repr(near[0]) if near else "", ", ".join(names) or "none"
 
 
 def check_version(task: DispatchSubagent, snapshot: Snapshot) -> None:

@@ -1,7 +1,7 @@
-"""The section that lets an agent dispatch subagents (seed: subagent-dispatch, "Tool Definition").
+"""The section that lets an agent dispatch subagents.
 
-It goes into a template like any other section. It brings two tools and tells the model when to use them and which
-subagents there are; it names the models of its children, so that a run makes and prices them before it spends anything.
+It goes into a template like any other section. It has two tools, and tells the model when to use them and which
+subagents there are. It names the models of its children, so that a run makes and prices them before it spends anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.session.session import Session
 from watchkeeper.subagents.dispatch import (
     Dispatch,
-    DispatchRules,
     SubagentSettings,
     check_least_one,
     check_share,
@@ -85,9 +84,9 @@ class PromptSubagentToolsSection(MarkdownSection):
             settings: Model, limits and more for the children of one prompt, by ``ns/key``.
             share: What a call's children get together of what the parent has left, of every ceiling and of its time,
                 divided equally; for those without limits of their own.
-            max_depth: How many subagents may stand inside each other; with 1 a subagent cannot dispatch.
+            max_depth: How many subagents may be nested; with 1 a subagent cannot dispatch.
             max_parallel: How many children of one `dispatch_subagents` run at once.
-            cascade: Whether the snapshot takes along the sessions below the parent's; its summary then names them.
+            cascade: Whether the snapshot includes the sessions below the parent's; its summary then names them.
             every: What all children get; see `EveryChild`.
 
         Raises:
@@ -95,8 +94,9 @@ class PromptSubagentToolsSection(MarkdownSection):
         """
         settings = dict(settings or {})
         _check_registry(registry, settings)
-        _check_session(session)
-        rules = DispatchRules(
+        if not isinstance(cast("object", session), Session | None):
+            raise ConfigurationError(f"session={session!r} is no Session; leave it away for that of the run")
+        dispatch = Dispatch(
             registry=registry,
             session=session,
             every=SubagentSettings(**every),
@@ -106,16 +106,15 @@ class PromptSubagentToolsSection(MarkdownSection):
             max_parallel=check_least_one(max_parallel, "max_parallel"),
             cascade=cascade,
         )
-        dispatch = Dispatch(rules)
         super().__init__(
             title="Subagents",
             key="subagents",
-            template=GUIDE + "\n".join(_listed(rules)).replace("$", "$$"),
+            template=GUIDE + "\n".join(_listed(dispatch)).replace("$", "$$"),
             tools=(
                 tool(name="dispatch_subagent", description=ONE)(dispatch.one),
                 tool(name="dispatch_subagents", description=SEVERAL)(dispatch.several),
             ),
-            models=_models(rules),
+            models=_models(dispatch),
         )
 
 
@@ -132,28 +131,26 @@ def _check_registry(registry: object, settings: Mapping[str, object]) -> None:
             raise ConfigurationError(f"settings[{name!r}]={given!r} must be SubagentSettings(...)")
 
 
-def _check_session(session: object) -> None:
-    if not isinstance(session, Session | None):
-        raise ConfigurationError(f"session={session!r} is no Session; leave it away for that of the run")
-
-
-def _listed(rules: DispatchRules) -> Iterator[str]:
+def _listed(dispatch: Dispatch) -> Iterator[str]:
     """Yield a line for each subagent: its name, and what it is good for."""
-    for prompt in rules.registry.enabled:
+    for prompt in dispatch.registry.enabled:
         name = f"{prompt.ns}/{prompt.key}"
-        about = " ".join(rules.of(prompt).description.split()) or (prompt.name if prompt.name != name else "")
+        about = " ".join(dispatch.of(prompt).description.split()) or (prompt.name if prompt.name != name else "")
         yield f'- `{name}` (prompt_ns "{prompt.ns}", prompt_key "{prompt.key}"){f": {about}" if about else ""}'
 
 
-def _models(rules: DispatchRules) -> tuple[Any, ...]:
+def _models(dispatch: Dispatch) -> tuple[Any, ...]:
     """Return the models of all children, and of theirs, each once.
 
     Raises:
         ConfigurationError: If two different models have the same name: a run could not tell them apart.
     """
-    named = [each.model for each in (rules.every, *rules.settings.values()) if each.model is not None]
+    named = [each.model for each in (dispatch.every, *dispatch.settings.values()) if each.model is not None]
     found: dict[str, Model | str] = {}
-    for model in (*named, *(cast("Model | str", each) for prompt in rules.registry for each in prompt.template.models)):
+    for model in (
+        *named,
+        *(cast("Model | str", each) for prompt in dispatch.registry for each in prompt.template.models),
+    ):
         known = found.setdefault(label_of(model), model)
         if known is not model and known != model:
             raise ConfigurationError(f"two different models of subagents are called {label_of(model)}; rename one")

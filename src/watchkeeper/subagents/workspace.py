@@ -1,8 +1,13 @@
-"""The files of the children of one tool call: each works on an overlay of its own, declared files come back.
+"""What a child gets to work with: files of its own, and the task in its prompt.
 
-A child changes nothing below its overlay. When it has done its work, its artifacts are applied one by one to the files
-of the tool call, which are committed with the call. A file that somebody else changed since the child began, another
-child of the same call included, fails that artifact and nothing else. Whatever was not declared is dropped.
+Files: each child of a tool call works on an overlay and changes nothing below it. When it has completed its work, its
+artifacts are applied one by one to the files of the tool call, which are committed with the call. An artifact fails
+alone if somebody else, for example another child of the same call, changed that file since the child began. All other
+changes are dropped.
+
+Task: its instructions, metadata and the state that the child starts with reach the prompt by name: as placeholders, as
+values for predicates, and as fields of a dataclass that the template declares. What the template may not mention
+follows the prompt as one message, so that the instructions always arrive.
 """
 
 from __future__ import annotations
@@ -28,12 +33,12 @@ OutputT = TypeVar("OutputT")
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What became of the artifacts of one child.
+    """The artifacts of one child, after they were applied to the parent's files.
 
     Attributes:
         kept: Files that it changed and that are the parent's now.
-        unchanged: Files that stand there as they did before.
-        absent: What is no file: it was not left, or is another kind of deliverable.
+        unchanged: Files that are as they were before.
+        absent: Paths without a file: it was not written, or the artifact is no file.
         failed: By path, why a file could not be kept.
     """
 
@@ -44,12 +49,12 @@ class HandedOver:
 
 
 class Workspace:
-    """The files of one call, on which its children build."""
+    """The files of one tool call, and which of them its children have changed so far."""
 
     __slots__ = ("base", "came")
 
     def __init__(self, base: Filesystem | None) -> None:
-        """Build on the files of the call, if it has any."""
+        """Take the files of the call, if it has any."""
         self.base = base
         self.came: list[str] = []
 
@@ -68,17 +73,14 @@ class ChildFiles:
     __slots__ = ("_began", "_workspace", "overlay")
 
     def __init__(self, workspace: Workspace, expected: Iterable[str]) -> None:
-        """Begin with the parent's files, and remember how those stand that the child is to leave."""
+        """Start with the parent's files, and remember the state of those that the child is expected to leave."""
         self._workspace = workspace
         self._began = len(workspace.came)
         self.overlay = None if workspace.base is None else OverlayFilesystem(workspace.base)
         if self.overlay is not None:
-            for path in expected:
-                place = _place(path)
+            for place in map(_place, expected):
                 if place is not None:
-                    with suppress(
-                        FilesystemError
-                    ):  # nobody can write there either; what comes of it is said at the end
+                    with suppress(FilesystemError):  # nobody can write there either; the hand-over says so
                         self.overlay.watch(place)
 
     def hand_over(self, artifacts: Iterable[str]) -> HandedOver:
@@ -129,30 +131,8 @@ def _place(path: str) -> str | None:
         return None
 
 
-# --- handover -------------------------------------------------------------------------------------------------------
-# What a child is told when it begins: its instructions, the plan's metadata, and what its state is, in short.
-#
-# All of it reaches the child's prompt by name: as placeholders, as values for predicates, and as fields of a dataclass
-# that the template declares. What the template does not surely mention follows the prompt as one message, so that the
-# instructions always arrive, whatever the template says (seed: subagent-dispatch, "Execution Flow", step 4).
-
-
-OWN_FOLDERS: Final = (
-    "core",
-    "session",
-    "shield",
-    "accounting",
-    "tools",
-    "containment",
-    "prompt",
-    "kernel",
-    "runtime",
-    "children",
-    "oversight",
-    "loop",
-)
-OWN_EVENTS: Final = tuple(f"watchkeeper.{folder}." for folder in OWN_FOLDERS)
-"""Where the types of slices come from that only say how a run went."""
+RESULTS: Final = ("watchkeeper.subagents.", "watchkeeper.judging.", "watchkeeper.app.", "watchkeeper.store.")
+"""Where the types are defined that may be results of the work."""
 
 MOST_SLICES: Final = 12
 ITEM_CHARS: Final = 120
@@ -200,7 +180,7 @@ def summary_lines(snapshot: Snapshot) -> Iterator[str]:
 
     Slices that only say how the run went (tool calls, turns, incidents) are left out.
     """
-    slices = [(type_, view) for type_, view in snapshot.slices.items() if not type_.__module__.startswith(OWN_EVENTS)]
+    slices = [(type_, view) for type_, view in snapshot.slices.items() if not says_how_a_run_went(type_)]
     for type_, view in slices[:MOST_SLICES]:
         newest = " ".join(display(view[-1]).split())
         short = newest if len(newest) <= ITEM_CHARS else f"{newest[:ITEM_CHARS]}…"
@@ -210,6 +190,12 @@ def summary_lines(snapshot: Snapshot) -> Iterator[str]:
     for child in snapshot.children:
         for line in summary_lines(child):
             yield f"- in the session below, {child.session_id}: {line.removeprefix('- ')}"
+
+
+def says_how_a_run_went(type_: type[Any]) -> bool:
+    """Return whether a slice's type is an event of Watchkeeper, and not a result of the work."""
+    module = type_.__module__
+    return module.startswith("watchkeeper.") and not module.startswith(RESULTS)
 
 
 def _arguments(type_: type[Any], fields: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,9 +1,46 @@
 """Fakes for tests: servers that speak the real wire formats, models that follow a script, clocks that jump.
 
 Importing anything from here blocks every real provider for the rest of the process, so that a test which forgot its
-fake fails instead of spending money; ``watchkeeper.adapters.remote.allow_remote(True)`` lifts the block.
+fake fails instead of spending money; ``allow_remote(True)`` lifts the block.
 """
 
-from watchkeeper.adapters.remote import allow_remote
+from typing import TYPE_CHECKING
 
-allow_remote(False)
+from watchkeeper.adapters import remote
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.adapters.remote import allow_remote as allow_remote
+    from watchkeeper.adapters.scripted import ScriptedModel as ScriptedModel
+    from watchkeeper.core.clock import TestClock as TestClock
+    from watchkeeper.testing.fake_anthropic import FakeAnthropic as FakeAnthropic
+    from watchkeeper.testing.fake_openai import FakeOpenAI as FakeOpenAI
+    from watchkeeper.testing.ledger_checks import (
+        check_ledger as check_ledger,
+        check_shared_ledger as check_shared_ledger,
+    )
+    from watchkeeper.testing.wire import (
+        Fault as Fault,
+        Reply as Reply,
+        WireReply as WireReply,
+        WireRequest as WireRequest,
+        WireServer as WireServer,
+        call as call,
+        json_reply as json_reply,
+        say as say,
+    )
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "adapters.remote": "allow_remote",
+            "adapters.scripted": "ScriptedModel",
+            "core.clock": "TestClock",
+            "testing.fake_anthropic": "FakeAnthropic",
+            "testing.fake_openai": "FakeOpenAI",
+            "testing.ledger_checks": "check_ledger check_shared_ledger",
+            "testing.wire": "Fault Reply WireReply WireRequest WireServer call json_reply say",
+        },
+    )
+
+remote.allow_remote(False)

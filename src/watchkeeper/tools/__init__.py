@@ -1,1 +1,45 @@
-"""Tools: what they are, what they get, what they return; resources and the filesystem port."""
+"""Tools: functions that a model may call, each call a transaction over the files and the session that it may change."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.core.errors import ToolValidationError as ToolValidationError
+    from watchkeeper.tools.context import (
+        CallInfo as CallInfo,
+        ToolContext as ToolContext,
+        ToolInvoked as ToolInvoked,
+        ToolOutcome as ToolOutcome,
+        error_message as error_message,
+        is_success as is_success,
+    )
+    from watchkeeper.tools.filesystem import (
+        EntryKind as EntryKind,
+        FileStat as FileStat,
+        Filesystem as Filesystem,
+        FilesystemSnapshot as FilesystemSnapshot,
+        ReadOnlyFilesystem as ReadOnlyFilesystem,
+    )
+    from watchkeeper.tools.filesystems import (
+        FileChange as FileChange,
+        HostFilesystem as HostFilesystem,
+        MemoryFilesystem as MemoryFilesystem,
+        OverlayFilesystem as OverlayFilesystem,
+    )
+    from watchkeeper.tools.resources import ResourceBinding as ResourceBinding, Resources as Resources, Scope as Scope
+    from watchkeeper.tools.result import ToolResult as ToolResult
+    from watchkeeper.tools.tool import Tool as Tool, tool as tool
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "core.errors": "ToolValidationError",
+            "tools.context": "CallInfo ToolContext ToolInvoked ToolOutcome error_message is_success",
+            "tools.filesystem": "EntryKind FileStat Filesystem FilesystemSnapshot ReadOnlyFilesystem",
+            "tools.filesystems": "FileChange HostFilesystem MemoryFilesystem OverlayFilesystem",
+            "tools.resources": "ResourceBinding Resources Scope",
+            "tools.result": "ToolResult",
+            "tools.tool": "Tool tool",
+        },
+    )

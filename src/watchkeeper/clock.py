@@ -1,0 +1,22 @@
+"""Clocks and deadlines: all time in Watchkeeper comes from a `Clock` that is given to it."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.core.clock import (
+        SYSTEM_CLOCK as SYSTEM_CLOCK,
+        Clock as Clock,
+        Deadline as Deadline,
+        SystemClock as SystemClock,
+        TestClock as TestClock,
+        Timer as Timer,
+    )
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "core.clock": "Clock Deadline SYSTEM_CLOCK SystemClock TestClock Timer",
+        },
+    )

@@ -1,0 +1,60 @@
+"""Every event that the log of a run may hold, and the envelope that it is in."""
+
+from typing import TYPE_CHECKING
+
+from watchkeeper.core.lazy_names import public_names
+
+if TYPE_CHECKING:
+    from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
+    from watchkeeper.prompt.rendered import (
+        PromptDeadlineAssigned as PromptDeadlineAssigned,
+        PromptExecuted as PromptExecuted,
+        PromptRendered as PromptRendered,
+    )
+    from watchkeeper.runtime.events import (
+        AdviceAcknowledged as AdviceAcknowledged,
+        ChildEnded as ChildEnded,
+        ChildStarted as ChildStarted,
+        CompletionChecked as CompletionChecked,
+        ContextCompacted as ContextCompacted,
+        EscalationTaken as EscalationTaken,
+        ItemEnded as ItemEnded,
+        ManyEnded as ManyEnded,
+        ManyStarted as ManyStarted,
+        ModelFailed as ModelFailed,
+        ModelReplied as ModelReplied,
+        ModelSwitched as ModelSwitched,
+        NoticeAppended as NoticeAppended,
+        ObserversRan as ObserversRan,
+        ReducerFailed as ReducerFailed,
+        RunEnded as RunEnded,
+        RunStarted as RunStarted,
+        SourceRan as SourceRan,
+    )
+    from watchkeeper.session.log import (
+        Envelope as Envelope,
+        RolledBack as RolledBack,
+        SessionReset as SessionReset,
+        SliceEdited as SliceEdited,
+        StateInherited as StateInherited,
+    )
+    from watchkeeper.shield.decision import SafetyEvent as SafetyEvent
+    from watchkeeper.subagents.payloads import Artifact as Artifact
+    from watchkeeper.tools.context import ToolInvoked as ToolInvoked
+else:
+    __getattr__, __dir__, __all__ = public_names(
+        __name__,
+        {
+            "prompt.advice": "Assessment Feedback Observation",
+            "prompt.rendered": "PromptDeadlineAssigned PromptExecuted PromptRendered",
+            "runtime.events": (
+                "AdviceAcknowledged ChildEnded ChildStarted CompletionChecked ContextCompacted EscalationTaken "
+                "ItemEnded ManyEnded ManyStarted ModelFailed ModelReplied ModelSwitched NoticeAppended ObserversRan "
+                "ReducerFailed RunEnded RunStarted SourceRan"
+            ),
+            "session.log": "Envelope RolledBack SessionReset SliceEdited StateInherited",
+            "shield.decision": "SafetyEvent",
+            "subagents.payloads": "Artifact",
+            "tools.context": "ToolInvoked",
+        },
+    )
