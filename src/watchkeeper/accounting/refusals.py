@@ -59,44 +59,38 @@ KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call"
 """What people call the kinds of calls."""
 
 
-def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> Stop:
-    """Say why a call is refused."""
-    return (
-        expired(caller, landing=landing)
-        if isinstance(verdict, Expired)
-        else exhausted(verdict, caller, landing=landing)
-    )
-
-
 def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
-    """Say that a ceiling leaves too little for the least call worth sending."""
+    """Say that a ceiling leaves too little for the least call worth sending, of a context or of a shared account."""
     count, ceiling, account = verdict[:3]
     meter = SHARED[count]
-    if account.period is not None:
-        return account_spent(verdict)
+    field = meter.field
+    used = account.settled[count]
     if count == RETRIES:
         ceiling = account.tops[RETRIES] or 0
+        used = min(used, ceiling)
     value = meter.amount(ceiling)
-    used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
-    calls = account.settled[STEPS]
-    said = f"{subject(account, caller)} reached its {'cost ' if meter.measures == 'money' else ''}ceiling of {value}"
+    shared = account.period is not None
+    if shared:
+        field, value = "account_limit", str(account.limits.account_limit)
+        said = f"The account {account.name!r} reached its ceiling of {value}"
+    else:
+        said = (
+            f"{subject(account, caller)} reached its {'cost ' if meter.measures == 'money' else ''}ceiling of {value}"
+        )
     if used < ceiling:
         said += f" after {meter.amount(used)}"
-    said += f" in {counted(calls, 'call')}" if count != STEPS else ""
+    if count != STEPS and not shared:
+        said += f" in {counted(account.settled[STEPS], 'call')}"
     if isinstance(verdict, Waits):
         said += "; others hold the rest"
     else:
-        said += kept_back(count, account, caller, landing=landing)
-        said += too_dear(verdict)
-    return Stop(meter.reason, "gate", f"{said}.", meter.field, value)
-
-
-def too_dear(verdict: Exhausted) -> str:
-    """Say what the call could have needed, where something was left and it was not enough."""
-    meter, need, left = SHARED[verdict.limit], verdict.need, verdict.left
-    if meter.is_counted or not 0 < left < need:
-        return ""
-    return f"; the next call could need up to {meter.amount(need)}, with {meter.amount(left)} left"
+        said += "" if shared else kept_back(count, account, caller, landing=landing)
+        if not meter.is_counted and 0 < verdict.left < verdict.need:
+            need, left = meter.amount(verdict.need), meter.amount(verdict.left)
+            said += f"; the next call could need up to {need}, with {left} left"
+    if account.renews_on is not None:
+        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
+    return Stop(meter.reason, "gate", f"{said}.", field, value)
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
@@ -108,19 +102,6 @@ def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -
     parts = [f"{amount(hold)} kept for its last turn"] if hold else []
     parts += [f"{amount(kept)} kept for its verdict"] if kept else []
     return "".join(f"; {part}" for part in parts)
-
-
-def account_spent(verdict: Exhausted | Waits) -> Stop:
-    """Say that an account that runs share has too little left, in which period, and when the next one begins."""
-    count, ceiling, account = verdict[:3]
-    said = f"The account {account.name!r} reached its ceiling of {account.limits.account_limit}"
-    used = account.settled[count]
-    if used < ceiling:
-        said += f" after {SHARED[count].amount(used)}"
-    said += "; others hold the rest" if isinstance(verdict, Waits) else too_dear(verdict)
-    if account.renews_on is not None:
-        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
-    return Stop(SHARED[count].reason, "gate", f"{said}.", "account_limit", str(account.limits.account_limit))
 
 
 def expired(account: Account, *, landing: bool) -> Stop:
