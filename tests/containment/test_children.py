@@ -25,7 +25,7 @@ from watchkeeper.shield.decision import Decision
 
 
 def account_of(gate: ExecutionContext) -> Account:
-    return gate._account  # pyright: ignore[reportPrivateUsage]
+    return gate.account
 
 
 @pytest.fixture

@@ -102,6 +102,11 @@ class ToolPermissionHook:
         """Seconds for which a question may hold a call; None if no tool is asked about."""
         return self._timeout if self._ask else None
 
+    @property
+    def pending(self) -> int:
+        """Number of questions that wait for an answer, or for their turn."""
+        return self._queue.length
+
     def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
         """Return None for a tool that may be used, else HALT."""
         why = self._objection(ctx)
@@ -180,6 +185,10 @@ class _Queue:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[threading.Event] = deque()
+
+    @property
+    def length(self) -> int:
+        return len(self._waiting)
 
     @contextmanager
     def turn(self, until: float, withdrawn: CancellationToken) -> Generator[bool]:
