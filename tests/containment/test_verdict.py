@@ -22,11 +22,11 @@ from tests.containment.gates import (
     costing,
     dollars,
     gate_with,
+    race,
     settle,
     started,
     unlimited,
 )
-from tests.containment.test_races import race
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
 from watchkeeper.accounting.admission import Demand, decide, kept_for_verdict
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
