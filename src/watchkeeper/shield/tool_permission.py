@@ -156,7 +156,11 @@ class ToolPermissionHook:
 
     def _put(self, ctx: ToolCallContext, name: str, seconds: float, withdrawn: CancellationToken) -> str | None:
         """Ask, now; return the objection."""
-        call = BlockingCall(partial(self._said, ctx, seconds, withdrawn))
+        ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
+        if isinstance(ask_with, Questioner):
+            call = BlockingCall[object](partial(ask_with.ask, question(ctx, seconds), withdrawn))
+        else:
+            call = BlockingCall(partial(ask_with, ctx))
         withdrawn.on_cancel(lambda _: call.wake())
         call.wait(seconds, self._clock)
         if call.leave():
@@ -170,10 +174,6 @@ class ToolPermissionHook:
         if said is None:
             return f"Nobody is there to allow the tool {name!r}."
         return f"The tool {name!r} was not allowed when somebody was asked."
-
-    def _said(self, ctx: ToolCallContext, seconds: float, withdrawn: CancellationToken) -> object:
-        ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
-        return ask_with.ask(question(ctx, seconds), withdrawn) if isinstance(ask_with, Questioner) else ask_with(ctx)
 
 
 class _Queue:
