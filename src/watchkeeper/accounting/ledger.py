@@ -422,6 +422,12 @@ class MemoryLedger:
         else:
             self._waiters.landing.discard(account)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call waits, and nothing is reserved for a call or kept for a landing turn."""
+        with self._lock:
+            return not (self._waiters.listed or self._waiters.reserving or self._waiters.landing)
+
     # --- for ledgers that several processes share, built on this one --------------------------------------------------
 
     @property
