@@ -137,7 +137,7 @@ async def start_one(children: Children, context: ToolContext) -> weakref.ref[Ses
         kind="subagent",
         limits=CHILD_LIMITS,
         snapshot=context.session.snapshot(),
-        resources=children.family.home.resources.for_run(),
+        resources=children.family.scope.resources.for_run(),
     )
     run = await children.start(task)
     if run.result.stop is not None:

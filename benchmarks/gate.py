@@ -20,9 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
@@ -160,7 +160,7 @@ def plain() -> None:
     print("plain callables, µs of CPU on all threads together")
     with ExecutionContext(Limits(deadline=None, max_cost_usd=10**6, max_retries=10**6, landing=None)) as gate:
         show("without a time bound, on the caller's thread", plain_cost(lambda: gate.call(TOOL, one)), ADMITTED)
-        show("the same by the seed's face, with a hint", plain_cost(lambda: gate.wrap_llm_call(lambda: 1, HINT)), None)
+        show("the same by wrap_llm_call, with a hint", plain_cost(lambda: gate.wrap_llm_call(lambda: 1, HINT)), None)
     with ExecutionContext(Limits(max_retries=10**6, landing=None)) as gate:
         show("with a time bound, on a worker thread", plain_cost(lambda: gate.call(TOOL, one)), THREADED)
 

@@ -48,7 +48,7 @@ READING_PATH: Final = (
     ("loop/model_calls.py", "runtime/model_calls.py"),
     ("loop/tool_calls.py", "runtime/tool_calls.py"),
     ("containment/execution_context.py",),
-    ("containment/call_start.py", "containment/passage.py"),
+    ("containment/calls.py", "containment/passage.py"),
     ("accounting/admission.py", "containment/admission.py"),
     ("accounting/ledger.py", "containment/ledger.py"),
     ("containment/in_flight.py", "containment/flight.py"),

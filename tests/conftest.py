@@ -136,3 +136,11 @@ def user_folders(_homes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
     if request.node.get_closest_marker("model") is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", REAL_CACHE)
     return place
+
+
+@pytest.fixture
+def clock() -> Any:
+    """Return a `TestClock`, which stands still until a test moves it."""
+    from watchkeeper.core.clock import TestClock
+
+    return TestClock()

@@ -7,8 +7,8 @@ from functools import partial
 
 from benchmarks.incidents.provider import Provider, Reply, price
 from benchmarks.incidents.replay import Replay
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.limits import Limits
 from watchkeeper.shield.decision import Decision
 

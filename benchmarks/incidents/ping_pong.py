@@ -6,8 +6,8 @@ from functools import partial
 
 from benchmarks.incidents.provider import Provider, price
 from benchmarks.incidents.replay import Replay
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.shield.decision import Decision
 
 CONFIG = ExecutionConfig(max_cost_usd=5.00, max_steps=30, max_retries_total=3, timeout_ms=0)

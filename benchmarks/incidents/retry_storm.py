@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from benchmarks.incidents.provider import Provider, price
 from benchmarks.incidents.replay import Replay
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 
 CONFIG = ExecutionConfig(max_cost_usd=1.00, max_steps=500, max_retries_total=10, timeout_ms=0)
 JOBS = 25

@@ -6,14 +6,14 @@ may move. A name is imported when it is first used, so that ``import watchkeeper
 
 from typing import TYPE_CHECKING, Final
 
-from watchkeeper.core.lazy_names import public_names
+from watchkeeper.core.lazy_names import provide, public_names
 
 if TYPE_CHECKING:
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
-    from watchkeeper.containment.seed_calls import ExecutionConfig as ExecutionConfig
+    from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
     from watchkeeper.core.budget import Budget as Budget, BudgetTracker as BudgetTracker
     from watchkeeper.core.clock import Deadline as Deadline
     from watchkeeper.core.errors import Stop as Stop, WatchkeeperError as WatchkeeperError
@@ -44,8 +44,8 @@ else:
             "app.agent": "Agent",
             "app.contained": "contained",
             "app.run": "arun arun_many run run_many",
+            "containment.config": "ExecutionConfig",
             "containment.execution_context": "ExecutionContext",
-            "containment.seed_calls": "ExecutionConfig",
             "core.budget": "Budget BudgetTracker",
             "core.clock": "Deadline",
             "core.errors": "Stop WatchkeeperError",
@@ -69,3 +69,5 @@ else:
     )
 
 __version__: Final = "0.1.0"
+
+provide("terminal", "watchkeeper.app.terminal", "Terminal")  # where a ToolPermissionHook asks by default

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Report, agent, events
+from tests.kit import Report, agent, events
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel

@@ -53,7 +53,7 @@ def check_nothing_is_lost(ctx: ExecutionContext) -> None:
     waiters = ledger._waiters
     assert not any((waiters.listed, waiters.reserving, waiters.landing))
     assert ctx._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
-    assert ctx._passage.flights == {}  # pyright: ignore[reportPrivateUsage]
+    assert ctx._calls.in_flight == {}  # pyright: ignore[reportPrivateUsage]
     assert all(node.end_ts is not None for node in ctx.get_snapshot().nodes)
 
 
@@ -480,6 +480,6 @@ def test_a_late_result_of_bad_work_is_recorded_and_nothing_is_lost() -> None:
         outcome = ctx.call_tool(work, WrapOptions("slow", cost_estimate_hint=0.2, timeout_ms=20))
         assert outcome.stop_reason == "call_timeout"
         go_on.set()
-        until_other_thread(lambda: ctx._passage.flights == {})  # pyright: ignore[reportPrivateUsage]
+        until_other_thread(lambda: ctx._calls.in_flight == {})  # pyright: ignore[reportPrivateUsage]
         assert ctx.usage.cost_nanos == dollars(0.2)
         check_nothing_is_lost(ctx)

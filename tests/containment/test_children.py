@@ -16,8 +16,8 @@ from tests.containment.gates import TOOL, answer, charged, costing, dollars, gat
 from tests.containment.test_races import race
 from watchkeeper.accounting.account import COST, STEPS, Account
 from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Landing, Limits

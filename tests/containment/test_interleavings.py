@@ -19,9 +19,9 @@ from watchkeeper.accounting.admission import Demand, decide
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.accounting.refusals import Admitted, Ruling
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits, Verdict

@@ -14,9 +14,9 @@ import pytest
 from tests.containment.gates import TOOL, Held, answer, costing, gate_with, settle, started, unlimited
 from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import CURRENT, Ticket
-from watchkeeper.containment.seed_calls import ExecutionConfig
+from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
@@ -55,7 +55,7 @@ async def test_ten_thousand_contexts_with_hour_long_time_outs_leave_nothing_behi
     assert left == 0
     assert (timers(), len(asyncio.all_tasks())) == before
     assert threading.active_count() <= threads  # idle workers of earlier tests may have ended meanwhile
-    assert CURRENT.get() is None
+    assert CURRENT_CALL.get() is None
 
 
 class Window:
@@ -117,7 +117,7 @@ async def test_ten_thousand_contexts_with_hooks_a_breaker_and_children_leave_not
     assert sum(ref() is not None for ref in accounts) == 0
     assert (timers(), len(asyncio.all_tasks())) == before
     assert threading.active_count() <= threads  # idle workers of earlier tests may have ended meanwhile
-    assert CURRENT.get() is None
+    assert CURRENT_CALL.get() is None
     assert breakers.states() == {"provider": CircuitState.CLOSED, "down": CircuitState.OPEN}
     assert hook.seen > 400
 
@@ -129,7 +129,7 @@ def test_ten_thousand_contexts_with_time_bounded_sync_calls_leave_no_threads_beh
             if number % 10 == 0:
                 context.wrap_tool_call(lambda: None)
     assert threading.active_count() <= before + 2  # idle workers, which end by themselves
-    assert CURRENT.get() is None
+    assert CURRENT_CALL.get() is None
 
 
 async def test_a_waiting_call_that_was_cancelled_leaves_nothing_behind() -> None:

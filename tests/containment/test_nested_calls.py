@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from tests.containment.gates import TOOL, gate_with, settle, started, unlimited
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import CALL_TIMEOUT, Flight, Outcome, Ticket
-from watchkeeper.containment.seed_calls import WrapOptions
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, InFlightCall, Outcome, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.shield.decision import Decision
 
@@ -78,9 +78,9 @@ class Nest:
         self.outcomes[name] = await self.gate.acall(request, go_on)
         return self.outcomes[name]
 
-    def flight(self, name: str) -> Flight:
+    def flight(self, name: str) -> InFlightCall:
         """Return the call of this name, which is under way."""
-        flights = self.gate._passage.flights.values()  # pyright: ignore[reportPrivateUsage]
+        flights = self.gate._calls.in_flight.values()  # pyright: ignore[reportPrivateUsage]
         return next(flight for flight in flights if flight.node.name == name)
 
     def nodes(self) -> dict[str, tuple[str, str | None]]:
@@ -196,7 +196,7 @@ async def test_a_whole_chain_is_aborted_from_another_thread_step_by_step(clock: 
 
     task = await started(gate.acall(CallRequest("tool", "outer"), outer))
     for context in (gate, child):
-        thread = threading.Thread(target=context._passage.abort, args=("enough",))  # pyright: ignore[reportPrivateUsage]
+        thread = threading.Thread(target=context._calls.abort, args=("enough",))  # pyright: ignore[reportPrivateUsage]
         thread.start()
         thread.join()
         await settle()
@@ -456,7 +456,7 @@ async def check_interrupted(events: list[str], cleaning: list[int], swallows: li
     asked = 0
     for event in events:
         if event in NAMES:
-            for flight in list(gate._passage.flights.values()):  # pyright: ignore[reportPrivateUsage]
+            for flight in list(gate._calls.in_flight.values()):  # pyright: ignore[reportPrivateUsage]
                 if flight.node.name == event:
                     flight.interrupt(reason)
         elif event == "elsewhere":

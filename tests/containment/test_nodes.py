@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.containment.gates import TOOL, Held, answer, gate_with, settle, started
-from watchkeeper.containment.record import Ending, Node, NodeRecord, NodeStore, NodesView
+from watchkeeper.containment.record import Ending, FrozenView, Node, NodeRecord, NodeStore
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.usage import TokenUsage
 
@@ -19,7 +19,7 @@ def ended(number: int) -> Node:
     return node
 
 
-def names(view: NodesView) -> list[str]:
+def names(view: FrozenView[NodeRecord]) -> list[str]:
     return [record.operation_name for record in view]
 
 

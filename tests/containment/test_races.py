@@ -12,9 +12,9 @@ import pytest
 
 from tests.containment.gates import charged, costing, dollars, gate_with, unlimited
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision

@@ -14,9 +14,9 @@ import pytest
 from tests.containment.gates import Held, costing, dollars, settle, started, unlimited, until_other_thread
 from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Landing, Limits
@@ -226,10 +226,10 @@ def test_the_landing_hold_and_the_retry_come_back_when_a_call_is_turned_back() -
     hook = Hook(before_llm_call=Decision.HALT)
     with ExecutionContext(Limits(max_cost_usd=1, max_retries=1, max_steps=5, landing=Landing()), shield(hook)) as ctx:
         account = ctx._account  # pyright: ignore[reportPrivateUsage]
-        before = (list(account.reserved), list(account.settled), account.hold)
+        before = (list(account.reserved), list(account.settled), account.landing_hold)
         request = costing(0.25, landing=Estimate(input_nanos=dollars(0.5)), retry=True, spends_retry_on_error=True)
         assert ctx.call(request, lambda _: None).decision is Decision.HALT
-        assert (list(account.reserved), list(account.settled), account.hold) == before
+        assert (list(account.reserved), list(account.settled), account.landing_hold) == before
 
 
 @pytest.mark.spec("EC-034")

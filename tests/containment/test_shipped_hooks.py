@@ -11,8 +11,8 @@ import pytest
 
 from tests.containment.gates import answer, charged, dollars, unlimited, until_other_thread
 from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.seed_calls import WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.shield.circuit_breaker import CircuitBreaker

@@ -25,9 +25,9 @@ from tests.containment.gates import (
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError
@@ -687,7 +687,7 @@ def test_abort_returns_from_sync_work_on_a_worker_at_once(clock: TestClock) -> N
     outcome = gate.call_llm(slow)
     go_on.set()
     assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
-    until_other_thread(lambda: not gate._passage.flights)  # pyright: ignore[reportPrivateUsage]
+    until_other_thread(lambda: not gate._calls.in_flight)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_sync_work_in_time_returns_its_value_from_the_worker(clock: TestClock) -> None:

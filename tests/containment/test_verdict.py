@@ -28,7 +28,7 @@ from tests.containment.gates import (
 )
 from tests.containment.test_races import race
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
-from watchkeeper.accounting.admission import Demand, decide, kept_of
+from watchkeeper.accounting.admission import Demand, decide, kept_for_verdict
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.refusals import Admitted, Waits
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -140,7 +140,7 @@ def test_nothing_is_kept_unless_a_run_asks_for_it(clock: TestClock) -> None:
     spend_all(root, costing(0.25))
     assert root.usage.cost_nanos == dollars(1)
     assert gate_with(clock, max_cost_usd=1, verdict=None).keep_verdict() is None
-    assert kept_of(Account(unlimited(max_cost_usd=1, verdict=None)), {}) == {}
+    assert kept_for_verdict(Account(unlimited(max_cost_usd=1, verdict=None)), {}) == {}
 
 
 def test_a_verdict_is_kept_first_of_all_and_one_at_a_time(clock: TestClock) -> None:
@@ -340,9 +340,9 @@ def test_what_it_has_not_used_comes_back_when_it_is_closed(clock: TestClock) -> 
     root = gate_with(clock, max_cost_usd=1, max_steps=20)
     with keep(root) as verdict:
         verdict.call(costing(0.05), lambda _: None, charged(0.02))
-        assert account_of(root).kept[COST] == dollars(0.08)
-        assert account_of(root).kept[STEPS] == 1
-    assert account_of(root).kept == (0,) * 7
+        assert account_of(root).verdict_hold[COST] == dollars(0.08)
+        assert account_of(root).verdict_hold[STEPS] == 1
+    assert account_of(root).verdict_hold == (0,) * 7
     assert account_of(root).reserved == [0] * 7
     assert root.call(costing(0.98), lambda _: None).admitted
 
@@ -683,7 +683,7 @@ class Work(RuleBasedStateMachine):
         assert not self.is_protected or self.verdict.call(whole(self.verdict), lambda _: None).admitted
         self.ceilings_hold()
         self.verdict.close()
-        assert not any(account_of(self.run).kept)
+        assert not any(account_of(self.run).verdict_hold)
         for demand in self.under_way:
             self.ledger.settle(demand, Charge(), False, self.clock.monotonic())
         for gate in (*self.over, *self.gates[::-1], self.root):

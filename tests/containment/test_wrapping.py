@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import Held, dollars, started, until_other_thread
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.containment.seed_calls import ExecutionConfig, WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.judging.support import question
-from tests.runtime.support import ScriptedModel
+from tests.kit import ScriptedModel, question
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.judging import (

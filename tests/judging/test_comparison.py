@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Say, ScriptedModel
+from tests.kit import Say, ScriptedModel
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError, NestedEvaluationError

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.judging.support import children
-from tests.runtime.support import Call, Say, ScriptedModel, events
+from tests.kit import Call, Say, ScriptedModel, children, events
 from watchkeeper.app.run import arun
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock

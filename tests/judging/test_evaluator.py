@@ -17,8 +17,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.judging.support import ANSWER, Inside, answers, children, inside, question
-from tests.runtime.support import Call, Report, Say, ScriptedModel, agent, events, play
+from tests.kit import (
+    ANSWER,
+    Call,
+    Inside,
+    Report,
+    Say,
+    ScriptedModel,
+    agent,
+    answers,
+    children,
+    events,
+    inside,
+    play,
+    question,
+)
 from watchkeeper.children.child import children_of
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, TestClock

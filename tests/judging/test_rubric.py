@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.support import Report, Say, ScriptedModel
+from tests.kit import Report, Say, ScriptedModel
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.codec import decode, encode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Say, ScriptedModel, events
+from tests.kit import Call, Say, ScriptedModel, events
 from watchkeeper.app.run import arun
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock

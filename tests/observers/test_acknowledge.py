@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.support import Call, Report, Say, events, play
+from tests.kit import Call, Report, Say, events, play
 from watchkeeper.core.limits import Limits
 from watchkeeper.observers.acknowledge import answer_advice, answer_section
 from watchkeeper.observers.resources import ResourceObserver

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.judging.support import ANSWER, inside, question
-from tests.runtime.support import Call, ScriptedModel
+from tests.kit import ANSWER, Call, ScriptedModel, inside, question
 from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK

@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account
+from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account, shared_account
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Charge
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
 from watchkeeper.accounting.refusals import Admitted, Waits
-from watchkeeper.containment.execution_context import ExecutionContext, shared_account
-from watchkeeper.containment.seed_calls import ExecutionConfig
+from watchkeeper.containment.config import ExecutionConfig
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
 from watchkeeper.core.ids import RandomIds
@@ -300,9 +300,9 @@ class TestWaiting:
         held = admitted(ledger, one, costing(60 * CENT))
         waiter = Waiter(Demand(two, costing(60 * CENT)), ())
         assert isinstance(ledger.admit(waiter.demand, 0.0, waiter), Waits)
-        assert not waiter.told
+        assert not waiter.notified
         settle(ledger, held, 0)
-        assert waiter.told
+        assert waiter.notified
         ledger.withdraw(waiter, 0.0)
 
     def test_who_waits_is_told_when_the_file_fails_and_when_the_ledger_is_shut_down(self, join: Join) -> None:
@@ -613,7 +613,7 @@ class TestLife:
     def test_an_abort_waits_for_no_file(self, join: Join) -> None:
         ledger = join(busy_seconds=60)
         account = opened(ledger, max_cost_usd=1)
-        child = Account(ceilings(max_cost_usd="$0.60"), account, carves=True)
+        child = Account(ceilings(max_cost_usd="$0.60"), account, carved_on_open=True)
         ledger.open(child)
         assert rows(ledger, "SELECT cost_nanos FROM reserved") == [(60 * CENT,)]
         with held_by_another(ledger.path):
@@ -630,7 +630,7 @@ class TestLife:
         with held_by_another(ledger.path):
             account = opened(ledger, key=None, max_cost_usd=1)
             settle(ledger, admitted(ledger, account, costing(CENT)), 1)
-            shares = [Account(ceilings(), account, carves=True) for _ in range(2)]
+            shares = [Account(ceilings(), account, carved_on_open=True) for _ in range(2)]
             assert ledger.open_shares(shares, [1, 1]) == [None, None]
             ledger.close(account, 0.0)
         assert rows(ledger, "SELECT * FROM settled") == []
@@ -638,7 +638,7 @@ class TestLife:
     def test_shares_that_cannot_be_written_are_none(self, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
         ledger = join()
         account = opened(ledger, max_cost_usd=1)
-        shares = [Account(ceilings(), account, carves=True) for _ in range(2)]
+        shares = [Account(ceilings(), account, carved_on_open=True) for _ in range(2)]
 
         def fail(file: LedgerFile) -> None:
             raise sqlite3.OperationalError("disk I/O error")

@@ -1,9 +1,9 @@
-"""The figures of one context: its ceilings, what is settled, what is reserved, what stopped it.
+"""The figures of one context: its ceilings, what is settled, what is reserved, what stopped it, when its time is over.
 
-Accounts form a parent chain: whatever an account uses is counted in it and in every account above it, so a parent's
-ceilings bound all its descendants together. What an account has carved from those above it is set aside there as a
-claim; inside it reservations go no further up, and what is settled turns from claimed into spent. An account is plain
-data; the ledger changes it, under one lock per tree.
+Accounts form a chain of parents. What an account uses is counted in it and in every account above it, so the ceilings
+of a parent bound all its descendants together. What an account has carved from those above is reserved there as a
+claim; inside it, reservations go no further up, and what is settled turns from claimed into spent. An account is plain
+data: only a ledger changes it, under one lock for the tree.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from datetime import date, timedelta
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import msgspec
+
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import Clock, Deadline
-from watchkeeper.core.errors import Stop
-from watchkeeper.core.limits import Limits, Period
+from watchkeeper.core.errors import ConfigurationError, Stop
+from watchkeeper.core.limits import AccountLimit, Limits, Period
 from watchkeeper.core.usage import TokenUsage, Usage
 
-# What is counted, as places in the lists below. The first seven can have a ceiling; they stand in the order in which
-# admission looks at them.
+# What is counted, as indexes of the lists below. The first seven can have a ceiling; admission checks them in this
+# order. The next three are the kinds of tokens, as in `TokenUsage`.
 COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = range(7)
 CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = range(7, 11)
 
@@ -42,154 +44,124 @@ ceilings_of: Final = attrgetter(*CEILINGS)
 NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
 
 
-class Claim:
+class Claim(msgspec.Struct, eq=False):
     """What one account has carved of one count from those above it, and may still use.
 
     Attributes:
-        account: Who has carved it.
-        count: Of what.
-        outer: Where it is set aside: the accounts above, up to the next one that has carved the same count itself.
-        amount: How much of it is set aside now.
+        account: The account that has carved it.
+        count: What is counted.
+        outer: Where it is reserved: the accounts above, up to the next one that has carved the same count itself.
+        amount: How much is reserved there now.
     """
 
-    __slots__ = ("account", "amount", "count", "outer")
-
-    def __init__(self, account: Account, count: int, outer: tuple[Account, ...]) -> None:
-        """Claim nothing yet."""
-        self.account = account
-        self.count = count
-        self.outer = outer
-        self.amount = 0
+    account: Account
+    count: int
+    outer: tuple[Account, ...]
+    amount: int = 0
 
 
 Row = tuple[int, int, "Account"]
 """``(count, ceiling, account)``."""
 
 
-class Account:
-    """One context's figures.
+class Account(msgspec.Struct, eq=False, weakref=True):
+    """One context's figures; a ledger opens it.
 
     Attributes:
+        limits: Its own ceilings.
+        parent: The account above it.
+        name: What a stop calls it.
+        key: The key under which a ledger shares it between processes; None for an account of this process alone.
+        period: Whether it starts again with every day or month (UTC); None for an account that never does.
+        carved_on_open: Whether its ceilings are carved from what is left above when it is opened.
+        for_verdict: Whether it holds what its parent keeps for a verdict.
+        renews_on: The next day on which its period starts again; set by the ledger that keeps it.
         chain: This account and all above it, innermost first.
-        key: What a ledger that several processes share knows it by; None for an account of this process alone.
-        period: Whether it begins anew with every day or month (UTC); None for an account that never does.
-        renews_on: The day on which it does next; set by the ledger that keeps it.
         tops: Its own ceilings by count, as they are in force: what was carved, where that is less than what was wished.
-        carves: Whether its ceilings are to be carved from what is left above when it is opened.
-        speaks: Whether it is what its parent keeps for a verdict.
-        past: The accounts above whose end of work does not concern it: those above what is kept for a verdict.
+        work_ignored: The accounts above whose end of work does not stop it: those above what is kept for a verdict.
         carved: Its own claims.
         claims: Its own claims and those of all above it, innermost first.
         paths: By count, the accounts at which its reservations are held: up to the one that has carved the count.
-        ceilings: A row for every ceiling on those paths, in the order of admission, innermost account first: what
-            admission goes through.
+        ceilings: A row for every ceiling on those paths, in the order of admission, innermost account first.
         beyond: A row for every ceiling further up: what was carved there is sure, unless more was spent than reserved.
         settled: What was used, by count.
         reserved: What calls under way, landing holds and claims, of this account and all below it, may still use.
-        hold: The part of ``reserved`` that waits for this context's own landing turn.
-        kept: The part of ``reserved`` that waits for this context's verdict.
-        keeps: Whether a verdict may still be spoken when all else is over here.
-        unpriced: Whether something was used whose price nobody knows.
-        lands: Whether this context has a landing turn to protect.
+        landing_hold: The part of ``reserved`` that is kept for this context's own landing turn.
+        verdict_hold: The part of ``reserved`` that is kept for the verdict on this context.
+        keeps_verdict: Whether a verdict may still be asked for when everything else is over here.
+        unpriced: Whether something was used whose price is not known.
         stop: What ended everything here, if something did.
         barred: Why nothing is admitted here any more: that stop, or that it was closed.
         work_stop: What ended the work; a landing turn may still pass.
         deadline_at: Monotonic instant at which everything is over; infinity without a deadline.
         work_until: Monotonic instant at which the work is over and landing begins.
-        kept_seconds: How much of the time before ``deadline_at`` is the verdict's alone.
+        kept_seconds: How much of the time before ``deadline_at`` is reserved for the verdict.
         opened_at: Monotonic instant at which it was opened.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "barred",
-        "beyond",
-        "carved",
-        "carves",
-        "ceilings",
-        "chain",
-        "claims",
-        "deadline_at",
-        "hold",
-        "keeps",
-        "kept",
-        "kept_seconds",
-        "key",
-        "lands",
-        "limits",
-        "name",
-        "opened_at",
-        "past",
-        "paths",
-        "period",
-        "renews_on",
-        "reserved",
-        "settled",
-        "speaks",
-        "stop",
-        "tops",
-        "unpriced",
-        "work_stop",
-        "work_until",
-    )
+    limits: Limits
+    parent: Account | None = None
+    name: str = ""
+    key: str | None = None
+    period: Period | None = None
+    carved_on_open: bool = False
+    for_verdict: bool = False
+    renews_on: date | None = None
+    chain: tuple[Account, ...] = ()
+    tops: list[int | None] = []
+    work_ignored: tuple[Account, ...] = ()
+    carved: tuple[Claim, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    paths: tuple[tuple[Account, ...], ...] = ()
+    ceilings: tuple[Row, ...] = ()
+    beyond: tuple[Row, ...] = ()
+    settled: list[int] = msgspec.field(default_factory=lambda: [0] * 11)
+    reserved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)
+    landing_hold: tuple[int, ...] = NOTHING
+    verdict_hold: tuple[int, ...] = NOTHING
+    keeps_verdict: bool = False
+    unpriced: bool = False
+    stop: Stop | None = None
+    barred: Stop | None = None
+    work_stop: Stop | None = None
+    deadline_at: float = math.inf
+    work_until: float = math.inf
+    kept_seconds: float = 0.0
+    opened_at: float = 0.0
 
-    def __init__(
-        self,
-        limits: Limits,
-        parent: Account | None = None,
-        name: str = "",
-        *,
-        key: str | None = None,
-        period: Period | None = None,
-        carves: bool = False,
-        speaks: bool = False,
-    ) -> None:
-        """Set up an account with ceilings of its own under ``parent``; the ledger opens it."""
-        self.limits = limits
-        self.name = name
-        self.key = key
-        self.period: Period | None = period
-        self.renews_on: date | None = None
-        self.chain: tuple[Account, ...] = (self, *(parent.chain if parent else ()))
-        self.tops: list[int | None] = [*ceilings_of(limits)]
-        self.carves = carves
-        self.speaks = speaks
-        self.past: tuple[Account, ...] = () if parent is None else parent.chain if speaks else parent.past
-        self.settled = [0] * 11
-        self.reserved = [0] * 7
-        self.hold: tuple[int, ...] = NOTHING
-        self.kept: tuple[int, ...] = NOTHING
-        self.keeps = False
-        self.unpriced = False
-        self.lands = limits.landing is not None
-        self.stop: Stop | None = None
-        self.barred: Stop | None = None
-        self.work_stop: Stop | None = None
-        self.deadline_at = math.inf
-        self.work_until = math.inf
-        self.kept_seconds = 0.0
-        self.opened_at = 0.0
+    def __post_init__(self) -> None:
+        """Link the account to those above it."""
+        parent = self.parent
+        self.chain = (self, *(parent.chain if parent else ()))
+        self.tops = [*ceilings_of(self.limits)]
+        if parent is not None:
+            self.work_ignored = parent.chain if self.for_verdict else parent.work_ignored
         self.carve(())
 
     def carve(self, counts: Sequence[int]) -> None:
         """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
-        carved: tuple[Claim, ...] = ()
-        claims: tuple[Claim, ...] = ()
-        paths: tuple[tuple[Account, ...], ...] = ((self,),) * 7
-        if len(self.chain) > 1:
-            parent = self.chain[1]
-            carved = tuple(Claim(self, count, parent.paths[count]) for count in counts)
-            claims = (*carved, *parent.claims)
-            paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(7))
-        self.carved: tuple[Claim, ...] = carved
-        self.claims: tuple[Claim, ...] = claims
-        self.paths: tuple[tuple[Account, ...], ...] = paths
+        parent = self.parent
+        if parent is None:
+            self.paths = ((self,),) * 7
+        else:
+            self.carved = tuple(Claim(self, count, parent.paths[count]) for count in counts)
+            self.claims = (*self.carved, *parent.claims)
+            self.paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(7))
         self.ceilings = rows(self.paths)
         self.beyond = rows([self.chain[len(path) :] for path in self.paths]) if self.claims else ()
 
-    def goes_on(self, *, landing: bool) -> bool:
-        """Return whether something may still run here once the work is over, or a landing turn."""
-        return self.keeps or (self.lands and not landing)
+    @property
+    def has_landing(self) -> bool:
+        """Whether this context has a landing turn to protect."""
+        return self.limits.landing is not None
+
+    def stops_work_only(self, *, landing: bool) -> bool:
+        """Return whether something may still run here after the work is over, or after a landing turn."""
+        return self.keeps_verdict or (self.has_landing and not landing)
+
+    def ends_at(self, *, landing: bool) -> float:
+        """Return the monotonic instant at which the work is over, or the landing turn."""
+        return self.deadline_at - self.kept_seconds if landing else self.work_until
 
     def has_ceiling(self, count: int) -> bool:
         """Return whether this account or one above it limits ``count``."""
@@ -208,21 +180,14 @@ def rows(paths: Sequence[tuple[Account, ...]]) -> tuple[Row, ...]:
     )
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
-# What an account says to the outside: usage and budget status. Reading only.
+# --- what an account shows --------------------------------------------------------------------------------------------
 
 
 def usage_of(account: Account) -> Usage:
     """Return what an account and all below it have used."""
     settled = account.settled.copy()
     return Usage(
-        tokens=TokenUsage(
-            settled[INPUT_TOKENS],
-            settled[OUTPUT_TOKENS],
-            settled[CACHED_TOKENS],
-            settled[CACHE_WRITE_TOKENS],
-            settled[REASONING_TOKENS],
-        ),
+        tokens=TokenUsage(settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS:MODEL_CALLS]),
         cost_nanos=None if account.unpriced else settled[COST],
         model_calls=settled[MODEL_CALLS],
         tool_calls=settled[TOOL_CALLS],
@@ -241,9 +206,9 @@ def retries_of(account: Account) -> int:
 def budget_status_of(
     account: Account, deadline: Deadline | None, now: float, turns_used: int | None = None
 ) -> BudgetStatus:
-    """Return the account's own ceilings beside what was used; of turns only if it is said how many were taken."""
+    """Return the account's own ceilings beside what was used; of turns only if their number is given."""
     tops, settled = account.tops, account.settled
-    # By place, each ceiling before its use: it is made for every tool call, and names cost five times as much.
+    # By position, each ceiling before its use: it is made for every tool call, and keywords cost five times as much.
     return BudgetStatus(
         deadline,
         now - account.opened_at,
@@ -273,18 +238,15 @@ def stop_of(account: Account) -> Stop | None:
 
 
 def work_stop_of(account: Account) -> Stop | None:
-    """Return what ended the work here, found here or above; a stop of everything ends the work too.
-
-    The end of the work above does not concern what is kept for a verdict.
-    """
-    stops = ((None if level in account.past else level.work_stop) or level.stop for level in account.chain)
+    """Return what ended the work here, found here or above; a stop of everything ends the work too."""
+    stops = ((None if level in account.work_ignored else level.work_stop) or level.stop for level in account.chain)
     return next((stop for stop in stops if stop is not None), None)
 
 
 def retries_left(account: Account) -> bool:
     """Return whether another failure in this chain would still find a retry."""
-    rows = (row for row in (*account.ceilings, *account.beyond) if row[0] == RETRIES)
-    return all(level.settled[RETRIES] < ceiling for _, ceiling, level in rows)
+    limiting = (row for row in (*account.ceilings, *account.beyond) if row[0] == RETRIES)
+    return all(level.settled[RETRIES] < ceiling for _, ceiling, level in limiting)
 
 
 def spent_share(account: Account) -> float | None:
@@ -296,28 +258,27 @@ def spent_share(account: Account) -> float | None:
     return share
 
 
-# --- phases ---------------------------------------------------------------------------------------------------------
-# When the work of a context is over, and when everything is.
-#
-# Both instants are fixed once, when it is opened, on the monotonic clock: a system clock that is changed later neither
-# stretches nor cuts a run. What is below ends with the work of what is above.
+# --- time -------------------------------------------------------------------------------------------------------------
+# When the work of a context is over, and when everything is. Both instants are fixed when it is opened, on the
+# monotonic clock, so a change of the system clock neither extends nor shortens a run. A child ends with its parent's
+# work.
 
 
-class Phases(NamedTuple):
-    """The ends of a context as wall times, for people: of everything, and of the work; None without a deadline."""
+class Ends(NamedTuple):
+    """The ends of a context as wall times, for display: of everything, and of the work; None without a deadline."""
 
     deadline: Deadline | None
     work_deadline: Deadline | None
 
 
-def start_time(account: Account, parent: tuple[Account, Phases] | None, clock: Clock) -> Phases:
-    """Open an account in time: fix its own ends, or the end of the parent's work if that is earlier.
+def set_ends(account: Account, above: tuple[Account, Ends] | None, clock: Clock) -> Ends:
+    """Fix when an account that is opened now ends: its own deadline, or the end of the parent's work if earlier.
 
-    For one that speaks its parent's verdict, it is the end of everything there.
+    One for a verdict ends with everything of its parent.
 
     Args:
         account: Its instants are set.
-        parent: The account of the context above, and its ends.
+        above: The account of the context above, and its ends.
         clock: Where time comes from.
     """
     limits = account.limits
@@ -327,9 +288,10 @@ def start_time(account: Account, parent: tuple[Account, Phases] | None, clock: C
         account.deadline_at = now + limits.deadline.total_seconds()
     elif deadline is not None:
         account.deadline_at = deadline.instant(clock)
-    if parent is not None:
-        above, ends = parent
-        end, wall = (above.deadline_at, ends.deadline) if account.speaks else (above.work_until, ends.work_deadline)
+    if above is not None:
+        parent, ends = above
+        verdict = account.for_verdict
+        end, wall = (parent.deadline_at, ends.deadline) if verdict else (parent.work_until, ends.work_deadline)
         if end < account.deadline_at:
             account.deadline_at, deadline = end, wall
     account.work_until, work_deadline = account.deadline_at, deadline
@@ -337,14 +299,14 @@ def start_time(account: Account, parent: tuple[Account, Phases] | None, clock: C
         kept = limits.landing.seconds(max(account.deadline_at - now, 0.0))
         account.work_until -= kept
         work_deadline = Deadline(deadline.at - timedelta(seconds=kept))
-    return Phases(deadline, work_deadline)
+    return Ends(deadline, work_deadline)
 
 
-def keep_time(account: Account, deadline: Deadline | None) -> Deadline | None:
+def keep_verdict_time(account: Account, deadline: Deadline | None) -> Deadline | None:
     """Keep time for a verdict before the end of everything; return the end of the work, which comes earlier by it.
 
-    What is kept for a landing turn and for the verdict is together never more than half of the time: where it would
-    be, both give way in proportion.
+    What is kept for a landing turn and for the verdict together is never more than half of the time: where it would
+    be, both are reduced in proportion.
     """
     verdict, whole = account.limits.verdict, account.deadline_at - account.opened_at
     if verdict is None or deadline is None:
@@ -354,3 +316,63 @@ def keep_time(account: Account, deadline: Deadline | None) -> Deadline | None:
     account.kept_seconds = seconds * shrunk
     account.work_until = account.deadline_at - (seconds + landing) * shrunk
     return Deadline(deadline.at - timedelta(seconds=account.deadline_at - account.work_until))
+
+
+# --- shared accounts --------------------------------------------------------------------------------------------------
+# `Limits(account="team-a", account_limit="$20/day")` puts an account above the root that several runs share, by a key
+# that a ledger on disk knows in every process. It has that ceiling only, and no deadline, landing or stop: what it
+# refuses ends the run that asked, not the account.
+
+PREFIX: Final = "account:"
+"""Starts the keys of shared accounts, so that no chain has one of them by chance."""
+
+
+def shared_key(name: str) -> str:
+    """Return the key by which a ledger knows the account of this name."""
+    return PREFIX + name
+
+
+def account_above(limits: Limits, parent: Account | None, *, lasting: bool) -> Account | None:
+    """Return what stands above a new context: its parent, or the shared account that its limits name.
+
+    Args:
+        limits: The context's own ceilings.
+        parent: The account of the context that it is a child of, or None for a root.
+        lasting: Whether the ledger remembers figures when the process ends.
+
+    Raises:
+        ConfigurationError: If the ledger does not, or a child names another account than its root.
+    """
+    if limits.account is None:
+        return parent
+    if parent is not None:
+        if any(level.period is not None and level.name == limits.account for level in parent.chain):
+            return parent
+        raise ConfigurationError(
+            f"account={limits.account!r} is named for a part of a run; name it in the limits of the whole run"
+        )
+    if not lasting:
+        raise ConfigurationError(
+            f"account={limits.account!r} needs a ledger that remembers other runs, for example"
+            " ledger=SqliteLedger('ledger.sqlite3')"
+        )
+    return shared_account(limits)
+
+
+def shared_account(limits: Limits) -> Account | None:
+    """Return the shared account that limits name, or None if they name none."""
+    limit = limits.account_limit
+    if limits.account is None or not isinstance(limit, AccountLimit):
+        return None
+    ceilings = Limits(
+        deadline=None,
+        max_cost_usd=limit.dollars,
+        max_total_tokens=limit.tokens,
+        max_retries=None,
+        max_turns=None,
+        min_output_tokens=limits.min_output_tokens,
+        landing=None,
+        account=limits.account,
+        account_limit=limit,
+    )
+    return Account(ceilings, None, limits.account, key=shared_key(limits.account), period=limit.period)

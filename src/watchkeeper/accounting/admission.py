@@ -1,9 +1,12 @@
-"""Whether a call may run: `decide`, the one place where that is settled.
+"""Whether a call may run: `decide` is the one place where that is decided.
 
-It is pure: it reads a demand, the figures of the accounts that would pay, and the time, and changes nothing. The
-ledger calls it inside the critical section in which it also reserves, so no two calls can ever pass on the same
-money. The order is fixed: aborted (or stopped before), time, cost, tokens, steps, tool calls, retries. What was
-carved from above is decided below; the ceilings above are looked at last, for the case that more was spent than held.
+It is pure: it reads a demand, the figures of the accounts that would pay, and the time, and changes nothing. A ledger
+calls it inside the critical section in which it also reserves, so no two calls can be admitted on the same money. The
+order is fixed: aborted or stopped before, time, cost, tokens, steps, tool calls, retries. What was carved from above is
+decided below; the ceilings above are checked last, for the case that more was spent than was reserved.
+
+Below it stand the other calculations on accounts, for the ledger's critical section too: the retry that is reserved for
+a call that may fail, and what a child carves from its parent. They never block and never call user code.
 """
 
 from __future__ import annotations
@@ -12,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from math import inf
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from watchkeeper.accounting.account import (
     CEILINGS,
@@ -29,23 +31,18 @@ from watchkeeper.accounting.account import (
     Account,
     Claim,
 )
-from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.refusals import Admitted, Exhausted, Expired, Ruling, Stopped, Waits
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.quantities import is_number
 from watchkeeper.core.usage import NANOS_PER_USD
-
-# --- demand ---------------------------------------------------------------------------------------------------------
-# What one call asks of the accounts, in the terms that admission decides in.
-#
-# Built once per call from its request; afterwards it is the record of what was reserved for the call, so that exactly
-# that is given back.
 
 SPENDABLE: Final = (COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
 
 
 class Demand:
-    """A call's wants.
+    """What one call asks of the accounts; after admission, the record of what is reserved for it.
 
     Attributes:
         account: Who pays.
@@ -55,38 +52,38 @@ class Demand:
         most: Output tokens wished for.
         least: Output tokens below which the call is not worth sending.
         counts: What is settled with one each by being admitted.
-        hold: What the landing turn will need after this call, by count; None leaves the hold as it is.
-        landing: Whether this is the landing turn itself, which uses up the hold.
-        may_fail: Whether a failure of the call spends one retry; one is then set aside for it, at every account but
-            those ``covered``.
+        landing: Whether this is the landing turn itself, which uses up the landing hold.
+        next_hold: The landing hold that is needed after this call, by count; None leaves it as it is.
+        may_fail: Whether a failure of the call spends one retry; one is then reserved for it, at every account but
+            those in ``borrowed_at``.
         inside: The call around it that may fail, if there is one.
-        covers: Whether a retry is set aside for it now; set by the ledger, like all below.
-        lender: The call around it whose retry covers it.
-        borrower: The call inside it that its retry covers.
-        covered: Accounts at which the lender's retry takes the place of one of its own.
-        granted: Output tokens granted; set by the ledger.
-        reserved: ``(count, amount)`` of what is set aside; empty before admission and after settlement.
-        held: What the context held for its landing turn before the call was admitted; set by the ledger.
+        has_retry: Whether a retry is reserved for it now; set by the ledger, like all below.
+        lender: The call around it whose retry serves it too.
+        borrower: The call inside it that its retry serves too.
+        borrowed_at: Accounts at which the lender's retry takes the place of one of its own.
+        granted: Output tokens granted.
+        reserved: ``(count, amount)`` of what is reserved; empty before admission and after settlement.
+        held_before: The context's landing hold before the call was admitted.
         day: The day (UTC) on which it was admitted; set by a ledger that keeps days.
     """
 
     __slots__ = (
         "account",
+        "borrowed_at",
         "borrower",
         "concerns",
         "counts",
-        "covered",
-        "covers",
         "day",
         "granted",
-        "held",
-        "hold",
+        "has_retry",
+        "held_before",
         "inside",
         "landing",
         "least",
         "lender",
         "may_fail",
         "most",
+        "next_hold",
         "per_output",
         "reserved",
         "wants",
@@ -94,7 +91,7 @@ class Demand:
 
     def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None) -> None:
         """Translate a request of ``account``'s context."""
-        estimate = request.estimate
+        estimate, last = request.estimate, request.landing
         most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
         self.account = account
         self.may_fail = request.spends_retry_on_error
@@ -105,16 +102,21 @@ class Demand:
         least = estimate.min_output_tokens or account.limits.min_output_tokens
         self.least = least if least < most else most
         self.landing = request.phase == "landing"
-        self.hold = None if request.landing is None else landing_hold(account, request.landing)
+        self.next_hold: tuple[int, ...] | None = None
+        if last is not None:  # the worst case of the landing turn; the step that is kept for it stays
+            tokens_in, tokens_out = last.input_tokens, last.max_output_tokens
+            cost = last.input_nanos + last.output_nanos_per_token * tokens_out
+            steps = account.landing_hold[STEPS]
+            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, steps, 0, 0)
         self.inside = inside
-        if self.may_fail:  # only then anybody looks at them, and every call is made with care for its nanoseconds
-            self.covers = False
+        if self.may_fail:  # read only then, and each attribute costs every call its nanoseconds
+            self.has_retry = False
             self.lender: Demand | None = None
             self.borrower: Demand | None = None
-            self.covered: tuple[Account, ...] = ()
+            self.borrowed_at: tuple[Account, ...] = ()
         self.granted = 0
         self.reserved: tuple[tuple[int, int], ...] = ()
-        self.held = NOTHING
+        self.held_before = NOTHING
         self.day = ""
 
 
@@ -129,69 +131,12 @@ def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
     return concerns, (STEPS, *of_kind, *of_retry), int(retry or may_fail)
 
 
-FLAGS: Final = (False, True)
 SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
     (kind, retry, may_fail): shape(kind, retry, may_fail)
     for kind in ("llm", "tool", "child")
-    for retry in FLAGS
-    for may_fail in FLAGS
+    for retry in (False, True)
+    for may_fail in (False, True)
 }
-
-
-def landing_hold(account: Account, estimate: Estimate) -> tuple[int, ...]:
-    """Return what to keep back for a landing turn with this worst case; the step that is kept for it stays."""
-    tokens_in, tokens_out = estimate.input_tokens, estimate.max_output_tokens
-    cost = estimate.nanos(tokens_out)
-    return (cost, tokens_in + tokens_out, tokens_in, tokens_out, account.hold[STEPS], 0, 0)
-
-
-# --- covering -------------------------------------------------------------------------------------------------------
-# The retry that a call sets aside in case it fails also serves the calls inside it: one of them at a time.
-#
-# A failure inside a call usually is the failure of the call, so calls inside each other need one retry, not one each.
-# But
-# calls that run side by side inside a call can all fail, so only one of them is covered; the others set aside their
-# own.
-# A call that ends before the one that it covers leaves it the retry. All of it happens in the ledger's critical
-# section.
-
-
-def lender_of(demand: Demand) -> Demand | None:
-    """Return the call around this one whose retry covers it now, if there is one and it covers no other."""
-    around = demand.inside
-    while around is not None and not around.covers:
-        around = around.inside
-    return None if around is None or around.borrower is not None else around
-
-
-def set_retry_aside(demand: Demand) -> None:
-    """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
-    lender = lender_of(demand)
-    path = demand.account.paths[RETRIES]
-    covered = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
-    if lender is not None and covered:  # not by a retry outside of what its context has carved
-        lender.borrower, demand.lender, demand.covered = demand, lender, covered
-    demand.covers = True
-    for level in path:
-        level.reserved[RETRIES] += level not in demand.covered
-
-
-def give_retry_back(demand: Demand) -> None:
-    """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
-    lender, borrower = demand.lender, demand.borrower
-    demand.covers, demand.lender, demand.borrower = False, None, None
-    for level in demand.account.paths[RETRIES]:
-        if level in demand.covered:
-            continue
-        if borrower is not None and level in borrower.covered:
-            borrower.covered = tuple(other for other in borrower.covered if other is not level)
-        else:
-            level.reserved[RETRIES] -= 1
-    demand.covered = ()
-    if borrower is not None:
-        borrower.lender = lender if borrower.covered else None
-    if lender is not None:
-        lender.borrower = borrower if borrower is not None and borrower.covered else None
 
 
 def decide(demand: Demand, now: float) -> Ruling:
@@ -207,10 +152,10 @@ def decide(demand: Demand, now: float) -> Ruling:
     """
     account, landing = demand.account, demand.landing
 
-    # 1. aborted, or stopped by what was found before; a landing turn passes a stop of work, a verdict that of others
+    # 1. aborted or stopped before; a landing turn passes a stop of work here, a verdict one of those above
     for level in account.chain:
         stop = level.barred if landing else level.barred or level.work_stop
-        if stop is not None and (level.barred is not None or level not in account.past):
+        if stop is not None and (level.barred is not None or level not in account.work_ignored):
             return Stopped(stop)
 
     # 2. time
@@ -219,8 +164,8 @@ def decide(demand: Demand, now: float) -> Ruling:
 
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
     concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
-    hold = account.hold
-    held = NOTHING if landing else hold if demand.hold is None else demand.hold
+    hold = account.landing_hold
+    held = NOTHING if landing else hold if demand.next_hold is None else demand.next_hold
     lender = lender_of(demand) if demand.inside is not None else None
     waits: Waits | None = None
     for count, ceiling, level in account.ceilings:
@@ -252,7 +197,7 @@ def decide(demand: Demand, now: float) -> Ruling:
 def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[int, Exhausted | None]:
     """Look at the ceilings above what was carved, and return the output that they leave.
 
-    What was carved is set aside under them, so they can only stand in the way once something below them has spent more
+    What was carved is reserved under them, so they can only stand in the way once something below them has spent more
     than was reserved for it; what calls beside it hold there does not matter.
     """
     concerns, wants, prices = demand.concerns, demand.wants, demand.per_output
@@ -276,28 +221,71 @@ def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[in
 def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int) -> int:
     """Return what is kept at ``level`` for the landing and the verdict of the caller and of those above it.
 
-    It counts as spent: waiting for it would be waiting for oneself.
+    It counts as spent: only the caller itself could give it back.
     """
-    kept, speaks = 0, False
+    kept, for_verdict = 0, False
     for account in demand.account.chain:
-        kept += held[count] if account is demand.account else account.hold[count]
-        kept += 0 if speaks else account.kept[count]
-        speaks = account.speaks
+        kept += held[count] if account is demand.account else account.landing_hold[count]
+        kept += 0 if for_verdict else account.verdict_hold[count]
+        for_verdict = account.for_verdict
         if account is level:
             break
     return kept
 
 
-# --- carving --------------------------------------------------------------------------------------------------------
-# Carving: what a context gets for itself from what those above it have left, and how it comes back.
-#
-# What is carved is set aside above as a claim, so that nobody else can take it. While the context is open, its claim is
-# what it was given less what is settled in it: spending moves up as spent, once, and frees nothing. Once the context is
-# closed, or stopped for good, its claim is no more than what calls under way in it still hold. Pure arithmetic on
-# accounts; the ledger calls it inside its critical section.
+# --- the retry of a call that may fail --------------------------------------------------------------------------------
+# The retry that is reserved for a call in case it fails also serves one of the calls inside it: a failure inside a call
+# usually is the failure of the call, so calls inside each other need one retry, not one each. Calls that run side by
+# side inside a call can all fail, so only one of them borrows its retry; the others reserve their own. A call that ends
+# before the one that borrows from it leaves it the retry.
+
+
+def lender_of(demand: Demand) -> Demand | None:
+    """Return the call around this one whose retry covers it now, if there is one and it covers no other."""
+    around = demand.inside
+    while around is not None and not around.has_retry:
+        around = around.inside
+    return None if around is None or around.borrower is not None else around
+
+
+def reserve_retry(demand: Demand) -> None:
+    """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
+    lender = lender_of(demand)
+    path = demand.account.paths[RETRIES]
+    shared = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
+    if lender is not None and shared:  # not by a retry outside of what its context has carved
+        lender.borrower, demand.lender, demand.borrowed_at = demand, lender, shared
+    demand.has_retry = True
+    for level in path:
+        level.reserved[RETRIES] += level not in demand.borrowed_at
+
+
+def release_retry(demand: Demand) -> None:
+    """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
+    lender, borrower = demand.lender, demand.borrower
+    demand.has_retry, demand.lender, demand.borrower = False, None, None
+    for level in demand.account.paths[RETRIES]:
+        if level in demand.borrowed_at:
+            continue
+        if borrower is not None and level in borrower.borrowed_at:
+            borrower.borrowed_at = tuple(other for other in borrower.borrowed_at if other is not level)
+        else:
+            level.reserved[RETRIES] -= 1
+    demand.borrowed_at = ()
+    if borrower is not None:
+        borrower.lender = lender if borrower.borrowed_at else None
+    if lender is not None:
+        lender.borrower = borrower if borrower is not None and borrower.borrowed_at else None
+
+
+# --- carving ----------------------------------------------------------------------------------------------------------
+# What a context gets for itself from what those above it have left, and how it comes back. It is reserved above as a
+# claim, so that nobody else can take it. While the context is open, its claim is what it was given less what is settled
+# in it: spending moves up as spent, once, and frees nothing. Once the context is closed, or stopped for good, its claim
+# is no more than what calls under way in it still hold.
 
 SAFETY_NETS: Final = Limits()
-"""A ceiling left at its default is a safety net, no wish to have that much set aside."""
+"""A ceiling left at its default is a safety net, no wish to have that much reserved."""
 
 
 LEAST_FOR_A_VERDICT: Final = {COST: 0, TOTAL_TOKENS: 4096, INPUT_TOKENS: 3072, OUTPUT_TOKENS: 1024}
@@ -332,7 +320,7 @@ def wishes_of(account: Account) -> dict[int, int]:
     }
 
 
-def kept_of(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
+def kept_for_verdict(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
     """Return what an account keeps for a verdict, of all counts that its limits or those around it bound.
 
     A verdict takes a model call inside a child run, so of steps at least two are kept, if that leaves the work some. An
@@ -356,9 +344,8 @@ def check_weights(weights: Mapping[str, float]) -> None:
     if not weights:
         raise LimitsError("there is nobody to split between; give weights by name, for example {'a': 3, 'b': 1}")
     for name, weight in weights.items():
-        given = cast("object", weight)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
-            raise LimitsError(f"the weight of {name!r} is {given!r}; it must be a finite number above zero")
+        if not is_number(weight) or weight <= 0:
+            raise LimitsError(f"the weight of {name!r} is {weight!r}; it must be a finite number above zero")
 
 
 def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[int, int]]:
@@ -369,7 +356,7 @@ def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[i
 
 
 def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Waits | None:
-    """Give an account what it wishes, at most what is left, as ceilings of its own that are set aside above it.
+    """Give an account what it wishes, at most what is left, as ceilings of its own that are reserved above it.
 
     Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
     account shares what those above it have.
@@ -399,8 +386,8 @@ def limited(limits: Limits, tops: Mapping[int, int]) -> Limits:
     return replace(limits, **changes) if changes else limits
 
 
-def update(claim: Claim) -> None:
-    """Set aside above what is claimed now: what was carved less what is settled, or what an ended account still needs.
+def update_claim(claim: Claim) -> None:
+    """Reserve above what is claimed now: what was carved less what is settled, or what an ended account still needs.
 
     To be called, innermost claim first, whenever figures of the account have changed.
     """
@@ -413,6 +400,7 @@ def update(claim: Claim) -> None:
         claim.amount = amount
         for level in claim.outer:
             level.reserved[count] += change
-        if account.speaks:
+        if account.for_verdict:
             keeper = account.chain[1]
-            keeper.kept = (*keeper.kept[:count], keeper.kept[count] + change, *keeper.kept[count + 1 :])
+            held = keeper.verdict_hold
+            keeper.verdict_hold = (*held[:count], held[count] + change, *held[count + 1 :])

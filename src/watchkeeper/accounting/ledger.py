@@ -1,9 +1,9 @@
 """Who has spent and reserved what: the port `Ledger`, and `MemoryLedger` for one process.
 
 A ledger holds the accounts of one tree of contexts. Admission decides and reserves in one critical section over the
-account and all above it; settlement gives the reservation back and books what the call really cost, whatever became
-of the call. A call that must wait for others is remembered here and told when it is worth asking again, so a
-release can never be missed. Nothing here blocks, calls user code, or knows about time beyond the instants it is given.
+account and all above it; settlement gives the reservation back and books what the call really cost, whatever became of
+it. A call that must wait for others is remembered here and notified when asking again makes sense, so no release is
+missed. A ledger must never block, call user code, or read a clock: it gets the instants that it needs.
 """
 
 from __future__ import annotations
@@ -34,152 +34,17 @@ from watchkeeper.accounting.admission import (
     Left,
     carve,
     decide,
-    give_retry_back,
-    kept_of,
+    kept_for_verdict,
     left_of,
-    set_retry_aside,
+    release_retry,
+    reserve_retry,
     shares_of,
-    update,
+    update_claim,
     wishes_of,
 )
 from watchkeeper.accounting.call_request import NO_TOKENS, Charge
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Stopped, Waits, exhausted, refusal
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
 from watchkeeper.core.errors import Stop
-
-# --- waiters --------------------------------------------------------------------------------------------------------
-# Who waits, and who could give something back: nobody is forgotten, and nobody waits for ever.
-#
-# A call that fits only once others have given back what they hold is remembered here, and told whenever a release may
-# have changed its verdict. If nobody is left who could release what any of them waits for, the youngest gets a last
-# chance: it fits now or is refused. The ledger calls this inside its critical section; nothing here blocks.
-
-
-def do_nothing() -> None:
-    """Do nothing."""
-
-
-class Waiter:
-    """A call that waits for others to give back what they hold.
-
-    Attributes:
-        demand: What it wants.
-        around: The calls inside which it was made: what they hold they cannot give back before it returns.
-        notify: Tells the call to ask again; must not block or raise.
-        told: Whether it was told since it last asked.
-        last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
-    """
-
-    __slots__ = ("around", "demand", "last_chance", "notify", "told")
-
-    def __init__(self, demand: Demand, around: tuple[Demand, ...]) -> None:
-        """Remember who waits; whoever runs the call says how to tell him before it asks again."""
-        self.demand = demand
-        self.around = around
-        self.notify: Callable[[], None] = do_nothing
-        self.told = False
-        self.last_chance = False
-
-    def tell(self) -> None:
-        """Tell the call to ask again."""
-        self.told = True
-        self.notify()
-
-
-class Waiters:
-    """The calls that wait, in the order in which they came.
-
-    Attributes:
-        listed: They themselves.
-        reserving: Calls under way for which something is set aside.
-        landing: Accounts that keep something for a landing turn.
-    """
-
-    __slots__ = ("_elsewhere", "landing", "listed", "reserving")
-
-    def __init__(self, elsewhere: Callable[[Account, int], bool]) -> None:
-        """Start with nobody.
-
-        Args:
-            elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers.
-        """
-        self.listed: list[Waiter] = []
-        self.reserving: set[Demand] = set()
-        self.landing: set[Account] = set()
-        self._elsewhere = elsewhere
-
-    def queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
-        """Keep or forget a waiter after it asked."""
-        waiter.told = False
-        listed = waiter in self.listed
-        if waits:  # it has just asked, so nothing has changed for the others: a thousand may wait
-            if not listed:
-                self.listed.append(waiter)
-            self._unstick(now)
-            return
-        if listed:
-            self.listed.remove(waiter)
-        self.review(now)
-
-    def review(self, now: float) -> None:
-        """Tell every waiter who need not wait any longer; if all are stuck, give the youngest its last chance."""
-        if not self.listed:
-            return
-        for waiter in tuple(self.listed):
-            if not waiter.told and not isinstance(decide(waiter.demand, now), Waits):
-                waiter.tell()
-        self._unstick(now)
-
-    def _unstick(self, now: float) -> None:
-        """Give the youngest of those who wait its last chance if nobody can release anything for any of them."""
-        if not any(waiter.told for waiter in self.listed) and not self._can_release(now):
-            youngest = self.listed[-1]
-            youngest.last_chance = True
-            youngest.tell()
-
-    def _can_release(self, now: float) -> bool:
-        """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
-        seen: set[tuple[int, Account]] = set()
-        for waiter in self.listed:
-            verdict = decide(waiter.demand, now)
-            if not isinstance(verdict, Waits) or (verdict.limit, verdict.account) in seen:
-                continue
-            if self.moves(verdict.account, verdict.limit) or self._elsewhere(verdict.account, verdict.limit):
-                return True
-            seen.add((verdict.limit, verdict.account))
-        return False
-
-    def moves(self, level: Account, count: int) -> bool:
-        """Return whether something of a count that is held here at an account is held by somebody who does not wait.
-
-        What a child has carved is given away until it is closed, and nobody waits for that: whoever has to close it may
-        be the very one who asks.
-        """
-        stuck = {demand for waiter in self.listed for demand in waiter.around}
-        waiting = {account for waiter in self.listed for account in waiter.demand.account.chain}
-        return any(
-            holds(demand, count) and is_in(level, paying(demand, count)) for demand in self.reserving - stuck
-        ) or any(account.hold[count] and is_in(level, account.paths[count]) for account in self.landing - waiting)
-
-
-def nowhere(account: Account, count: int) -> bool:
-    """Return that nobody but this ledger holds anything."""
-    return False
-
-
-def is_in(level: Account, accounts: Sequence[Account]) -> bool:
-    """Return whether the figures of ``level`` are those of one of these accounts."""
-    return any(account.reserved is level.reserved for account in accounts)
-
-
-def paying(demand: Demand, count: int) -> Sequence[Account]:
-    """Return the accounts at which a call's reservation of a count is kept: inside what is carved it stops there."""
-    return demand.account.paths[count]
-
-
-def holds(demand: Demand, count: int) -> bool:
-    """Return whether something of this count is set aside for a call under way."""
-    return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
-
 
 ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
 
@@ -200,7 +65,7 @@ class Ledger(Protocol):
     def open(self, account: Account) -> Stop | None:
         """Take in a new account, carve what it wishes from those above it, and keep a step for its landing turn.
 
-        For one that speaks its parent's verdict, what is carved is what the parent keeps for that.
+        For a parent's verdict, what is carved is what the parent keeps for that.
 
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
@@ -244,6 +109,119 @@ class Ledger(Protocol):
         ...
 
 
+# --- calls that wait --------------------------------------------------------------------------------------------------
+# A call that fits only once others have given back what they hold is remembered, and notified whenever a release may
+# have changed its verdict. If nobody is left who could release what any of them waits for, the youngest gets a last
+# chance: it fits now or is refused. All of it happens in the ledger's critical section.
+
+
+def do_nothing() -> None:
+    """Do nothing."""
+
+
+class Waiter(msgspec.Struct, eq=False):
+    """A call that waits for others to give back what they hold.
+
+    Attributes:
+        demand: What it wants.
+        around: The calls inside which it was made: they give nothing back before it returns.
+        notify: Makes the call ask again; must not block or raise. Set by whoever runs the call, before it asks again.
+        notified: Whether it was notified since it last asked.
+        last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
+    """
+
+    demand: Demand
+    around: tuple[Demand, ...]
+    notify: Callable[[], None] = do_nothing
+    notified: bool = False
+    last_chance: bool = False
+
+    def wake(self) -> None:
+        """Make the call ask again."""
+        self.notified = True
+        self.notify()
+
+
+class Waiters(msgspec.Struct, eq=False):
+    """The calls that wait, in the order in which they came.
+
+    Attributes:
+        elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers.
+        listed: They themselves.
+        reserving: Calls under way for which something is reserved.
+        landing: Accounts that keep something for a landing turn.
+    """
+
+    elsewhere: Callable[[Account, int], bool]
+    listed: list[Waiter] = []
+    reserving: set[Demand] = set()
+    landing: set[Account] = set()
+
+    def queue(self, waiter: Waiter, now: float, *, waits: bool) -> None:
+        """Keep or forget a waiter after it asked."""
+        waiter.notified = False
+        listed = waiter in self.listed
+        if waits:  # it has just asked, so nothing has changed for the others: a thousand may wait
+            if not listed:
+                self.listed.append(waiter)
+            self._break_deadlock(now)
+            return
+        if listed:
+            self.listed.remove(waiter)
+        self.review(now)
+
+    def review(self, now: float) -> None:
+        """Notify every waiter who need not wait any longer; if all are stuck, give the youngest its last chance."""
+        if not self.listed:
+            return
+        for waiter in tuple(self.listed):
+            if not waiter.notified and not isinstance(decide(waiter.demand, now), Waits):
+                waiter.wake()
+        self._break_deadlock(now)
+
+    def _break_deadlock(self, now: float) -> None:
+        """Give the youngest of those who wait its last chance if nobody can release anything for any of them."""
+        if not any(waiter.notified for waiter in self.listed) and not self._can_release(now):
+            youngest = self.listed[-1]
+            youngest.last_chance = True
+            youngest.wake()
+
+    def _can_release(self, now: float) -> bool:
+        """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
+        seen: set[tuple[int, Account]] = set()
+        for waiter in self.listed:
+            verdict = decide(waiter.demand, now)
+            if not isinstance(verdict, Waits) or (verdict.limit, verdict.account) in seen:
+                continue
+            if self.is_releasable(verdict.account, verdict.limit) or self.elsewhere(verdict.account, verdict.limit):
+                return True
+            seen.add((verdict.limit, verdict.account))
+        return False
+
+    def is_releasable(self, level: Account, count: int) -> bool:
+        """Return whether something of this count that is reserved at an account is held by somebody who does not wait.
+
+        What a child has carved does not count: it comes back only when the child is closed, and the caller that asks
+        may be the one who has to close it.
+        """
+        waiting = {account for waiter in self.listed for account in waiter.demand.account.chain}
+        stuck = {demand for waiter in self.listed for demand in waiter.around}
+        holders = [demand.account for demand in self.reserving - stuck if holds(demand, count)]
+        holders += [account for account in self.landing - waiting if account.landing_hold[count]]
+        # the figures of one account may be shared by several objects: compare the lists themselves
+        return any(payer.reserved is level.reserved for account in holders for payer in account.paths[count])
+
+
+def holds(demand: Demand, count: int) -> bool:
+    """Return whether something of this count is reserved for a call under way."""
+    return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
+
+
+def nowhere(account: Account, count: int) -> bool:
+    """Return that nobody but this ledger holds anything."""
+    return False
+
+
 class MemoryLedger:
     """A ledger in this process's memory."""
 
@@ -269,10 +247,10 @@ class MemoryLedger:
         """Carve what the account wishes, and keep one step for its landing turn."""
         with self._lock:
             above = account.chain[1:]
-            if account.speaks:
+            if account.for_verdict:
                 left = left_of(above[0])
-                return self._open(account, kept_of(above[0], left), left)
-            wishes = wishes_of(account) if account.carves and above else {}
+                return self._open(account, kept_for_verdict(above[0], left), left)
+            wishes = wishes_of(account) if account.carved_on_open and above else {}
             return self._open(account, wishes, left_of(above[0]) if wishes else {})
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
@@ -295,7 +273,7 @@ class MemoryLedger:
             return stop
         move_claims(account)
         rooms = [top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS]
-        if account.lands and rooms and min(rooms) >= 2:
+        if account.has_landing and rooms and min(rooms) >= 2:
             self._set_hold(account, ONE_STEP)
         return None
 
@@ -308,15 +286,17 @@ class MemoryLedger:
                 self._reserve(demand, verdict.output_tokens)
                 if waiter is None:
                     return verdict
-                grant = verdict
-            elif isinstance(verdict, Waits):
+            if isinstance(verdict, Admitted | Waits):
                 grant = verdict
             elif isinstance(verdict, Stopped):
                 grant = Refused(verdict.stop, latched=False)
             else:
-                account = demand.account
-                stop = refusal(verdict, account, landing=demand.landing)
-                latched = put_stop(account, stop, work_only=account.goes_on(landing=demand.landing))
+                account, landing = demand.account, demand.landing
+                if isinstance(verdict, Expired):
+                    stop = expired(account, landing=landing)
+                else:
+                    stop = exhausted(verdict, account, landing=landing)
+                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
                 self._waiters.review(now)
@@ -337,13 +317,13 @@ class MemoryLedger:
         """
         with self._lock:
             account = demand.account
-            moved = NOTHING if demand.landing else demand.hold
+            moved = NOTHING if demand.landing else demand.next_hold
             self._unreserve(demand)
             for level in account.chain:
                 for count in demand.counts:
                     level.settled[count] -= 1
             move_claims(account)
-            if moved is not None and account.hold is moved and account.barred is None:
+            if moved is not None and account.landing_hold is moved and account.barred is None:
                 self._set_hold(account, held_again(demand))
             self._waiters.review(now)
 
@@ -386,10 +366,10 @@ class MemoryLedger:
             self._waiters.review(now)
 
     def _reserve(self, demand: Demand, output: int) -> None:
-        """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        """Count the call, reserve what it may cost, and move the landing hold to what it needs after the call."""
         account = demand.account
         demand.granted = output
-        demand.held = account.hold
+        demand.held_before = account.landing_hold
         wants, per_output, paths = demand.wants, demand.per_output, account.paths
         reserved: list[tuple[int, int]] = []
         if demand.most or wants[COST] or wants[TOTAL_TOKENS]:
@@ -405,18 +385,18 @@ class MemoryLedger:
             for count in demand.counts:
                 settled[count] += 1
         if demand.may_fail:
-            set_retry_aside(demand)
+            reserve_retry(demand)
         if reserved or demand.may_fail:
             self._waiters.reserving.add(demand)
         if demand.landing:
             self._set_hold(account, NOTHING)
-        elif demand.hold is not None:
-            self._set_hold(account, demand.hold)
+        elif demand.next_hold is not None:
+            self._set_hold(account, demand.next_hold)
         if account.claims:
             move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
-        """Give back what is set aside for a call."""
+        """Give back what is reserved for a call."""
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
@@ -424,25 +404,25 @@ class MemoryLedger:
             for level in paths[count]:
                 level.reserved[count] -= amount
         if demand.may_fail:
-            give_retry_back(demand)
+            release_retry(demand)
         demand.reserved = ()
         self._waiters.reserving.discard(demand)
 
     def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
         """Keep this much, by count, for the landing turn of an account."""
-        if hold == account.hold:
+        if hold == account.landing_hold:
             return
-        for count, (new, old) in enumerate(zip(hold, account.hold, strict=True)):
+        for count, (new, old) in enumerate(zip(hold, account.landing_hold, strict=True)):
             if new != old:
                 for level in account.paths[count]:
                     level.reserved[count] += new - old
-        account.hold = hold
+        account.landing_hold = hold
         if any(hold):
             self._waiters.landing.add(account)
         else:
             self._waiters.landing.discard(account)
 
-    # --- for ledgers that several processes share, built on this one ----------------------------------------------
+    # --- for ledgers that several processes share, built on this one --------------------------------------------------
 
     @property
     def waiting(self) -> tuple[Account, ...]:
@@ -459,28 +439,28 @@ class MemoryLedger:
         """Tell all who wait to ask again, because what they would hear now is worth more than waiting."""
         with self._lock:
             for waiter in self._waiters.listed:
-                waiter.tell()
+                waiter.wake()
 
     def moving(self, account: Account) -> tuple[bool, ...]:
         """Return, by count, whether what is held here at an account can come back without others giving way first."""
         with self._lock:
-            if not self._waiters.listed or any(waiter.told for waiter in self._waiters.listed):
+            if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
-            return tuple(self._waiters.moves(account, count) for count in range(len(NOTHING)))
+            return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
 
 
 def move_claims(account: Account) -> None:
     """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
     for claim in account.claims:
-        update(claim)
+        update_claim(claim)
 
 
 def held_again(demand: Demand) -> tuple[int, ...]:
     """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
     account = demand.account
-    hold = list(demand.held)
+    hold = list(demand.held_before)
     for count, ceiling, level in account.ceilings:
-        room = ceiling - level.settled[count] - level.reserved[count] + account.hold[count]
+        room = ceiling - level.settled[count] - level.reserved[count] + account.landing_hold[count]
         hold[count] = max(min(hold[count], room), 0)
     return tuple(hold)
 

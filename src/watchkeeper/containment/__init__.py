@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.containment.in_flight import Outcome as Outcome, Ticket as Ticket
     from watchkeeper.containment.record import ContextSnapshot as ContextSnapshot, NodeRecord as NodeRecord
-    from watchkeeper.containment.seed_calls import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
+    from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
     from watchkeeper.core.budget import BudgetStatus as BudgetStatus
     from watchkeeper.core.cancellation import CancellationToken as CancellationToken
     from watchkeeper.core.limits import AccountLimit as AccountLimit, Verdict as Verdict
@@ -56,10 +56,10 @@ else:
         {
             "accounting.call_request": "CallRequest Charge Estimate NodeKind",
             "accounting.ledger": "Ledger MemoryLedger",
+            "containment.config": "ExecutionConfig WrapOptions",
             "containment.execution_context": "ExecutionContext",
             "containment.in_flight": "Outcome Ticket",
             "containment.record": "ContextSnapshot NodeRecord",
-            "containment.seed_calls": "ExecutionConfig WrapOptions",
             "core.budget": "BudgetStatus",
             "core.cancellation": "CancellationToken",
             "core.limits": "AccountLimit Verdict",

@@ -1,16 +1,16 @@
-"""The gate: every model call, tool call and child run passes an `ExecutionContext` (seed: execution-context).
+"""The gate: every model call, tool call and child run passes an `ExecutionContext`.
 
-It admits or stops before anything is spent, in one atomic decision; runs the work with its time-out and cancellation;
-settles what it really cost, whatever became of it; and records it. A stop latches: after it nothing runs but a landing
-turn. Contexts form a tree: a child has ceilings of its own and is bound by those above it. A context that is closed
-leaves nothing behind. What decides is `admission.decide`; the `wrap_*` and `call_*` of the seed stand in `faces`.
+It admits or stops a call before anything is spent, in one atomic decision; runs the work with its time-out and
+cancellation; settles what it really cost, whatever became of it; and records it. A stop latches: after it nothing runs
+but a landing turn. Contexts form a tree: a child has ceilings of its own and is bound by those above it. A context that
+is closed leaves nothing behind. What decides is `accounting.admission.decide`; docs/containment.md describes the whole.
 """
 
 from __future__ import annotations
 
 import itertools
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -19,10 +19,11 @@ from typing import Any, Final, TypeVar
 from watchkeeper.accounting.account import (
     CEILINGS,
     Account,
-    Phases,
+    Ends,
+    account_above,
     budget_status_of,
-    keep_time,
-    start_time,
+    keep_verdict_time,
+    set_ends,
     stop_of,
     usage_of,
     work_stop_of,
@@ -31,32 +32,47 @@ from watchkeeper.accounting.admission import Demand, check_weights, decide, left
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
 from watchkeeper.accounting.refusals import Exhausted
-from watchkeeper.containment.call_end import finish, leave_behind
-from watchkeeper.containment.call_start import Passage, Tree, ask_aside, block_for_answer, block_for_turn, wait_turn
-from watchkeeper.containment.guards import Entry, Guards
+from watchkeeper.containment.calls import (
+    ContextCalls,
+    Tree,
+    ask_hooks,
+    block_for_hooks,
+    block_for_turn,
+    wait_for_turn,
+)
+from watchkeeper.containment.config import (
+    CostOf,
+    ExecutionConfig,
+    UnrunCoroutineError,
+    WrapOptions,
+    limits_of,
+    meter_of,
+    plain_work,
+    refuse_coroutine,
+    request_of,
+    with_ticket,
+)
+from watchkeeper.containment.guards import GuardedCall, Guards
 from watchkeeper.containment.in_flight import (
-    CURRENT,
-    Flight,
-    LeftBehindError,
+    CURRENT_CALL,
+    AbandonedError,
+    InFlightCall,
     Meter,
     Outcome,
     Ticket,
-    UnrunCoroutineError,
     Work,
     as_coroutine,
-    fly,
-    refuse_coroutine,
     run_blocking,
-    step_out,
+    run_steps,
 )
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
-from watchkeeper.containment.seed_calls import ExecutionConfig, SeedFaces, limits_of
+from watchkeeper.containment.settlement import abandon, finish
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import COUNTED, AccountLimit, Limits
+from watchkeeper.core.limits import COUNTED, Limits
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent
@@ -64,153 +80,17 @@ from watchkeeper.shield.pipeline import ShieldPipeline
 
 T = TypeVar("T")
 
-
-# --- views ----------------------------------------------------------------------------------------------------------
-# What there is to see of a context: its stops, what it has used, its state. Reading only, from any thread.
-
-
-class Views:
-    """The readable side of a context, which sets what it reads.
-
-    Attributes:
-        deadline: The moment at which everything is over, or None.
-        work_deadline: The moment at which the work is over and a landing turn may begin, or None.
-    """
-
-    deadline: Deadline | None
-    work_deadline: Deadline | None
-    _account: Account
-    _clock: Clock
-    _passage: Passage
-
-    @property
-    def stop(self) -> Stop | None:
-        """What ended everything, found here or above; None while something may still run."""
-        return stop_of(self._account)
-
-    @property
-    def work_stop(self) -> Stop | None:
-        """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
-        return work_stop_of(self._account)
-
-    @property
-    def usage(self) -> Usage:
-        """What this context and those below it have used."""
-        return usage_of(self._account)
-
-    def left(self) -> dict[str, int]:
-        """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
-
-        What calls under way may still use, and what is set aside for others, is not left.
-        """
-        return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
-
-    @property
-    def is_booked(self) -> bool:
-        """Whether nothing is set aside any more for a call here or below; what is held for a landing is no call."""
-        account = self._account
-        return all(reserved <= held for reserved, held in zip(account.reserved, account.hold, strict=True))
-
-    def stands_below(self, other: Views) -> bool:
-        """Return whether it is a context, or stands below it: what passes here counts there."""
-        return other._account in self._account.chain
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """Seconds since it was opened."""
-        return self._clock.monotonic() - self._account.opened_at
-
-    @property
-    def snapshot_at_stop(self) -> ContextSnapshot | None:
-        """The state at the moment of the first stop that was latched here; None while there is none."""
-        return self._passage.snapshot_at_stop
-
-    def budget_status(self, turns_used: int | None = None) -> BudgetStatus:
-        """Return its own ceilings beside what was used, at this moment.
-
-        Args:
-            turns_used: Model turns taken, which only the loop counts; without it nothing is said of turns.
-        """
-        return budget_status_of(self._account, self.deadline, self._clock.monotonic(), turns_used)
-
-    def get_snapshot(self) -> ContextSnapshot:
-        """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""
-        return self._passage.snapshot()
-
-
-# --- shared account -------------------------------------------------------------------------------------------------
-# The account that several runs share: `Limits(account="team-a", account_limit="$20/day")` puts it above the root.
-#
-# It has the ceiling of the account and none other, and a key by which a ledger on disk knows it in every process. It
-# takes no part in deadlines, landing or stops: what it refuses ends the run that asked, not the account.
-
-PREFIX: Final = "account:"
-"""Begins the keys of such accounts, so that no chain is taken for one by chance."""
-
-
-def shared_key(name: str) -> str:
-    """Return the key by which a ledger knows the account of this name."""
-    return PREFIX + name
-
-
-def account_above(limits: Limits, parent: Account | None, ledger: Ledger) -> Account | None:
-    """Return what stands above a new context: its parent, or the account that its limits name.
-
-    Args:
-        limits: The context's own ceilings.
-        parent: The account of the context that it is a child of, or None for a root.
-        ledger: Where the figures are kept.
-
-    Raises:
-        ConfigurationError: If the ledger forgets when the process ends, or a child names another account than its root.
-    """
-    if limits.account is None:
-        return parent
-    if parent is not None:
-        if any(level.period is not None and level.name == limits.account for level in parent.chain):
-            return parent
-        raise ConfigurationError(
-            f"account={limits.account!r} is named for a part of a run; name it in the limits of the whole run"
-        )
-    if isinstance(ledger, MemoryLedger):
-        raise ConfigurationError(
-            f"account={limits.account!r} needs a ledger that remembers other runs, for example"
-            " ledger=SqliteLedger('ledger.sqlite3')"
-        )
-    return shared_account(limits)
-
-
-def shared_account(limits: Limits) -> Account | None:
-    """Return the account that limits name, or None if they name none."""
-    limit = limits.account_limit
-    if limits.account is None or not isinstance(limit, AccountLimit):
-        return None
-    ceilings = Limits(
-        deadline=None,
-        max_cost_usd=limit.dollars,
-        max_total_tokens=limit.tokens,
-        max_retries=None,
-        max_turns=None,
-        min_output_tokens=limits.min_output_tokens,
-        landing=None,
-        account=limits.account,
-        account_limit=limit,
-    )
-    return Account(ceilings, None, limits.account, key=shared_key(limits.account), period=limit.period)
-
-
 COUNTER_BITS: Final = 48
 """Low bits of a node's UUID that count the nodes of a tree; the others are random and the same for the tree."""
-
 
 ONE_CALL: Final = Limits(
     deadline=None, max_total_tokens=None, max_steps=1, max_retries=None, max_turns=None, landing=None
 )
-NONE: Final[Mapping[str, Any]] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
+NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
 """No ceiling of its own, as fields of `Limits`."""
 
 
-class ExecutionContext(SeedFaces, Views):
+class ExecutionContext:
     """The gate of one run, chain or request.
 
     Use it as a context manager, or close it yourself.
@@ -221,6 +101,10 @@ class ExecutionContext(SeedFaces, Views):
         work_deadline: The moment at which the work is over and a landing turn may begin, or None.
         cancellation: Cancelled by an abort here or above, and when it is closed.
     """
+
+    deadline: Deadline | None
+    work_deadline: Deadline | None
+    _account: Account
 
     def __init__(
         self,
@@ -237,7 +121,7 @@ class ExecutionContext(SeedFaces, Views):
         """Open a context; its deadline starts to run now.
 
         Args:
-            config: What the chain may spend: the seed's configuration (hard stops) or `Limits` (with landing).
+            config: What the chain may spend: an `ExecutionConfig` (hard stops) or `Limits` (with landing).
             pipeline: Hooks that are asked about every model call and tool call; limits only, if None.
             metadata: Who the chain belongs to; fresh ids if None.
             circuit_breaker: One for all calls of the chain, or one for each provider; may be shared between chains.
@@ -262,7 +146,7 @@ class ExecutionContext(SeedFaces, Views):
     ) -> ExecutionContext:
         """Open a context for one call, for a caller who holds only a pipeline; use it as a context manager.
 
-        No limit of a chain holds in it but one: a second call is refused (seed: execution-context, section 8).
+        No limit of a chain holds in it but one: a second call is refused.
         """
         return cls(ONE_CALL, pipeline, metadata, clock=clock)
 
@@ -274,8 +158,8 @@ class ExecutionContext(SeedFaces, Views):
         parent: ExecutionContext | None,
         name: str,
         *,
-        carves: bool = False,
-        speaks: bool = False,
+        carved: bool = False,
+        for_verdict: bool = False,
     ) -> None:
         """Do what a root and a child have in common before the ledger opens their account."""
         self.limits: Limits = limits
@@ -283,20 +167,22 @@ class ExecutionContext(SeedFaces, Views):
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         key = None if parent else incidents.metadata.chain_id
-        above = account_above(limits, parent._account if parent else None, tree.ledger)
-        account: Account = Account(limits, above, name, key=key, carves=carves, speaks=speaks)
+        above = account_above(
+            limits, parent._account if parent else None, lasting=not isinstance(tree.ledger, MemoryLedger)
+        )
+        account = Account(limits, above, name, key=key, carved_on_open=carved, for_verdict=for_verdict)
         self._account = account
-        around = None if parent is None else (parent._account, Phases(parent.deadline, parent.work_deadline))
-        self.deadline, self.work_deadline = start_time(account, around, tree.clock)
+        around = None if parent is None else (parent._account, Ends(parent.deadline, parent.work_deadline))
+        self.deadline, self.work_deadline = set_ends(account, around, tree.clock)
         self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
-        self._passage = Passage(tree, account, self.cancellation, incidents)
+        self._calls = ContextCalls(tree, account, self.cancellation, incidents)
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
         self.limits = self._account.limits
-        self._unlink = self.cancellation.on_cancel(self._passage.abort)
+        self._unlink = self.cancellation.on_cancel(self._calls.abort)
         if stop is not None:
-            self._passage.stopped(stop)
+            self._calls.report_stop(stop)
 
     def child(
         self, limits: Limits, name: str = "", *, carve: bool = True, on_event: Listener | None = None
@@ -311,7 +197,7 @@ class ExecutionContext(SeedFaces, Views):
         Args:
             limits: Its own ceilings.
             name: A label, used in the sentences of its stops.
-            carve: Whether its ceilings set aside what they allow; if not, it shares all that is left here.
+            carve: Whether its ceilings reserve what they allow; if not, it shares all that is left here.
             on_event: Told of every stop found on its behalf; whoever listens to this context by default.
 
         Returns:
@@ -320,7 +206,7 @@ class ExecutionContext(SeedFaces, Views):
         Raises:
             ConfigurationError: If this context is closed.
         """
-        child = self._below(limits, name, on_event, carves=carve)
+        child = self._below(limits, name, on_event, carved=carve)
         child._opened(self._tree.ledger.open(child._account))
         return child
 
@@ -341,7 +227,7 @@ class ExecutionContext(SeedFaces, Views):
             ConfigurationError: If this context is closed.
         """
         check_weights(weights)
-        siblings = {name: self._below(replace(self.limits, **NONE), name, carves=True) for name in weights}
+        siblings = {name: self._below(replace(self.limits, **NO_CEILINGS), name, carved=True) for name in weights}
         stops = self._tree.ledger.open_shares([one._account for one in siblings.values()], list(weights.values()))
         for sibling, stop in zip(siblings.values(), stops, strict=True):
             sibling._opened(stop)
@@ -364,24 +250,32 @@ class ExecutionContext(SeedFaces, Views):
         if self.limits.verdict is None:
             return None
         account = self._account
-        if any(account.kept) or not (account.keeps or self._passage.store.newest is None):
+        if any(account.verdict_hold) or not (account.keeps_verdict or self._calls.nodes.newest is None):
             raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
-        verdict = self._below(replace(self.limits, **NONE, landing=None, verdict=None), "verdict", speaks=True)
+        verdict = self._below(
+            replace(self.limits, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
+        )
         verdict._opened(self._tree.ledger.open(verdict._account))
-        if not account.keeps:
-            self.work_deadline = keep_time(account, self.deadline)
-            account.keeps = True
+        if not account.keeps_verdict:
+            self.work_deadline = keep_verdict_time(account, self.deadline)
+            account.keeps_verdict = True
         return verdict
 
     def _below(
-        self, limits: Limits, name: str, on_event: Listener | None = None, *, carves: bool = False, speaks: bool = False
+        self,
+        limits: Limits,
+        name: str,
+        on_event: Listener | None = None,
+        *,
+        carved: bool = False,
+        for_verdict: bool = False,
     ) -> ExecutionContext:
         """Set up a context below this one, for the ledger to open."""
-        self._passage.check_open()
-        ours = self._passage.incidents
+        self._calls.check_open()
+        ours = self._calls.incidents
         child = object.__new__(ExecutionContext)
         incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener, ours)
-        child._set_up(limits_of(limits), self._tree, incidents, self, name, carves=carves, speaks=speaks)
+        child._set_up(limits_of(limits), self._tree, incidents, self, name, carved=carved, for_verdict=for_verdict)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -403,38 +297,41 @@ class ExecutionContext(SeedFaces, Views):
             ConfigurationError: If the context is closed.
             UnpricedModelError: If the call's price is not known and a cost ceiling holds.
         """
-        passage = self._passage
-        entered = passage.enter(request)
-        if not isinstance(entered, Flight):
-            if isinstance(entered, Waiter):
-                entered = await wait_turn(passage, request, entered, self._clock)
-            if isinstance(entered, Entry):
-                entered = await ask_aside(passage, entered, self._clock)
-            if isinstance(entered, Outcome):
-                return entered
-        flight = entered
+        calls = self._calls
+        admitted = calls.admit(request)
+        if not isinstance(admitted, InFlightCall):
+            if isinstance(admitted, Waiter):
+                admitted = await wait_for_turn(calls, request, admitted, self._clock)
+            if isinstance(admitted, GuardedCall):
+                admitted = await ask_hooks(calls, admitted, self._clock)
+            if isinstance(admitted, Outcome):
+                return admitted
+        call = admitted
         value: T | None = None
         error: BaseException | None = None
-        mark = CURRENT.set(flight)
+        outside = CURRENT_CALL.set(call)
         try:
-            running = as_coroutine(work(flight))
+            running = as_coroutine(work(call))
             try:
                 waited = running.send(None)
             except StopIteration as returned:
                 value = returned.value
             else:
-                value = await fly(flight, running, waited, self._clock)
+                value = await run_steps(call, running, waited, self._clock)
         except BaseException as raised:
             error = raised
         finally:
-            step_out(mark)
+            try:  # noqa: SIM105  # on the path of every call
+                CURRENT_CALL.reset(outside)
+            except ValueError:  # a coroutine closed by the collector: its context is not here to be restored
+                pass
         try:
-            if flight.left is None:
-                return finish(passage, flight, value, error, meter)
-            foreign = flight.disarm() or flight.told
-            outcome, late = leave_behind(passage, flight, meter)
-            flight.left.add_done_callback(late.finished)
-            if foreign or not isinstance(error, LeftBehindError):
+            if call.abandoned_task is None:
+                return finish(calls, call, value, error, meter)
+            foreign = call.disarm() or call.outer_cancelled
+            outcome, late = abandon(calls, call, meter)
+            call.abandoned_task.add_done_callback(late.finished)
+            if foreign or not isinstance(error, AbandonedError):
                 raise error if error is not None and not foreign else CancelledError
             return outcome
         finally:
@@ -445,40 +342,96 @@ class ExecutionContext(SeedFaces, Views):
 
         Args, result and errors are those of `acall`.
         """
-        passage = self._passage
-        entered = passage.enter(request)
-        if not isinstance(entered, Flight):
-            if isinstance(entered, Waiter):
-                entered = block_for_turn(passage, request, entered, self._clock)
-            if isinstance(entered, Entry):
-                entered = block_for_answer(passage, entered, self._clock)
-            if isinstance(entered, Outcome):
-                return entered
-        flight = entered
+        calls = self._calls
+        admitted = calls.admit(request)
+        if not isinstance(admitted, InFlightCall):
+            if isinstance(admitted, Waiter):
+                admitted = block_for_turn(calls, request, admitted, self._clock)
+            if isinstance(admitted, GuardedCall):
+                admitted = block_for_hooks(calls, admitted, self._clock)
+            if isinstance(admitted, Outcome):
+                return admitted
+        call = admitted
         value: T | None = None
         error: BaseException | None = None
-        mark = CURRENT.set(flight)
+        outside = CURRENT_CALL.set(call)
         try:
-            value = run_blocking(flight, partial(fn, flight), self._clock)
+            value = run_blocking(call, partial(fn, call), self._clock)
             refuse_coroutine(value, fn)
         except BaseException as raised:
             error = raised
         finally:
-            step_out(mark)
+            CURRENT_CALL.reset(outside)
         try:
-            if flight.thread is None:
-                outcome: Outcome[T] = finish(passage, flight, value, error, meter)
+            if call.abandoned_thread is None:
+                outcome: Outcome[T] = finish(calls, call, value, error, meter)
                 if isinstance(error, UnrunCoroutineError):
                     raise error
                 return outcome
-            flight.disarm()
-            outcome, late = leave_behind(passage, flight, meter)
-            flight.thread.when_late(late.arrive)
-            if error is not None and not isinstance(error, LeftBehindError):
+            call.disarm()
+            outcome, late = abandon(calls, call, meter)
+            call.abandoned_thread.when_late(late.arrive)
+            if error is not None and not isinstance(error, AbandonedError):
                 raise error
             return outcome
         finally:
             error = None  # its traceback holds this frame, and would hold itself
+
+    # --- calls with options -------------------------------------------------------------------------------------------
+
+    def wrap_llm_call(self, fn: Callable[..., Any], options: WrapOptions | None = None) -> Decision:
+        """Make a model call under the chain's limits and return only the decision; `call_llm` returns the result too.
+
+        Args:
+            fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs.
+            options: Label, cost hint, time-out and retry policy.
+        """
+        return self.call_llm(fn, options).decision
+
+    def wrap_tool_call(self, fn: Callable[..., Any], options: WrapOptions | None = None) -> Decision:
+        """Make a tool call under the chain's limits and return only the decision; `call_tool` returns its result."""
+        return self.call_tool(fn, options).decision
+
+    def call_llm(
+        self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
+    ) -> Outcome[T]:
+        """Make a model call under the chain's limits.
+
+        Args:
+            fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs. It can say
+                what it costs with ``ticket.charge(usd)`` and see on ``ticket.cancellation`` that it should stop.
+            options: Label, cost hint, time-out and retry policy. The hint is reserved before the call, and charged
+                unless the call says better; what callables spend beyond their hints can exceed the ceiling.
+            cost_of: Says what the call cost, in dollars, from its result.
+
+        Returns:
+            The decision with the result or the error; nothing is ever run a second time to get at them.
+
+        Raises:
+            TypeError: If ``fn`` is a coroutine function, or returns a coroutine.
+            ConfigurationError: If the context is closed.
+        """
+        return self.call(request_of("llm", options), plain_work(fn), meter_of(cost_of, options))
+
+    def call_tool(
+        self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
+    ) -> Outcome[T]:
+        """Make a tool call under the chain's limits; all else as in `call_llm`."""
+        return self.call(request_of("tool", options), plain_work(fn), meter_of(cost_of, options))
+
+    async def acall_llm(
+        self, fn: Callable[..., Awaitable[T]], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
+    ) -> Outcome[T]:
+        """Make an async model call under the chain's limits; it is cancelled when its time is over. See `call_llm`."""
+        return await self.acall(request_of("llm", options), with_ticket(fn), meter_of(cost_of, options))
+
+    async def acall_tool(
+        self, fn: Callable[..., Awaitable[T]], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
+    ) -> Outcome[T]:
+        """Make an async tool call under the chain's limits; it is cancelled when its time is over. See `call_llm`."""
+        return await self.acall(request_of("tool", options), with_ticket(fn), meter_of(cost_of, options))
+
+    # --- other questions ----------------------------------------------------------------------------------------------
 
     def check_egress(self, url: str, method: str = "GET") -> Decision:
         """Ask the pipeline's egress hooks about a request that is about to leave; ALLOW without any.
@@ -488,7 +441,7 @@ class ExecutionContext(SeedFaces, Views):
         Raises:
             ConfigurationError: If the context is closed.
         """
-        return self._passage.check_egress(url, method)
+        return self._calls.check_egress(url, method)
 
     def affords(self, request: CallRequest) -> bool:
         """Return whether the ceilings leave room for the least of a call and for the landing turn that it names.
@@ -496,6 +449,62 @@ class ExecutionContext(SeedFaces, Views):
         Nothing is reserved, and nothing is latched if they do not.
         """
         return not isinstance(decide(Demand(self._account, request), self._clock.monotonic()), Exhausted)
+
+    # --- what there is to see; from any thread ------------------------------------------------------------------------
+
+    @property
+    def stop(self) -> Stop | None:
+        """What ended everything, found here or above; None while something may still run."""
+        return stop_of(self._account)
+
+    @property
+    def work_stop(self) -> Stop | None:
+        """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
+        return work_stop_of(self._account)
+
+    @property
+    def usage(self) -> Usage:
+        """What this context and those below it have used."""
+        return usage_of(self._account)
+
+    def left(self) -> dict[str, int]:
+        """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
+
+        What calls under way may still use, and what is reserved for others, is not left.
+        """
+        return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
+
+    @property
+    def is_booked(self) -> bool:
+        """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
+        account = self._account
+        return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
+
+    def stands_below(self, other: ExecutionContext) -> bool:
+        """Return whether it is a context, or stands below it: what passes here counts there."""
+        return other._account in self._account.chain
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since it was opened."""
+        return self._clock.monotonic() - self._account.opened_at
+
+    @property
+    def snapshot_at_stop(self) -> ContextSnapshot | None:
+        """The state at the moment of the first stop that was latched here; None while there is none."""
+        return self._calls.snapshot_at_stop
+
+    def budget_status(self, turns_used: int | None = None) -> BudgetStatus:
+        """Return its own ceilings beside what was used, at this moment.
+
+        Args:
+            turns_used: Model turns taken, which only the loop counts; without it nothing is said of turns.
+        """
+        return budget_status_of(self._account, self.deadline, self._clock.monotonic(), turns_used)
+
+    def get_snapshot(self) -> ContextSnapshot:
+        """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""
+        return self._calls.snapshot()
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
@@ -508,7 +517,7 @@ class ExecutionContext(SeedFaces, Views):
 
     def land(self, stop: Stop) -> None:
         """End the work by the caller's wish: what is under way goes on, and a landing turn may follow."""
-        self._passage.land(stop)
+        self._calls.land(stop)
 
     def close(self) -> None:
         """Give back whatever the context holds; calling it twice is harmless.
@@ -516,11 +525,11 @@ class ExecutionContext(SeedFaces, Views):
         Calls still under way are cancelled and settled when they end; contexts below it are aborted.
         """
         self._unlink()
-        self._passage.close()
+        self._calls.close()
 
     def __del__(self) -> None:
         """Close a context that nobody closed, so that what it holds comes back."""
-        if hasattr(self, "_unlink") and not self._passage.closed:
+        if hasattr(self, "_unlink") and not self._calls.closed:
             self.close()
 
     def __enter__(self) -> ExecutionContext:
@@ -535,4 +544,4 @@ class ExecutionContext(SeedFaces, Views):
 
     def record_event(self, event: SafetyEvent) -> None:
         """Append an incident of the caller's own to the chain's record."""
-        self._passage.incidents.record(event)
+        self._calls.incidents.record(event)

@@ -1,8 +1,9 @@
-"""The record of calls: one node per call, in the order in which they were decided (seed: execution-context, section 5).
+"""The record of one context: a node for every call, its incidents, and snapshots of both.
 
-Calls under way are visible. What a reader gets is frozen: a snapshot shares the nodes that are done and keeps its own
-view of those that are not, so taking one costs the same at ten nodes and at a hundred thousand. The newest
-`KEPT_NODES` to twice as many are kept, and all that are still under way; what was dropped is counted.
+Nodes stand in the order in which calls were decided, incidents in the order in which they were found; calls under way
+are visible. What a reader gets never changes: a snapshot shares what is done and keeps its own view of what is not, so
+taking one costs the same at ten nodes and at a hundred thousand. Memory is bounded: the newest nodes and incidents are
+kept, besides calls under way and stops of the chain, and what was dropped is counted.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, cast, overload
+from typing import Any, Final, Literal, TypeVar, cast, overload
 
 import msgspec
+from msgspec.structs import astuple
 
 from watchkeeper.accounting.call_request import NodeKind
 from watchkeeper.core.clock import Clock
@@ -24,9 +26,65 @@ from watchkeeper.core.text import shown
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 from watchkeeper.shield.decision import KEPT_EVENTS, ChainMetadata, Decision, SafetyEvent
 
+T_co = TypeVar("T_co", covariant=True)
+
 NodeStatus = Literal["running", "ok", "halted", "aborted", "timeout", "error"]
 
 KEPT_NODES: Final = 100_000
+"""How many of its newest nodes a record keeps at least, besides those of calls under way."""
+
+
+class FrozenView(Sequence[T_co]):
+    """A sequence of a fixed length whose items are looked up, or written out, when they are read."""
+
+    __slots__ = ("_brief", "_length", "_look_up", "_what")
+
+    def __init__(self, length: int, look_up: Callable[[int], T_co], what: str, *, brief: bool = False) -> None:
+        """View so many items.
+
+        Args:
+            length: How many.
+            look_up: Returns one by its index.
+            what: Names one of them in errors.
+            brief: Whether its `repr` only counts the items, because writing them all out would take long.
+        """
+        self._length = length
+        self._look_up = look_up
+        self._what = what
+        self._brief = brief
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
+    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
+        """Return one item, or several as a tuple."""
+        if isinstance(index, slice):
+            return tuple(map(self._look_up, range(*index.indices(self._length))))
+        place = index + self._length if index < 0 else index
+        if not 0 <= place < self._length:
+            raise IndexError(f"there are {self._length} {self._what}s, no {self._what} {index}")
+        return self._look_up(place)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other holds equal items in the same order."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        others = cast("Sequence[object]", other)
+        return len(self) == len(others) and all(one == two for one, two in zip(self, others, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # items need not be hashable
+
+    def __repr__(self) -> str:
+        """Show the items, or how many there are."""
+        return f"<{self._length} {self._what}s>" if self._brief else repr(list(self))
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -52,19 +110,24 @@ def _begin_of_id(number: int) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:]}"
 
 
-class Node:
-    """The gate's own record of one call: what is fixed when it begins, and its ending, once there is one."""
+class Node(msgspec.Struct, eq=False):
+    """The gate's own record of one call: what is fixed when it begins, and its ending, once there is one.
 
-    __slots__ = ("began", "ending", "kind", "name", "number", "parent")
+    Attributes:
+        number: The integer of its UUID.
+        parent: The call inside which it was made.
+        kind: Model call, tool call or child run.
+        name: Its label.
+        began: Monotonic instant at which it was decided.
+        ending: How it ended; None while it is under way.
+    """
 
-    def __init__(self, number: int, parent: Node | None, kind: NodeKind, name: str, began: float) -> None:
-        """Begin a node; ``number`` is the integer of its UUID."""
-        self.number = number
-        self.parent = parent
-        self.kind: NodeKind = kind
-        self.name = name
-        self.began = began
-        self.ending: Ending | None = None
+    number: int
+    parent: Node | None
+    kind: NodeKind
+    name: str
+    began: float
+    ending: Ending | None = None
 
     @property
     def node_id(self) -> str:
@@ -78,7 +141,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One call, as a reader sees it (seed: execution-context, section 5).
+    """One call, as a reader sees it.
 
     Attributes:
         node_id: UUID of the call.
@@ -111,243 +174,87 @@ class NodeRecord:
     late_result: Any = None
 
 
-class Timeline:
-    """Turns monotonic instants into wall times, for display only."""
-
-    __slots__ = ("instant", "wall")
-
-    def __init__(self, clock: Clock) -> None:
-        """Anchor the two scales to each other, now."""
-        self.instant = clock.monotonic()
-        self.wall = clock.now()
-
-    def at(self, instant: float) -> datetime:
-        """Return the wall time of a monotonic instant."""
-        return self.wall + timedelta(seconds=instant - self.instant)
-
-
-class NodesView(Sequence[NodeRecord]):
-    """The nodes as they were at one moment; records are written out when they are read."""
-
-    __slots__ = ("_early", "_endings", "_newer", "_older", "_sizes", "_timeline")
-
-    def __init__(
-        self,
-        early: tuple[Node, ...],
-        segments: tuple[list[Node], list[Node]],
-        endings: dict[int, Ending | None],
-        timeline: Timeline,
-    ) -> None:
-        """Look at two segments as long as they are now; ``endings`` are those of nodes that may still change."""
-        self._early = early
-        self._older, self._newer = segments
-        self._sizes = (len(early), len(self._older), len(self._newer))
-        self._endings = endings
-        self._timeline = timeline
-
-    def __len__(self) -> int:
-        """Return the number of nodes."""
-        return sum(self._sizes)
-
-    @overload
-    def __getitem__(self, index: int) -> NodeRecord: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[NodeRecord, ...]: ...
-    def __getitem__(self, index: int | slice) -> NodeRecord | tuple[NodeRecord, ...]:
-        """Return one node, or several as a tuple."""
-        if isinstance(index, slice):
-            return tuple(self._record(place) for place in range(*index.indices(len(self))))
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(f"there are {len(self)} nodes, no node {index}")
-        return self._record(place)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the other holds equal nodes in the same order."""
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        others = cast("Sequence[object]", other)
-        return len(self) == len(others) and all(one == two for one, two in zip(self, others, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # a view of records that may be unhashable
-
-    def __repr__(self) -> str:
-        """Return how many there are."""
-        return f"<{len(self)} nodes>"
-
-    def _record(self, place: int) -> NodeRecord:
-        early, older, _ = self._sizes
-        if place < early:
-            node = self._early[place]
-        elif place < early + older:
-            node = self._older[place - early]
-        else:
-            node = self._newer[place - early - older]
-        ending = self._endings.get(node.number, node.ending)
-        return record(node, ending, self._timeline)
-
-
-def record(node: Node, ending: Ending | None, timeline: Timeline) -> NodeRecord:
+def record_of(node: Node, ending: Ending | None, wall_time: Callable[[float], datetime]) -> NodeRecord:
     """Write a node out with the given ending."""
-    return NodeRecord(
-        node_id=node.node_id,
-        parent_id=node.parent.node_id if node.parent else None,
-        kind=node.kind,
-        operation_name=node.name,
-        start_ts=timeline.at(node.began),
-        end_ts=timeline.at(ending.at) if ending else None,
-        status=ending.status if ending else "running",
-        cost_usd=(ending.cost_nanos or 0) / NANOS_PER_USD if ending else 0.0,
-        retries_used=ending.retries if ending else 0,
-        usage=ending.tokens if ending else None,
-        stop_reason=ending.stop_reason if ending else None,
-        error=ending.error if ending else None,
-        late_result=ending.late_result if ending else None,
-    )
+    parent_id = node.parent.node_id if node.parent else None
+    begun = (node.node_id, parent_id, node.kind, node.name, wall_time(node.began))
+    if ending is None:
+        return NodeRecord(*begun, None, "running", 0.0, 0)
+    at, status, cost_nanos, tokens, retries, stop_reason, error, late_result = astuple(ending)
+    cost_usd = (cost_nanos or 0) / NANOS_PER_USD
+    return NodeRecord(*begun, wall_time(at), status, cost_usd, retries, tokens, stop_reason, error, late_result)
 
 
 class NodeStore:
-    """The nodes of one context."""
+    """The nodes of one context.
 
-    __slots__ = ("_lock", "_newer", "_older", "dropped", "kept", "timeline")
+    Attributes:
+        newer: The newest nodes. Whoever appends here calls `rotate` once there are ``kept`` of them; a method that
+            does both would cost every call.
+        kept: At least so many of the newest nodes stay.
+        dropped: How many are no longer kept.
+    """
+
+    __slots__ = ("_instant", "_lock", "_older", "_wall", "dropped", "kept", "newer")
 
     def __init__(self, clock: Clock, kept: int = KEPT_NODES) -> None:
-        """Start empty; at least the newest ``kept`` nodes stay."""
+        """Start empty; wall times, for display only, count from now."""
         self._lock = threading.RLock()
         self._older: list[Node] = []
-        self._newer: list[Node] = []
+        self.newer: list[Node] = []
         self.kept = kept
         self.dropped = 0
-        self.timeline = Timeline(clock)
+        self._instant, self._wall = clock.monotonic(), clock.now()
 
     def add(self, node: Node) -> None:
         """Append a node."""
-        newer = self._newer
+        newer = self.newer
         newer.append(node)
         if len(newer) >= self.kept:
-            self._rotate(newer)
+            self.rotate(newer)
 
-    def _rotate(self, full: list[Node]) -> None:
+    def rotate(self, full: list[Node]) -> None:
+        """Drop the older nodes, and let the full list of newer ones take their place; once for each list."""
         with self._lock:
-            if self._newer is full:
+            if self.newer is full:
                 self.dropped += len(self._older)
-                self._older, self._newer = full, []
+                self._older, self.newer = full, []
 
     @property
     def newest(self) -> Node | None:
         """The node that was added last."""
-        newer = self._newer or self._older
+        newer = self.newer or self._older
         return newer[-1] if newer else None
 
-    def view(self, unfinished: Iterable[Node]) -> NodesView:
+    def view(self, unfinished: Iterable[Node]) -> FrozenView[NodeRecord]:
         """Return the nodes as they are now.
 
         Args:
             unfinished: The nodes that may still change: under way, or let go of before their result came.
         """
         with self._lock:
-            segments = (self._older, self._newer)
+            older, newer = self._older, self.newer
             endings = {node.number: node.ending for node in unfinished}
             early: tuple[Node, ...] = ()
             if self.dropped and endings:
-                oldest = self._older[0].number
-                early = tuple(node for node in unfinished if node.number < oldest)
-            return NodesView(early, segments, endings, self.timeline)
+                early = tuple(node for node in unfinished if node.number < older[0].number)
+        first, second = len(early), len(early) + len(older)
+
+        def look_up(place: int) -> NodeRecord:
+            node = early[place] if place < first else older[place - first] if place < second else newer[place - second]
+            return record_of(node, endings.get(node.number, node.ending), self._wall_time)
+
+        return FrozenView(second + len(newer), look_up, "node", brief=True)
+
+    def _wall_time(self, instant: float) -> datetime:
+        return self._wall + timedelta(seconds=instant - self._instant)
 
 
-# --- snapshot -------------------------------------------------------------------------------------------------------
-# The state of a chain at one moment (seed: execution-context, section 5).
-
-
-@dataclass(frozen=True, slots=True)
-class ContextSnapshot:
-    """What a chain had done when it was looked at; it never changes afterwards.
-
-    Attributes:
-        chain_id: The chain.
-        request_id: The request it serves.
-        step_count: Admitted calls, children's included.
-        cost_usd_accumulated: Dollars spent where prices are known, children's included.
-        retries_used: Retries spent.
-        aborted: Whether `abort` was called on it or above it; closing is not aborting.
-        abort_reason: The stop reason that ended it, whatever it was, or None.
-        elapsed_ms: Milliseconds since it was opened.
-        nodes: Its calls, oldest first; those under way have no end yet.
-        events: Its incidents, oldest first.
-        nodes_dropped: Nodes that are no longer kept.
-        events_dropped: Incidents that are no longer kept; a stop of the chain always is.
-        usage: Everything it and its children used.
-        stop: What ended it, or what ended its work, in full.
-    """
-
-    chain_id: str
-    request_id: str
-    step_count: int
-    cost_usd_accumulated: float
-    retries_used: int
-    aborted: bool
-    abort_reason: str | None
-    elapsed_ms: float
-    nodes: Sequence[NodeRecord]
-    events: Sequence[SafetyEvent]
-    nodes_dropped: int
-    events_dropped: int
-    usage: Usage
-    stop: Stop | None
-
-
-# --- incidents ------------------------------------------------------------------------------------------------------
-# The incidents of one context: its stops and what others report to it. None is ever merged, and no stop is dropped.
-#
-# Of what stops one call, and of what others report, the newest are kept, so that a loop that runs against an open
-# breaker
-# all night fills no memory. What was dropped is counted.
-#
-# What happens in a child is on the record of every context above it too, exactly once; what comes from above (the abort
-# of a whole tree) is on the record of each context that it ends, and goes up no more.
+# --- incidents and snapshots ------------------------------------------------------------------------------------------
+# What happens in a child is on the record of every context above it too, exactly once. What comes from above (the abort
+# of a whole tree) is on the record of each context that it ends, and is reported no further up.
 
 Listener = Callable[[SafetyEvent], object]
-
-
-class EventsView(Sequence[SafetyEvent]):
-    """The first so many events of a record that only grows at its end; it never changes and copies nothing."""
-
-    __slots__ = ("_events", "_length")
-
-    def __init__(self, events: list[SafetyEvent]) -> None:
-        """Look at a record as long as it is now."""
-        self._events = events
-        self._length = len(events)
-
-    def __len__(self) -> int:
-        """Return the number of events."""
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> SafetyEvent: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[SafetyEvent, ...]: ...
-    def __getitem__(self, index: int | slice) -> SafetyEvent | tuple[SafetyEvent, ...]:
-        """Return one event, or several as a tuple."""
-        if isinstance(index, slice):
-            return tuple(self._events[place] for place in range(*index.indices(self._length)))
-        place = index + self._length if index < 0 else index
-        if not 0 <= place < self._length:
-            raise IndexError(f"there are {self._length} events, no event {index}")
-        return self._events[place]
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the other holds equal events in the same order."""
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        others = cast("Sequence[object]", other)
-        return len(self) == len(others) and all(one == two for one, two in zip(self, others, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # events need not be hashable
-
-    def __repr__(self) -> str:
-        """Show the events."""
-        return repr(list(self))
 
 
 class Incidents:
@@ -377,9 +284,10 @@ class Incidents:
         self._above = above
         self._clock = clock
 
-    def view(self) -> EventsView:
+    def view(self) -> FrozenView[SafetyEvent]:
         """Return the events as they are now; that takes the same short time for any number of them."""
-        return EventsView(self.events)
+        events = self.events
+        return FrozenView(len(events), events.__getitem__, "event")
 
     @property
     def ended_above(self) -> bool:
@@ -435,7 +343,7 @@ class Incidents:
         self.dropped += dropped
 
     def report(self, stop: Stop, *, lasting: bool = False, from_above: bool = False) -> None:
-        """Record a stop of the gate (seed: execution-context, section 6)."""
+        """Record a stop of the gate."""
         metadata = self.metadata
         facts = {"chain_id": metadata.chain_id, "limit": stop.limit, "value": stop.value, "source": stop.source}
         self.record(
@@ -451,3 +359,40 @@ class Incidents:
             lasting=lasting,
             from_above=from_above,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSnapshot:
+    """What a chain had done when it was looked at; it never changes afterwards.
+
+    Attributes:
+        chain_id: The chain.
+        request_id: The request it serves.
+        step_count: Admitted calls, children's included.
+        cost_usd_accumulated: Dollars spent where prices are known, children's included.
+        retries_used: Retries spent.
+        aborted: Whether `abort` was called on it or above it; closing is not aborting.
+        abort_reason: The stop reason that ended it, whatever it was, or None.
+        elapsed_ms: Milliseconds since it was opened.
+        nodes: Its calls, oldest first; those under way have no end yet.
+        events: Its incidents, oldest first.
+        nodes_dropped: Nodes that are no longer kept.
+        events_dropped: Incidents that are no longer kept; a stop of the chain always is.
+        usage: Everything it and its children used.
+        stop: What ended it, or what ended its work, in full.
+    """
+
+    chain_id: str
+    request_id: str
+    step_count: int
+    cost_usd_accumulated: float
+    retries_used: int
+    aborted: bool
+    abort_reason: str | None
+    elapsed_ms: float
+    nodes: Sequence[NodeRecord]
+    events: Sequence[SafetyEvent]
+    nodes_dropped: int
+    events_dropped: int
+    usage: Usage
+    stop: Stop | None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         PolicyDecision as PolicyDecision,
     )
     from watchkeeper.shield.decision import (
+        ChainMetadata as ChainMetadata,
         Decision as Decision,
         SafetyEvent as SafetyEvent,
         ToolCallContext as ToolCallContext,
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
         ShieldPipeline as ShieldPipeline,
         ToolDispatchHook as ToolDispatchHook,
     )
-    from watchkeeper.shield.tool_permission import ToolPermissionHook as ToolPermissionHook
+    from watchkeeper.shield.tool_permission import Questioner as Questioner, ToolPermissionHook as ToolPermissionHook
     from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
         {
             "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",
-            "shield.decision": "Decision SafetyEvent ToolCallContext",
+            "shield.decision": "ChainMetadata Decision SafetyEvent ToolCallContext",
             "shield.egress": "EgressAllowList",
             "shield.model_downgrade": "ModelDowngradeHook",
             "shield.pipeline": (
                 "BudgetBoundaryHook EgressBoundaryHook PreDispatchHook ReleasingHook ResponseHook RetryBoundaryHook "
                 "ShieldPipeline ToolDispatchHook"
             ),
-            "shield.tool_permission": "ToolPermissionHook",
+            "shield.tool_permission": "Questioner ToolPermissionHook",
             "shield.windows": "BudgetWindowHook TokenRateHook",
         },
     )

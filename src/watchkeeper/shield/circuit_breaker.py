@@ -1,10 +1,10 @@
 """Keeps calls away from what fails again and again, and lets one through from time to time to see whether it is back.
 
 CLOSED lets everything through and counts failures in a row; so many of them make it OPEN, which lets nothing through.
-After the recovery time it is HALF_OPEN: one call, the probe, may pass, and what becomes of it decides. Every call holds
-a permit of the generation in which it began; what it reports later counts only if that generation still lasts, so a
-success from before an outage ends no outage. A permit that is dropped gives its place back. Shared between chains and
-threads.
+After the recovery time it is HALF_OPEN: one call, the probe, may pass, and its result decides. Every call holds a
+permit of the generation in which it began; what it reports later counts only if that generation still lasts, so a
+success from before an outage ends no outage. A permit that is dropped gives its place back. Safe to share between
+chains and threads.
 """
 
 from __future__ import annotations
@@ -15,16 +15,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.logs import logger
 from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration
 
-# --- policy ---------------------------------------------------------------------------------------------------------
-# What a policy is asked and what it answers, apart from any call (contract: containment).
-#
-# The circuit breaker speaks these terms; so can any policy of your own that you consult beside the gate.
+FailurePredicate = Callable[[BaseException], bool]
+
+
+class CircuitState(StrEnum):
+    """Where a circuit breaker is; the value equals the name."""
+
+    CLOSED = "CLOSED"
+    OPEN = "OPEN"
+    HALF_OPEN = "HALF_OPEN"
+
+
+CHECKED: Final = object()
+"""Holder of a probe that was granted by `CircuitBreaker.check`, which hands out no permit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,56 +81,8 @@ class PolicyDecision:
     rate_limit_ms: int = 0
 
 
-FailurePredicate = Callable[[BaseException], bool]
-
-
-class CircuitState(StrEnum):
-    """Where a circuit breaker is; the value equals the name."""
-
-    CLOSED = "CLOSED"
-    OPEN = "OPEN"
-    HALF_OPEN = "HALF_OPEN"
-
-
-CHECKED: Final = object()
-"""Holder of a probe that was granted by `CircuitBreaker.check`, which hands out no permit."""
-
-
-class Permit:
-    """One call's leave to pass a breaker; report success or failure, and release it whatever happens."""
-
-    __slots__ = ("breaker", "generation")
-
-    def __init__(self, breaker: CircuitBreaker, generation: int) -> None:
-        """Belong to the breaker's present generation."""
-        self.breaker = breaker
-        self.generation = generation
-
-    def succeeded(self) -> None:
-        """Report that the call went well; ignored once the breaker has moved on."""
-        self.breaker.settle(self, failed=False)
-
-    def failed(self, error: BaseException) -> None:
-        """Report that the call failed; ignored once the breaker has moved on, or if such errors do not count."""
-        if self.breaker.counts(error):
-            self.breaker.settle(self, failed=True)
-
-    @property
-    def holds_probe(self) -> bool:
-        """Whether its call is the one that tests whether what is guarded is back."""
-        return self.breaker.is_probe(self)
-
-    def release(self) -> None:
-        """Give the probe's place back if it is held and nothing was reported; harmless otherwise."""
-        self.breaker.give_back(self)
-
-    def __del__(self) -> None:
-        """Give the place back if whoever held the permit was killed between two of his steps."""
-        self.release()
-
-
 class CircuitBreaker:
-    """A circuit breaker (contract: containment).
+    """A circuit breaker.
 
     Args:
         failure_threshold: Failures in a row that open it.
@@ -132,22 +94,6 @@ class CircuitBreaker:
     Raises:
         LimitsError: If a value makes no sense.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_failures",
-        "_generation",
-        "_lock",
-        "_open_until",
-        "_predicate",
-        "_probe",
-        "_probe_until",
-        "_recovery",
-        "_state",
-        "_threshold",
-        "name",
-    )
 
     def __init__(
         self,
@@ -314,6 +260,37 @@ class CircuitBreaker:
         return max(until - self._clock.monotonic(), 0.0)
 
 
+class Permit:
+    """One call's leave to pass a breaker; report success or failure, and release it whatever happens."""
+
+    __slots__ = ("breaker", "generation")
+
+    def __init__(self, breaker: CircuitBreaker, generation: int) -> None:
+        """Belong to the breaker's present generation."""
+        self.breaker = breaker
+        self.generation = generation
+
+    def succeeded(self) -> None:
+        """Report that the call went well; ignored once the breaker has moved on."""
+        self.breaker.settle(self, failed=False)
+
+    def failed(self, error: BaseException) -> None:
+        """Report that the call failed; ignored once the breaker has moved on, or if such errors do not count."""
+        if self.breaker.counts(error):
+            self.breaker.settle(self, failed=True)
+
+    @property
+    def holds_probe(self) -> bool:
+        """Whether its call is the one that tests whether what is guarded is back."""
+        return self.breaker.is_probe(self)
+
+    def release(self) -> None:
+        """Give the probe's place back if it is held and nothing was reported; harmless otherwise."""
+        self.breaker.give_back(self)
+
+    __del__ = release  # for a permit whose holder was killed before it could release it
+
+
 class CircuitBreakers:
     """One circuit breaker for each provider, all alike, made when it is first asked for.
 
@@ -327,7 +304,7 @@ class CircuitBreakers:
         LimitsError: If a value makes no sense.
     """
 
-    __slots__ = ("_breakers", "_clock", "_lock", "_predicate", "_recovery", "_threshold")
+    __slots__ = ("_breakers", "_lock", "_make")
 
     def __init__(
         self,
@@ -338,10 +315,8 @@ class CircuitBreakers:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Start without any."""
-        self._threshold = count(failure_threshold, "failure_threshold")
-        self._recovery = duration(recovery_timeout, "recovery_timeout")
-        self._predicate = failure_predicate
-        self._clock = clock
+        self._make = partial(CircuitBreaker, failure_threshold, recovery_timeout, failure_predicate, clock=clock)
+        self._make()  # checks the values now, not at the first call
         self._breakers: dict[str, CircuitBreaker] = {}
         self._lock = threading.Lock()
 
@@ -350,9 +325,7 @@ class CircuitBreakers:
         breaker = self._breakers.get(provider)
         if breaker is None:
             with self._lock:
-                settings = (self._threshold, self._recovery, self._predicate)
-                made = CircuitBreaker(*settings, name=provider, clock=self._clock)
-                breaker = self._breakers.setdefault(provider, made)
+                breaker = self._breakers.setdefault(provider, self._make(name=provider))
         return breaker
 
     def states(self) -> Mapping[str, CircuitState]:

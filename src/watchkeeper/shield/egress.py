@@ -174,19 +174,11 @@ def _rule(pattern: str) -> _Rule:
         raise ConfigurationError(f"hosts: {pattern!r} has the scheme {scheme!r}; known are {', '.join(_PORTS)}")
     subdomains = text.startswith("*.")
     host = _host(text[2:] if subdomains else text)
-    if host is None or (subdomains and _is_address(host)):
+    if host is None or (subdomains and (":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]))):
         raise ConfigurationError(f"hosts: {pattern!r} names no host; '*.' may stand before a name, and nowhere else")
     if port not in (None, "*") and int(port) > 65_535:
         raise ConfigurationError(f"hosts: {pattern!r} has a port above 65535")
     return _Rule(scheme, host, None if port == "*" else int(port or _PORTS[scheme]), subdomains)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _method(method: str) -> str:

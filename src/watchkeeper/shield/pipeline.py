@@ -1,4 +1,4 @@
-"""The shield pipeline: hooks that are asked about one call at a time (seed: execution-context; contract: containment).
+"""The shield pipeline: hooks that are asked about one call at a time, and what they may be asked.
 
 Each slot holds any number of hooks, asked in order; the first that does not allow wins, and what it said becomes a
 `SafetyEvent`. A hook that raises, answers nonsense or takes longer than ``hook_timeout`` is recorded and counts as
@@ -22,20 +22,14 @@ from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.text import shown
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
-# --- hooks ----------------------------------------------------------------------------------------------------------
-# The vocabulary of shield hooks: what a `ShieldPipeline` may ask, and when (seed: execution-context).
-#
+# --- hooks ------------------------------------------------------------------------------------------------------------
 # Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
-# pipeline
-# is shared; one that raises, answers nonsense or takes too long is recorded and counts as HALT. A hook has the
-# methods of
-# its slot, and may have besides:
+# pipeline is shared. It has the methods of its slot, and may have besides:
 #
 # - ``release(ctx)``: a call about which it was asked does not run after all; gives back what it counted for it
-# - ``stop_reason``: one of `core.stop.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
+# - ``stop_reason``: one of `core.errors.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
 # - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
-# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait (for a person, a
-# server)
+# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait for a person or server
 # - ``fallback_model``: name of the cheaper model to take when it says DEGRADE
 
 
@@ -44,7 +38,6 @@ class PreDispatchHook(Protocol):
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
         """Decide whether the model may be asked."""
-        ...
 
 
 class ResponseHook(PreDispatchHook, Protocol):
@@ -52,7 +45,6 @@ class ResponseHook(PreDispatchHook, Protocol):
 
     def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Decision | None:
         """Decide whether the answer may be used; it is paid for either way."""
-        ...
 
 
 class ToolDispatchHook(Protocol):
@@ -60,7 +52,6 @@ class ToolDispatchHook(Protocol):
 
     def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
         """Decide whether the tool may run."""
-        ...
 
 
 class EgressBoundaryHook(Protocol):
@@ -68,7 +59,6 @@ class EgressBoundaryHook(Protocol):
 
     def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision | None:
         """Decide whether the request may be sent."""
-        ...
 
 
 class RetryBoundaryHook(Protocol):
@@ -76,7 +66,6 @@ class RetryBoundaryHook(Protocol):
 
     def on_error(self, ctx: ToolCallContext, err: BaseException) -> Decision | None:
         """Decide what to do about the failure; abstaining means that it may be repeated."""
-        ...
 
 
 class BudgetBoundaryHook(Protocol):
@@ -84,7 +73,6 @@ class BudgetBoundaryHook(Protocol):
 
     def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision | None:
         """Decide what the cost means for the calls that follow; it is charged either way."""
-        ...
 
 
 class ReleasingHook(Protocol):
@@ -92,7 +80,6 @@ class ReleasingHook(Protocol):
 
     def release(self, ctx: ToolCallContext) -> object:
         """Give back what was counted for a call that does not run; harmless if there is nothing."""
-        ...
 
 
 METHODS: Final = {
@@ -187,7 +174,7 @@ class ShieldPipeline:
         self._events: deque[SafetyEvent] = deque(maxlen=KEPT_EVENTS)
         self.events_dropped = 0
 
-    # --- the seed's face ----------------------------------------------------------------------------------------------
+    # --- one method for each question ---------------------------------------------------------------------------------
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision:
         """Ask whether a model may be asked."""

@@ -1,14 +1,15 @@
 """Which tools may be used: allowed, denied, or asked about.
 
 Of the patterns that match a tool's name the most cautious counts: deny, then ask, then allow; a name that none matches
-is denied. A question is answered yes, or the answer is no: also when nobody is there, nothing is said in time, or
-whoever is asked fails. Questions are put one after the other, and no call is held for longer than the time-out, its
-time in the queue included.
+is denied. Whatever is no clear yes is a no: also when nobody is there, nothing is said in time, or whoever is asked
+fails. Questions are put one after the other, and no call is held for longer than the time-out, its time in the queue
+included. By default the person at the process's terminal is asked; `core.lazy_names` knows who does that.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -20,40 +21,10 @@ from typing import Final, cast
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.lazy_names import provided
 from watchkeeper.core.quantities import DurationLike, duration, format_duration
 from watchkeeper.core.workers import BlockingCall
 from watchkeeper.shield.decision import Decision, ToolCallContext
-from watchkeeper.shield.terminal import Terminal
-
-# --- word list ------------------------------------------------------------------------------------------------------
-# Lists of names and patterns as people write them: checked once, when they are given.
-
-
-def words(values: Iterable[str], field: str) -> tuple[str, ...]:
-    """Return the texts of a list.
-
-    Args:
-        values: The list; a text alone is refused, because it would be read letter by letter.
-        field: Name for the error message.
-
-    Raises:
-        ConfigurationError: If it is one text, or holds something else than texts, or an empty one.
-    """
-    if isinstance(values, str):
-        raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
-    found: list[str] = []
-    for value in _items(values, field):
-        if not isinstance(value, str) or not value.strip():
-            raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
-        found.append(value)
-    return tuple(found)
-
-
-def _items(values: object, field: str) -> Iterable[object]:
-    if not isinstance(values, Iterable):
-        raise ConfigurationError(f"{field}={values!r} is not a list of texts")
-    return cast("Iterable[object]", values)
-
 
 AskWith = Callable[[ToolCallContext], object]
 """Asks a person: True or "yes" lets this call run, "always" every later one of the tool too; all else is no."""
@@ -62,6 +33,22 @@ YES: Final = frozenset({"y", "yes"})
 ALWAYS: Final = frozenset({"a", "always"})
 LONGEST_SHOWN: Final = 2_000
 """Characters of a call's arguments that are shown on the terminal."""
+
+
+class Questioner(ABC):
+    """Puts a question, as text, to a person."""
+
+    @abstractmethod
+    def ask(self, question: str, withdrawn: CancellationToken) -> str | None:
+        """Show a question and wait for the answer.
+
+        Args:
+            question: What to show.
+            withdrawn: Cancelled when nobody waits for the answer any more.
+
+        Returns:
+            The answer; None if nobody is there or the question was withdrawn.
+        """
 
 
 class ToolPermissionHook:
@@ -90,7 +77,7 @@ class ToolPermissionHook:
         deny: Iterable[str] = (),
         ask: Iterable[str] = (),
         *,
-        ask_with: AskWith | Terminal | None = None,
+        ask_with: AskWith | Questioner | None = None,
         timeout: DurationLike = "60s",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -100,9 +87,9 @@ class ToolPermissionHook:
             raise ConfigurationError(
                 f"ask_with={ask_with!r} is a coroutine function; give a plain one, it has its own thread"
             )
-        if not (ask_with is None or isinstance(ask_with, Terminal) or callable(ask_with)):
+        if not (ask_with is None or isinstance(ask_with, Questioner) or callable(ask_with)):
             raise ConfigurationError(f"ask_with={ask_with!r} cannot be called; give a function of the call's context")
-        self._ask_with: AskWith | Terminal = Terminal() if ask_with is None else ask_with
+        self._ask_with = ask_with
         self._timeout = duration(timeout, "timeout").total_seconds()
         self._clock = clock
         self._queue = _Queue(clock)
@@ -180,9 +167,8 @@ class ToolPermissionHook:
         return f"The tool {name!r} was not allowed when somebody was asked."
 
     def _said(self, ctx: ToolCallContext, seconds: float, withdrawn: CancellationToken) -> object:
-        if isinstance(self._ask_with, Terminal):
-            return self._ask_with.ask(question(ctx, seconds), withdrawn)
-        return self._ask_with(ctx)
+        ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
+        return ask_with.ask(question(ctx, seconds), withdrawn) if isinstance(ask_with, Questioner) else ask_with(ctx)
 
 
 class _Queue:
@@ -229,3 +215,24 @@ def question(ctx: ToolCallContext, seconds: float) -> str:
 
 def _matching(patterns: tuple[str, ...], name: str) -> str | None:
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+
+
+def words(values: Iterable[str], field: str) -> tuple[str, ...]:
+    """Return the texts of a list.
+
+    Args:
+        values: The list; a text alone is refused, because it would be read letter by letter.
+        field: Name for the error message.
+
+    Raises:
+        ConfigurationError: If it is one text, or holds something else than texts, or an empty one.
+    """
+    if isinstance(values, str):
+        raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
+    if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+        raise ConfigurationError(f"{field}={values!r} is not a list of texts")
+    found = tuple(cast("Iterable[object]", values))
+    for value in found:
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
+    return cast("tuple[str, ...]", found)

@@ -1,8 +1,9 @@
-"""Amounts taken within a window of time, and whose they are.
+"""At most so many calls, or so many tokens, within a window of time: one sliding window behind two hooks.
 
-The oldest are forgotten once they are a whole window old; without a window nothing is. Every operation takes the same
-short time, however much the window holds. Not safe under threads by itself: whoever decides by it holds a lock around
-question and answer.
+An amount is taken when a call is asked about, under one lock, so any number of threads together get exactly as much as
+there is. A call that is refused here takes nothing, and one that does not run after all gives its amount back
+(`release`). Time is monotonic; an amount counts no longer once it is a whole window old. Every operation takes the same
+short time, however much the window holds.
 """
 
 from __future__ import annotations
@@ -18,37 +19,217 @@ import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, StopReason
-from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration
+from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration, is_share
 from watchkeeper.shield.decision import Decision, ToolCallContext
 
+TokensOf = Callable[[Any], int | None]
+"""Says how many tokens a response has used; None if it does not tell."""
 
-class Taken(msgspec.Struct, eq=False):
-    """One amount.
+
+class _WindowHook:
+    """Takes an amount for every call, as long as the window has room for it.
 
     Attributes:
-        amount: What it counts for; 0 once it was given back.
-        owner: The call it was taken for, as `owner_of` knows it.
-        until: Monotonic instant from which on it counts no more.
-        ground: What the owner's identity rests on, kept so that no other object can come to have it.
+        stop_reason: What its HALT is called.
     """
 
-    amount: int
-    owner: Hashable
-    until: float
-    ground: object
+    stop_reason: ClassVar[StopReason] = "provider_rate_limit"
+
+    __slots__ = ("_degrade_at", "_lock", "_most", "_when_full", "_window")
+
+    def __init__(
+        self,
+        most: int,
+        window_seconds: DurationLike | None,
+        degrade_threshold: float,
+        clock: Clock,
+        when_full: Decision = Decision.HALT,
+    ) -> None:
+        """Start with an empty window."""
+        self._most = most
+        self._degrade_at = at_share(degrade_threshold, most, "degrade_threshold")
+        self._when_full = when_full
+        self._window = SlidingWindow(window_seconds, clock)
+        self._lock = threading.Lock()
+
+    @property
+    def _taken(self) -> int:
+        with self._lock:
+            return self._window.slide()
+
+    def _take(self, ctx: ToolCallContext, amount: int) -> Decision | None:
+        """Take an amount for a call: None if there is room, DEGRADE if it becomes scarce; or nothing, if there is none.
+
+        An amount that could never fit is HALT. One of 0 is let in as long as anything is left.
+        """
+        with self._lock:
+            taken = self._window.slide()
+            if taken >= self._most or taken + amount > self._most:
+                self._window.disown(ctx)
+                return Decision.HALT if amount > self._most else self._when_full
+            self._window.take(ctx, amount)
+        return Decision.DEGRADE if taken >= self._degrade_at else None
+
+    def release(self, ctx: ToolCallContext) -> None:
+        """Give back what was taken for a call that did not run after all; harmless if it has taken nothing."""
+        with self._lock:
+            self._window.give_back(ctx)
 
 
-def owner_of(ctx: ToolCallContext) -> Hashable:
-    """Return what is the same for one call before and after it, and different for any two calls.
+class BudgetWindowHook(_WindowHook):
+    """Halts calls beyond so many in a window, and asks for a cheaper model shortly before.
 
-    At a gate a call has a number, and all calls of a chain share one mapping of metadata, which no other chain has;
-    outside of one the very context is all there is.
+    Of docs/specification.md, execution-context.
+
+    Args:
+        max_calls: Calls that may begin within the window; further ones are HALT.
+        window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed ceiling: so
+            many calls in the whole life of this hook.
+        degrade_threshold: Share of ``max_calls``, above 0 and at most 1; once it is taken, calls are DEGRADE. 1 for
+            none.
+        clock: Where time comes from.
+
+    Raises:
+        LimitsError: If a value makes no sense.
     """
-    return (id(ctx.metadata), ctx.number) if ctx.number else id(ctx)
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        max_calls: CountLike,
+        window_seconds: DurationLike | None = 60.0,
+        degrade_threshold: float = 0.8,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start with an empty window."""
+        super().__init__(count(max_calls, "max_calls"), window_seconds, degrade_threshold, clock)
+
+    @property
+    def calls(self) -> int:
+        """Number of places that are taken now."""
+        return self._taken
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        """Take a place for a call: None if there is room, DEGRADE if it becomes scarce; or HALT, and none is taken."""
+        return self._take(ctx, 1)
+
+    before_tool_call = before_llm_call
+
+    def explain(self, ctx: ToolCallContext) -> str:
+        """Say how full the window is."""
+        return f"{self.calls:,} of {self._most:,} calls were let through {self._window}."
+
+
+class TokenRateHook(_WindowHook):
+    """Halts calls, or lets them wait, once the tokens of a window are used up.
+
+    Before a call its estimate is taken; after it what it really used takes the estimate's place, from that moment on. A
+    call of which nobody knows how much it used stays counted as estimated; one without an estimate is let in as long as
+    anything is left.
+
+    Args:
+        max_tokens: Tokens, input and output together, that may be used within the window.
+        window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed ceiling.
+        when_full: QUEUE for calls that shall wait until there is room, or HALT. A call that could never fit is HALT.
+        degrade_threshold: Share of ``max_tokens``, above 0 and at most 1; once it is used, calls are DEGRADE. 1 for
+            none.
+        tokens_of: Says how many tokens a response has used. Without it a response tells by its ``usage``, as those of
+            Watchkeeper's models and of the OpenAI and Anthropic SDKs do.
+        clock: Where time comes from.
+
+    Raises:
+        ConfigurationError: If a value makes no sense.
+    """
+
+    __slots__ = ("_tokens_of",)
+
+    def __init__(
+        self,
+        max_tokens: CountLike,
+        window_seconds: DurationLike | None = 60.0,
+        *,
+        when_full: Decision = Decision.HALT,
+        degrade_threshold: float = 1.0,
+        tokens_of: TokensOf | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start with an empty window."""
+        super().__init__(count(max_tokens, "max_tokens"), window_seconds, degrade_threshold, clock)
+        if when_full not in (Decision.HALT, Decision.QUEUE):
+            raise ConfigurationError(f"when_full={when_full!r} must be Decision.HALT or Decision.QUEUE")
+        if tokens_of is not None and not callable(tokens_of):
+            raise ConfigurationError(f"tokens_of={tokens_of!r} cannot be called; give a function of the response")
+        self._when_full = Decision(when_full)
+        self._tokens_of = tokens_of or tokens_told_by
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that count now, estimates of calls under way included."""
+        return self._taken
+
+    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        """Take what a call is estimated to use: None if there is room, DEGRADE if it becomes scarce; or nothing."""
+        return self._take(ctx, _tokens_in(ctx) or 0)
+
+    def after_llm_call(self, ctx: ToolCallContext, response: object) -> None:
+        """Count what a call has really used, in the place of its estimate."""
+        tokens = self._tokens_of(response)
+        if tokens is None and ctx.number:  # a gate says afterwards what it settled
+            tokens = _tokens_in(ctx)
+        if tokens is None:
+            return
+        tokens = count(tokens, "tokens_of", zero=True)
+        with self._lock:
+            self._window.slide()
+            self._window.settle(ctx, tokens)
+
+    def explain(self, ctx: ToolCallContext) -> str:
+        """Say how full the window is, and what the call would need."""
+        needed = _tokens_in(ctx)
+        wish = "" if needed is None else f"; the call may need {needed:,}"
+        return f"{self.tokens:,} of {self._most:,} tokens were used {self._window}{wish}."
+
+
+def _tokens_in(ctx: ToolCallContext) -> int | None:
+    if ctx.tokens_in is None and ctx.tokens_out is None:
+        return None
+    return (ctx.tokens_in or 0) + (ctx.tokens_out or 0)
+
+
+def tokens_told_by(response: object) -> int | None:
+    """Return how many tokens a response says it has used, input and output together; None if it does not say.
+
+    Args:
+        response: An object, or a mapping as in JSON, with a ``usage``.
+    """
+    usage = _part(response, "usage")
+    for name in ("total", "total_tokens"):
+        total = _number(usage, name)
+        if total is not None:
+            return total
+    for pair in (("input_tokens", "output_tokens"), ("prompt_tokens", "completion_tokens")):
+        told = [_number(usage, name) for name in pair]
+        if told != [None, None]:
+            cached = (_number(usage, name) for name in ("cache_creation_input_tokens", "cache_read_input_tokens"))
+            return sum(number or 0 for number in (*told, *cached))
+    return None
+
+
+def _part(whole: object, name: str) -> object:
+    if isinstance(whole, Mapping):
+        return cast("Mapping[str, object]", whole).get(name)
+    return getattr(whole, name, None)
+
+
+def _number(whole: object, name: str) -> int | None:
+    number = _part(whole, name)
+    return number if isinstance(number, int) and not isinstance(number, bool) and number >= 0 else None
 
 
 class SlidingWindow:
-    """What was taken in the last so many seconds, or since the beginning.
+    """What was taken in the last so many seconds, or since the beginning; whoever uses it holds a lock.
 
     Args:
         window_seconds: Its length; None for the whole life.
@@ -117,6 +298,31 @@ class SlidingWindow:
             del self._owned[taken.owner]
 
 
+class Taken(msgspec.Struct, eq=False):
+    """One amount.
+
+    Attributes:
+        amount: What it counts for; 0 once it was given back.
+        owner: The call it was taken for, as `owner_of` knows it.
+        until: Monotonic instant from which on it counts no more.
+        ground: What the owner's identity rests on, kept so that no other object can come to have it.
+    """
+
+    amount: int
+    owner: Hashable
+    until: float
+    ground: object
+
+
+def owner_of(ctx: ToolCallContext) -> Hashable:
+    """Return what is the same for one call before and after it, and different for any two calls.
+
+    At a gate a call has a number, and all calls of a chain share one mapping of metadata, which no other chain has;
+    outside of one the very context is all there is.
+    """
+    return (id(ctx.metadata), ctx.number) if ctx.number else id(ctx)
+
+
 def at_share(share: float, whole: int, field: str) -> int:
     """Return how many make up a share of a whole, rounded up.
 
@@ -132,213 +338,6 @@ def checked_share(share: object, field: str) -> float:
     Raises:
         LimitsError: If it is anything else.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+    if not is_share(share, whole=True):
         raise LimitsError(f"{field}={share!r} must be more than 0 and at most 1; write for example 0.8")
     return share
-
-
-# --- budget window --------------------------------------------------------------------------------------------------
-# How many calls may begin within a window of time, or ever.
-#
-# A place in the window is taken when a call is asked about, under one lock, so that any number of threads together get
-# exactly as many places as there are. A call that was refused here takes no place, and one that did not run after all
-# gives its place back (`release`). Time is monotonic; a place is free again once it is a whole window old.
-
-
-class BudgetWindowHook:
-    """Halts calls beyond so many in a window, and asks for a cheaper model shortly before (seed: execution-context).
-
-    Args:
-        max_calls: Calls that may begin within the window; further ones are HALT.
-        window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed ceiling: so
-            many calls in the whole life of this hook.
-        degrade_threshold: Share of ``max_calls``, above 0 and at most 1; once it is taken, calls are DEGRADE. 1 for
-            none.
-        clock: Where time comes from.
-
-    Attributes:
-        stop_reason: What its HALT is called.
-
-    Raises:
-        LimitsError: If a value makes no sense.
-    """
-
-    stop_reason: ClassVar[StopReason] = "provider_rate_limit"
-
-    __slots__ = ("_degrade_at", "_lock", "_max_calls", "_window")
-
-    def __init__(
-        self,
-        max_calls: CountLike,
-        window_seconds: DurationLike | None = 60.0,
-        degrade_threshold: float = 0.8,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        """Start with an empty window."""
-        self._max_calls = count(max_calls, "max_calls")
-        self._degrade_at = at_share(degrade_threshold, self._max_calls, "degrade_threshold")
-        self._window = SlidingWindow(window_seconds, clock)
-        self._lock = threading.Lock()
-
-    @property
-    def calls(self) -> int:
-        """Number of places that are taken now."""
-        with self._lock:
-            return self._window.slide()
-
-    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
-        """Take a place for a call: None if there is room, DEGRADE if it becomes scarce; or HALT, and none is taken."""
-        with self._lock:
-            taken = self._window.slide()
-            if taken >= self._max_calls:
-                self._window.disown(ctx)
-                return Decision.HALT
-            self._window.take(ctx, 1)
-        return Decision.DEGRADE if taken >= self._degrade_at else None
-
-    before_tool_call = before_llm_call
-
-    def release(self, ctx: ToolCallContext) -> None:
-        """Give back the place of a call that did not run after all; harmless if it has none."""
-        with self._lock:
-            self._window.give_back(ctx)
-
-    def explain(self, ctx: ToolCallContext) -> str:
-        """Say how full the window is."""
-        return f"{self.calls:,} of {self._max_calls:,} calls were let through {self._window}."
-
-
-# --- token rate -----------------------------------------------------------------------------------------------------
-# How many tokens may be used within a window of time.
-#
-# Before a call its estimate is taken, under one lock; after it the truth takes the estimate's place, from that moment
-# on.
-# A call of which nobody knows how much it used stays counted as estimated, one without an estimate enters as long as
-# anything is left. What did not run at all is given back (`release`).
-
-TokensOf = Callable[[Any], int | None]
-"""Says how many tokens a response has used; None if it does not tell."""
-
-
-class TokenRateHook:
-    """Halts calls, or lets them wait, once the tokens of a window are used up.
-
-    Args:
-        max_tokens: Tokens, input and output together, that may be used within the window.
-        window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed ceiling.
-        when_full: QUEUE for calls that shall wait until there is room, or HALT. A call that could never fit is HALT.
-        degrade_threshold: Share of ``max_tokens``, above 0 and at most 1; once it is used, calls are DEGRADE. 1 for
-            none.
-        tokens_of: Says how many tokens a response has used. Without it a response tells by its ``usage``, as those of
-            Watchkeeper's models and of the OpenAI and Anthropic SDKs do.
-        clock: Where time comes from.
-
-    Attributes:
-        stop_reason: What its HALT is called.
-
-    Raises:
-        ConfigurationError: If a value makes no sense.
-    """
-
-    stop_reason: ClassVar[StopReason] = "provider_rate_limit"
-
-    __slots__ = ("_degrade_at", "_lock", "_max_tokens", "_tokens_of", "_when_full", "_window")
-
-    def __init__(
-        self,
-        max_tokens: CountLike,
-        window_seconds: DurationLike | None = 60.0,
-        *,
-        when_full: Decision = Decision.HALT,
-        degrade_threshold: float = 1.0,
-        tokens_of: TokensOf | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        """Start with an empty window."""
-        self._max_tokens = count(max_tokens, "max_tokens")
-        self._degrade_at = at_share(degrade_threshold, self._max_tokens, "degrade_threshold")
-        if when_full not in (Decision.HALT, Decision.QUEUE):
-            raise ConfigurationError(f"when_full={when_full!r} must be Decision.HALT or Decision.QUEUE")
-        if tokens_of is not None and not callable(tokens_of):
-            raise ConfigurationError(f"tokens_of={tokens_of!r} cannot be called; give a function of the response")
-        self._when_full = Decision(when_full)
-        self._tokens_of = tokens_of or tokens_told_by
-        self._window = SlidingWindow(window_seconds, clock)
-        self._lock = threading.Lock()
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that count now, estimates of calls under way included."""
-        with self._lock:
-            return self._window.slide()
-
-    def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
-        """Take what a call is estimated to use: None if there is room, DEGRADE if it becomes scarce; or nothing."""
-        estimate = _told(ctx) or 0
-        with self._lock:
-            used = self._window.slide()
-            if used >= self._max_tokens or used + estimate > self._max_tokens:
-                self._window.disown(ctx)
-                return Decision.HALT if estimate > self._max_tokens else self._when_full
-            self._window.take(ctx, estimate)
-        return Decision.DEGRADE if used >= self._degrade_at else None
-
-    def after_llm_call(self, ctx: ToolCallContext, response: object) -> None:
-        """Count what a call has really used, in the place of its estimate."""
-        tokens = self._tokens_of(response)
-        if tokens is None and ctx.number:  # a gate says afterwards what it settled
-            tokens = _told(ctx)
-        if tokens is None:
-            return
-        tokens = count(tokens, "tokens_of", zero=True)
-        with self._lock:
-            self._window.slide()
-            self._window.settle(ctx, tokens)
-
-    def release(self, ctx: ToolCallContext) -> None:
-        """Give back the estimate of a call that did not run after all; harmless if it has none."""
-        with self._lock:
-            self._window.give_back(ctx)
-
-    def explain(self, ctx: ToolCallContext) -> str:
-        """Say how full the window is, and what the call would need."""
-        needed = _told(ctx)
-        wish = "" if needed is None else f"; the call may need {needed:,}"
-        return f"{self.tokens:,} of {self._max_tokens:,} tokens were used {self._window}{wish}."
-
-
-def tokens_told_by(response: object) -> int | None:
-    """Return how many tokens a response says it has used, input and output together; None if it does not say.
-
-    Args:
-        response: An object, or a mapping as in JSON, with a ``usage``.
-    """
-    usage = _part(response, "usage")
-    for name in ("total", "total_tokens"):
-        total = _number(usage, name)
-        if total is not None:
-            return total
-    for pair in (("input_tokens", "output_tokens"), ("prompt_tokens", "completion_tokens")):
-        told = [_number(usage, name) for name in pair]
-        if told != [None, None]:
-            cached = (_number(usage, name) for name in ("cache_creation_input_tokens", "cache_read_input_tokens"))
-            return sum(number or 0 for number in (*told, *cached))
-    return None
-
-
-def _part(whole: object, name: str) -> object:
-    if isinstance(whole, Mapping):
-        return cast("Mapping[str, object]", whole).get(name)
-    return getattr(whole, name, None)
-
-
-def _number(whole: object, name: str) -> int | None:
-    number = _part(whole, name)
-    return number if isinstance(number, int) and not isinstance(number, bool) and number >= 0 else None
-
-
-def _told(ctx: ToolCallContext) -> int | None:
-    if ctx.tokens_in is None and ctx.tokens_out is None:
-        return None
-    return (ctx.tokens_in or 0) + (ctx.tokens_out or 0)

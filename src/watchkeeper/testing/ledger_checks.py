@@ -298,22 +298,22 @@ def check_landing(ledger: Ledger) -> None:
 def check_verdict(ledger: Ledger) -> None:
     """What is kept for a verdict passes no work, counts for it as spent, and is used when the work has ended."""
     parent = opened(ledger, max_cost_usd=1, verdict=Verdict(share=0.4))
-    judge = Account(ceilings(), parent, speaks=True)
+    judge = Account(ceilings(), parent, for_verdict=True)
     expect("room for it", ledger.open(judge), None)
-    parent.keeps = True
-    expect("kept", (judge.tops[COST], parent.kept[COST], parent.reserved[COST]), (40 * CENT,) * 3)
+    parent.keeps_verdict = True
+    expect("kept", (judge.tops[COST], parent.verdict_hold[COST], parent.reserved[COST]), (40 * CENT,) * 3)
     expect("work past what is kept", reason(asked(ledger, parent, costing(61 * CENT))[1]), "budget_exceeded")
     expect("stops of all and of the work", (parent.stop, parent.work_stop is not None), (None, True))
     ledger.settle(admitted(ledger, judge, costing(40 * CENT)), Charge(cost_nanos=10 * CENT), False, 0.0)
-    expect("spent and still kept", (parent.settled[COST], parent.kept[COST]), (10 * CENT, 30 * CENT))
+    expect("spent and still kept", (parent.settled[COST], parent.verdict_hold[COST]), (10 * CENT, 30 * CENT))
     ledger.close(judge, 0.0)
-    expect("kept after it was closed", (parent.kept, tuple(parent.reserved)), (NOTHING, NOTHING))
+    expect("kept after it was closed", (parent.verdict_hold, tuple(parent.reserved)), (NOTHING, NOTHING))
 
 
 def check_carving(ledger: Ledger) -> None:
     """What a child carves is nobody else's until it is closed or stopped for good; what it spends is counted once."""
     parent = opened(ledger, max_cost_usd=1)
-    child = Account(ceilings(max_cost_usd="$0.60"), parent, carves=True)
+    child = Account(ceilings(max_cost_usd="$0.60"), parent, carved_on_open=True)
     expect("room for it", ledger.open(child), None)
     expect("carved", parent.reserved[COST], 60 * CENT)
     expect("the rest", type(asked(ledger, parent, costing(50 * CENT))[1]), Waits)
@@ -325,10 +325,10 @@ def check_carving(ledger: Ledger) -> None:
     ledger.settle(last, Charge(cost_nanos=30 * CENT), False, 0.0)
     ledger.close(child, 0.0)
     expect("in the end", (parent.settled[COST], tuple(parent.reserved)), (50 * CENT, NOTHING))
-    shares = [Account(ceilings(), parent, carves=True) for _ in range(2)]
+    shares = [Account(ceilings(), parent, carved_on_open=True) for _ in range(2)]
     expect("shares", ledger.open_shares(shares, [3, 2]), [None, None])
     expect("by weight", [share.tops[COST] for share in shares], [30 * CENT, 20 * CENT])
-    late = Account(ceilings(max_cost_usd=1), parent, carves=True)
+    late = Account(ceilings(max_cost_usd=1), parent, carved_on_open=True)
     stop = ledger.open(late)
     expect("a child for which nothing is left", stop and stop.reason, "budget_exceeded")
     for share in shares:
@@ -345,13 +345,13 @@ def check_waiting(ledger: Ledger) -> None:
         expect("one too many", type(ledger.admit(waiter.demand, 0.0, waiter)), Waits)
     ledger.withdraw(waiters[0], 0.0)
     ledger.withdraw(waiters[0], 0.0)
-    expect("told too early", [waiter.told for waiter in waiters], [False, False])
+    expect("told too early", [waiter.notified for waiter in waiters], [False, False])
     ledger.settle(first, Charge(cost_nanos=10 * CENT), False, 0.0)
-    expect("told", [waiter.told for waiter in waiters], [False, True])
+    expect("told", [waiter.notified for waiter in waiters], [False, True])
     expect("asked again", type(ledger.admit(waiters[1].demand, 0.0, waiters[1])), Admitted)
     inner = Waiter(Demand(account, costing(60 * CENT)), (waiters[1].demand,))
     ledger.admit(inner.demand, 0.0, inner)
-    expect("nobody else can give way", (inner.told, inner.last_chance), (True, True))
+    expect("nobody else can give way", (inner.notified, inner.last_chance), (True, True))
     ledger.withdraw(inner, 0.0)
     ledger.settle(waiters[1].demand, Charge(), False, 0.0)
     expect("all is given back", tuple(account.reserved), NOTHING)
@@ -475,7 +475,7 @@ def check_shared_carving(join: JoinLedger) -> None:
     one, two = join("carving"), join("carving")
     mine, yours = opened(one, max_cost_usd=1), opened(two, max_cost_usd=1)
     for end in ("close", "latch"):
-        child = Account(ceilings(max_cost_usd="$0.60"), mine, carves=True)
+        child = Account(ceilings(max_cost_usd="$0.60"), mine, carved_on_open=True)
         expect("room for it", one.open(child), None)
         expect("while it is carved", type(asked(two, yours, costing(50 * CENT))[1]), Waits)
         if end == "latch":

@@ -1,0 +1,478 @@
+"""The calls of one context: admitted, made to wait, past the guards and begun, or refused; and what stops them.
+
+The ledger says whether a call is admitted, the guards may still refuse it; then everything that was reserved for it is
+given back. A call that has begun is in `ContextCalls.in_flight` until it is settled (`settlement`). Nothing here runs
+the work of a call (`in_flight`), or knows the context that owns the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
+from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, KINDS, Admitted, Waits, aborted, exhausted, expired
+from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, circuit_open, stop_by_hook
+from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, Outcome, running_loop, set_timer
+from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
+from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
+from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.core.workers import BlockingCall, run_in_worker
+from watchkeeper.shield.decision import Decision, SafetyEvent
+
+STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
+
+CALL_STOPS: Final = (
+    "circuit_open",
+    "provider_rate_limit",
+    "provider_error",
+    "policy_halt",
+    "policy_quarantine",
+    "hook_failed",
+)
+"""Reasons that stop one call and not the chain."""
+
+
+class RepeatedFailures:
+    """Failures in a row of operations with a retry policy of their own; a success ends the row.
+
+    An operation is known by its kind and name.
+    """
+
+    __slots__ = ("_failures", "_lock")
+
+    def __init__(self) -> None:
+        """Start without failures."""
+        self._failures: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def exhausted(self, request: CallRequest) -> bool:
+        """Return whether the operation has been repeated as often as it may be."""
+        failures = self._failures.get((request.kind, request.operation_name), 0)
+        return request.max_retries is not None and failures > request.max_retries
+
+    def record(self, request: CallRequest, *, failed: bool) -> None:
+        """Remember how an attempt went."""
+        operation = (request.kind, request.operation_name)
+        with self._lock:
+            if failed:
+                self._failures[operation] = self._failures.get(operation, 0) + 1
+            else:
+                self._failures.pop(operation, None)
+
+
+def operation_exhausted(request: CallRequest) -> Stop:
+    """Say that an operation has been repeated as often as its own policy allows."""
+    name, retries = request.operation_name or f"A {KINDS[request.kind]} without a name", request.max_retries
+    said = f"{name} has failed too often in a row: {retries} {'retry is' if retries == 1 else 'retries are'} allowed."
+    return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
+
+
+class Tree(NamedTuple):
+    """What all contexts of one tree share."""
+
+    clock: Clock
+    ledger: Ledger
+    numbers: Iterator[int]
+    guards: Guards | None
+
+
+class ContextCalls:
+    """The calls of one context.
+
+    Attributes:
+        clock: Where time comes from.
+        ledger: Where reservations are kept.
+        nodes: Their record.
+        in_flight: Calls under way, and abandoned ones that are not over yet, by number.
+        repeated: Failures of operations with a retry policy of their own.
+        account: Who pays.
+        incidents: Where stops are reported.
+        cancellation: Cancelled by an abort here or above.
+        closed: Whether nothing is admitted any more.
+        aborted: Whether somebody aborted; closing is not aborting.
+        snapshot_at_stop: The state at the moment of the first stop that was latched here.
+    """
+
+    def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
+        """Open for calls."""
+        self.clock, self.ledger, self._numbers, self._guards = tree
+        self.nodes = NodeStore(tree.clock)
+        self.in_flight: dict[int, InFlightCall] = {}
+        self.repeated = RepeatedFailures()
+        self._priced = account.has_ceiling(COST)
+        self.account = account
+        self.cancellation = cancellation
+        self.incidents = incidents
+        self.closed = self.aborted = False
+        self.snapshot_at_stop: ContextSnapshot | None = None
+
+    def check_open(self) -> None:
+        """Raise a ConfigurationError once the context is closed."""
+        if self.closed:
+            raise ConfigurationError("this ExecutionContext is closed; open a new one, or close it later")
+
+    # --- admission ----------------------------------------------------------------------------------------------------
+
+    def admit(
+        self, request: CallRequest, waiter: Waiter | None = None
+    ) -> InFlightCall | Outcome[Any] | Waiter | GuardedCall:
+        """Ask for admission: return the call, or its refusal, or what it has to wait for.
+
+        That is a Waiter if others hold what it needs, or a GuardedCall if it is admitted and a hook that blocks is to
+        be asked.
+
+        Args:
+            request: What is asked.
+            waiter: The one that was returned before, if the call asks again.
+        """
+        guards, outer = self._guards, CURRENT_CALL.get()
+        if waiter is not None:
+            now, demand = self.clock.monotonic(), waiter.demand
+            if self.closed:
+                return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
+        else:
+            if self.closed:
+                self.check_open()
+            if guards is not None and ASKING.get() is guards:  # asked about itself, the hook would never end
+                raise ConfigurationError(
+                    "a hook called the ExecutionContext that asks it; give it a context of its own"
+                )
+            if self._priced and not request.estimate.known_cost:
+                raise UnpricedModelError(
+                    f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds;"
+                    " give a price, or lift max_cost_usd"
+                )
+            now = self.clock.monotonic()
+            if request.max_retries is not None and self.repeated.exhausted(request):
+                return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
+            demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
+        grant = self.ledger.admit(demand, now, waiter)
+        if isinstance(grant, Admitted):
+            if guards is None or request.kind == "child":
+                return self._begin(request, demand, outer, now)
+            return self._ask_guards(guards, request, demand, outer, now)
+        if isinstance(grant, Waits):
+            if waiter is None:
+                return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
+            if not waiter.last_chance:
+                return waiter
+            grant = Refused(exhausted(grant, self.account, landing=request.phase == "landing"), latched=False)
+        return self._refuse(request, grant, outer, now)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Stop waiting; harmless if the call was admitted or refused."""
+        self.ledger.withdraw(waiter, self.clock.monotonic())
+
+    def phase_ends(self, request: CallRequest) -> float:
+        """Return the monotonic instant at which the phase of a call is over."""
+        return self.account.ends_at(landing=request.phase == "landing")
+
+    def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
+        """Record an admitted call, and set the time at which it is interrupted."""
+        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
+        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer)
+        until = self.phase_ends(request) if demand.landing else self.account.work_until
+        timeout = request.timeout
+        if timeout is not None and now + timeout < until:
+            until = now + timeout
+            call.overrun = "call_timeout"
+        if until != NEVER:
+            call.timeout = until - now
+            call.expires_at = until
+        self.in_flight[node.number] = call
+        nodes = self.nodes.newer
+        nodes.append(node)
+        if len(nodes) >= self.nodes.kept:
+            self.nodes.rotate(nodes)
+        if self.closed or self.aborted:  # since it was admitted
+            call.interrupt("closed" if self.closed else "aborted")
+        return call
+
+    # --- guards -------------------------------------------------------------------------------------------------------
+
+    def _ask_guards(
+        self, guards: Guards, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float
+    ) -> InFlightCall | Outcome[Any] | GuardedCall:
+        """Ask pipeline and breaker about a call that is admitted; whatever they refuse gives everything back."""
+        guarded = guards.guard(request, demand, outer.nearest_guarded() if outer else None, next(self._numbers))
+        seconds = guards.blocks_for[request.kind]
+        if seconds is not None:
+            guarded.answer_by = min(now + seconds, self.phase_ends(request))
+            return guarded
+        try:
+            event = guarded.review()
+        except BaseException:
+            self.refund(guarded)
+            raise
+        return self.begin_guarded(guarded, event)
+
+    def begin_guarded(
+        self, guarded: GuardedCall, event: SafetyEvent | None, *, answered: bool = True
+    ) -> InFlightCall | Outcome[Any]:
+        """Begin a call that was admitted, or refuse it after all.
+
+        Args:
+            guarded: The call.
+            event: What the pipeline said against it, if it did.
+            answered: Whether the pipeline answered at all in the time it had.
+        """
+        request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
+        if self.closed or self.aborted or now >= self.account.work_until:
+            late = self._too_late(request, now)
+            if late is not None:
+                self.refund(guarded)
+                return self._refuse(request, late, outer, now)
+        event = event if answered else guarded.unanswered()
+        if event is not None:
+            self.refund(guarded)
+            self.incidents.record(event)
+            node = self._record_refusal(request, event.event_type, outer, now)
+            return Outcome(event.decision, None, None, event.event_type, stop_by_hook(event), node, admitted=False)
+        breaker = guarded.refused_by()
+        if breaker is not None:
+            self.refund(guarded)
+            stop = circuit_open(breaker)
+            self.incidents.report(stop)
+            return self._refuse(request, Refused(stop, latched=False), outer, now)
+        call = self._begin(request, guarded.demand, outer, now)
+        call.guarded = guarded
+        return call
+
+    def refund(self, guarded: GuardedCall) -> None:
+        """Undo the admission of a call that does not run after all."""
+        self.ledger.refund(guarded.demand, self.clock.monotonic())
+        guarded.release()
+
+    def _too_late(self, request: CallRequest, now: float) -> Refused | None:
+        """Return why an admitted call may not begin any more, if asking about it took too long."""
+        if self.closed:
+            return Refused(CLOSED_UNDER_WAY, latched=False)
+        if self.aborted:
+            stop = stop_of(self.account) or aborted(self.cancellation.reason or "")
+            return Refused(stop, latched=False)
+        if now < self.phase_ends(request):
+            return None
+        return self.time_is_over(landing=request.phase == "landing", now=now)
+
+    def check_egress(self, url: str, method: str) -> Decision:
+        """Ask the hooks about a request to the outside; nothing leaves once everything is stopped."""
+        self.check_open()
+        if stop_of(self.account) is not None:
+            return Decision.HALT
+        if self._guards is None:
+            return Decision.ALLOW
+        inside = CURRENT_CALL.get()
+        event = self._guards.egress(inside.nearest_guarded() if inside else None, url, method)
+        if event is None:
+            return Decision.ALLOW
+        self.incidents.record(event)
+        return event.decision
+
+    # --- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, request: CallRequest, refused: Refused, outer: InFlightCall | None, now: float) -> Outcome[Any]:
+        """Record a call that may not run."""
+        stop = refused.stop
+        node = self._record_refusal(request, stop.reason, outer, now)
+        if refused.latched:
+            self.report_stop(stop)
+        return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
+
+    def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
+        """Keep the node of a call that may not run."""
+        ending = Ending(now, STATUS_OF_REFUSAL.get(reason, "halted"), 0, NO_TOKENS, 0, reason, None, None)
+        parent = outer.node if outer else None
+        node = Node(next(self._numbers), parent, request.kind, request.operation_name, now, ending)
+        self.nodes.add(node)
+        return node
+
+    # --- stops --------------------------------------------------------------------------------------------------------
+
+    def report_stop(self, stop: Stop) -> None:
+        """Report a stop that was latched, and keep the state at this moment."""
+        self.incidents.report(stop, lasting=True)
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
+        if self.snapshot_at_stop is None:
+            self.snapshot_at_stop = self.snapshot()
+
+    def time_is_over(self, *, landing: bool, now: float) -> Refused:
+        """Latch the end of the time; return the stop that holds, and whether it was latched by this."""
+        account = self.account
+        stop = expired(account, landing=landing)
+        latched = self.ledger.latch(account, stop, account.stops_work_only(landing=landing), now)
+        return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
+
+    def land(self, stop: Stop) -> None:
+        """End the work; what is under way goes on."""
+        if self.ledger.latch(self.account, stop, True, self.clock.monotonic()):
+            self.report_stop(stop)
+
+    def abort(self, reason: str) -> None:
+        """Stop everything; called when the context's token is cancelled."""
+        stop = aborted(reason)
+        self.aborted = self.incidents.ended = True
+        latched = self.ledger.latch(self.account, stop, False, self.clock.monotonic())
+        for call in list(self.in_flight.values()):
+            call.interrupt("aborted")
+        self.incidents.report(stop, lasting=True, from_above=self.incidents.ended_above)
+        if latched:
+            self._keep_snapshot()
+
+    def close(self) -> None:
+        """Admit nothing any more, interrupt what is under way, and give back what is held."""
+        self.closed = self.incidents.ended = True
+        for call in list(self.in_flight.values()):
+            call.interrupt("closed")
+            call.cancel_abandoned()
+        self.cancellation.cancel("the context around it was closed")
+        self.ledger.close(self.account, self.clock.monotonic())
+
+    def snapshot(self) -> ContextSnapshot:
+        """Return the state at this moment."""
+        account, metadata = self.account, self.incidents.metadata
+        stop = stop_of(account)
+        return ContextSnapshot(
+            chain_id=metadata.chain_id,
+            request_id=metadata.request_id,
+            step_count=account.settled[STEPS],
+            cost_usd_accumulated=account.settled[COST] / NANOS_PER_USD,
+            retries_used=retries_of(account),
+            aborted=self.aborted,
+            abort_reason=self._last_refusal() if stop is None else stop.reason,
+            elapsed_ms=(self.clock.monotonic() - account.opened_at) * 1000,
+            nodes=self.nodes.view([call.node for call in list(self.in_flight.values())]),
+            events=self.incidents.view(),
+            nodes_dropped=self.nodes.dropped,
+            events_dropped=self.incidents.dropped,
+            usage=usage_of(account),
+            stop=stop or work_stop_of(account),
+        )
+
+    def _last_refusal(self) -> str | None:
+        """Return why the last call was stopped, if one call was and not the chain."""
+        node = self.nodes.newest
+        reason = node.ending.stop_reason if node is not None and node.ending is not None else None
+        return reason if reason in CALL_STOPS else None
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+# For its turn a call waits until the ledger notifies it to ask again, its phase is over, or its context is aborted or
+# closed; it holds nothing meanwhile. Calls are asked in the order in which they came, but one that fits may pass one
+# that does not. Hooks that block (a person who is asked, a server that decides) are asked on a worker thread; nobody
+# waits beyond their own time, the end of the call's phase, or an abort. An answer that comes later is dropped, and what
+# it counted is given back. Each wait exists twice: on a running loop, which goes on meanwhile, and blocking the thread.
+
+
+async def wait_for_turn(
+    calls: ContextCalls, request: CallRequest, waiter: Waiter, clock: Clock
+) -> InFlightCall | Outcome[Any] | GuardedCall:
+    """Wait on the running loop until the call is admitted or refused."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+
+    def notify(_: object = None) -> None:
+        with suppress(RuntimeError):  # a loop that was closed has nobody left to wake
+            loop.call_soon_threadsafe(woken.set)
+
+    timer: Timer | None = None
+
+    def ring() -> None:
+        nonlocal timer
+        timer = None
+        woken.set()
+
+    waiter.notify = notify
+    until = calls.phase_ends(request)
+    unlink = calls.cancellation.on_cancel(notify)
+    try:
+        while isinstance(admitted := calls.admit(request, waiter), Waiter):
+            if timer is None and until != NEVER:
+                timer = set_timer(clock, until, ring)  # again, if it rang a moment too early
+            await woken.wait()
+            woken.clear()
+        return admitted
+    finally:
+        unlink()
+        if timer is not None:
+            timer.cancel()
+        calls.withdraw(waiter)
+
+
+def block_for_turn(
+    calls: ContextCalls, request: CallRequest, waiter: Waiter, clock: Clock
+) -> InFlightCall | Outcome[Any] | GuardedCall:
+    """Block this thread until the call is admitted or refused.
+
+    The thread of a running loop is never blocked: whoever holds what is wanted may need that very loop to give it back.
+    There the call is refused if it does not fit now.
+    """
+    waiter.last_chance = running_loop() is not None
+    woken = threading.Event()
+    waiter.notify = woken.set
+    until = calls.phase_ends(request)
+    unlink = calls.cancellation.on_cancel(lambda _: woken.set())
+    try:
+        while isinstance(admitted := calls.admit(request, waiter), Waiter):
+            clock.wait(woken, None if until == NEVER else until - clock.monotonic())
+            woken.clear()
+        return admitted
+    finally:
+        unlink()
+        calls.withdraw(waiter)
+
+
+async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
+    """Ask without blocking the running loop; return the call, or its refusal."""
+    loop = asyncio.get_running_loop()
+    asking: asyncio.Task[SafetyEvent | None] = loop.create_task(
+        run_in_worker(guarded.review, on_late=guarded.answered_late)
+    )
+
+    def give_up(_: str) -> None:
+        with suppress(RuntimeError):  # a loop that was closed has nobody left who waits
+            loop.call_soon_threadsafe(asking.cancel)
+
+    timer = set_timer(clock, guarded.answer_by, lambda: give_up(""))
+    unlink = calls.cancellation.on_cancel(give_up)
+    try:
+        await asyncio.wait((asking,))
+        event = None if asking.cancelled() else asking.result()
+    except BaseException:
+        asking.cancel()
+        calls.refund(guarded)
+        raise
+    finally:
+        unlink()
+        timer.cancel()
+    return calls.begin_guarded(guarded, event, answered=not asking.cancelled())
+
+
+def block_for_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
+    """Ask and block this thread; return the call, or its refusal."""
+    asking = BlockingCall(guarded.review)
+    unlink = calls.cancellation.on_cancel(lambda _: asking.wake())
+    try:
+        asking.wait(guarded.answer_by - clock.monotonic(), clock)
+        left = asking.leave()
+        event = None if left else asking.result()
+    except BaseException:
+        if asking.leave():
+            asking.when_late(guarded.answered_late)
+        calls.refund(guarded)
+        raise
+    finally:
+        unlink()
+    if left:
+        asking.when_late(guarded.answered_late)
+    return calls.begin_guarded(guarded, event, answered=not left)

@@ -1,0 +1,248 @@
+"""How a call ends: it is charged, settled at the ledger and recorded, and breaker and hooks are told.
+
+Every call that has begun is settled and its node closed exactly once, whatever became of it; only then are breaker and
+hooks told, and only then is raised what must not be swallowed. Money that was spent is always charged: what a hook says
+about it concerns the calls that follow.
+
+A call that is abandoned is charged at once with all that was reserved for it, so that nobody waits for it and nothing
+is forgotten. When its late result comes, the charge is corrected and the result is kept on the call's node; that needs
+the ledger and the node, never the context, which may be closed and gone by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, RETRIES, retries_left, stop_of
+from watchkeeper.accounting.call_request import NO_TOKENS, Charge
+from watchkeeper.accounting.ledger import Ledger
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, KINDS, expired
+from watchkeeper.containment.calls import ContextCalls
+from watchkeeper.containment.guards import stop_by_hook
+from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter, Outcome
+from watchkeeper.containment.record import Ending, NodeStatus
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.logs import logger
+from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.text import error_text, shown
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.decision import Decision
+
+
+def finish(
+    calls: ContextCalls, call: InFlightCall, value: Any, error: BaseException | None, meter: Meter[Any] | None
+) -> Outcome[Any]:
+    """Settle and record a call whose work has ended; raise what must not be swallowed."""
+    cancelled, reached = call.cancelled, call.cancelled or call.outer_cancelled
+    foreign = call.disarm()
+    now = calls.clock.monotonic()
+    reason = call.interrupted
+    if reason is None:
+        reason = call.overrun if now >= call.expires_at else None
+    elif reason in ("aborted", "closed") and not reached:
+        reason = None  # it ended by itself before the interruption reached it
+    overrun = reason in ("deadline", "call_timeout")
+    if foreign and (error is None or isinstance(error, Exception)):
+        error = asyncio.CancelledError()
+    elif cancelled and not foreign and isinstance(error, asyncio.CancelledError):
+        error = timed_out(call) if overrun else None
+    charge, broken = measure(call, value, error, meter)
+    if broken is not None and not isinstance(broken, Exception):
+        error, broken = broken, None
+    if error is not None and not isinstance(error, Exception):
+        stop_reason = "timeout" if reason == "deadline" else reason
+        record(calls, call, charge, "timeout" if overrun else "aborted", stop_reason, error, now)
+        raise error
+    if overrun and error is None:
+        error = timed_out(call)
+    if reason is not None or error is not None:
+        return conclude(calls, call, value, error, charge, reason, now)
+    record(calls, call, charge, "ok", None, broken, now)
+    event = call.guarded.answered(value) if call.guarded is not None else None
+    if event is None:
+        return Outcome(Decision.ALLOW, value, broken, None, None, call.node)
+    mark(call, event.event_type, "halted")
+    calls.incidents.record(event)
+    return Outcome(event.decision, value, broken, event.event_type, stop_by_hook(event), call.node)
+
+
+def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
+    """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
+    number, reason = call.node.number, call.interrupted
+    charge = reserved_charge(call)
+    late = LateResult(call, charge, meter, calls.ledger, calls.clock, partial(calls.in_flight.pop, number, None))
+    error = timed_out(call) if reason in ("deadline", "call_timeout") else None
+    outcome = conclude(calls, call, None, error, charge, reason, calls.clock.monotonic())
+    calls.in_flight[number] = call
+    return outcome, late
+
+
+def conclude(
+    calls: ContextCalls,
+    call: InFlightCall,
+    value: Any,
+    error: Exception | None,
+    charge: Charge,
+    reason: Interruption | None,
+    now: float,
+) -> Outcome[Any]:
+    """Settle and record a call that failed, overran or was stopped; only the end of all time is latched."""
+    account, request, landing = calls.account, call.request, call.demand.landing
+    if reason == "deadline":
+        over = calls.time_is_over(landing=landing, now=now)
+        record(calls, call, charge, "timeout", "timeout", error, now)
+        if over.latched:
+            calls.report_stop(expired(account, landing=landing))
+        return Outcome(Decision.HALT, value, error, over.stop.reason, over.stop, call.node)
+    if reason in ("aborted", "closed"):
+        stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
+        record(calls, call, charge, "aborted", stop.reason, error, now)
+        return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
+    record(calls, call, charge, "timeout" if reason else "error", reason, error, now)
+    event = call.guarded.failed(error) if call.guarded is not None and error is not None else None
+    if event is not None:
+        calls.incidents.record(event)
+    exhausted = request.max_retries is not None and calls.repeated.exhausted(request)
+    if exhausted or (call.demand.may_fail and not retries_left(account)):
+        said = f"{named(call, capital=True)} failed and no retry is left: {error_text(error)}"
+        stop = Stop("provider_error", "gate", said, "max_retries")
+        mark(call, stop.reason)
+        calls.incidents.report(stop)
+        return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
+    if event is None:
+        return Outcome(Decision.RETRY, value, error, reason, None, call.node)
+    by_hook = stop_by_hook(event)
+    said = event.event_type if by_hook is not None else reason or event.event_type
+    mark(call, said)
+    return Outcome(event.decision, value, error, said, by_hook, call.node)
+
+
+def record(
+    calls: ContextCalls,
+    call: InFlightCall,
+    charge: Charge,
+    status: NodeStatus,
+    stop_reason: str | None,
+    error: BaseException | None,
+    now: float,
+) -> None:
+    """Settle a call at the ledger, close its node, and tell breaker and hooks; a hook may end what follows."""
+    demand, node, guarded = call.demand, call.node, call.guarded
+    failed = status in ("error", "timeout")
+    calls.ledger.settle(demand, charge, failed, now)
+    if call.request.max_retries is not None:
+        calls.repeated.record(call.request, failed=failed)
+    retries = demand.wants[RETRIES] if failed or not demand.may_fail else 0
+    said = None if error is None else error_text(error)
+    node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
+    calls.in_flight.pop(node.number, None)
+    if guarded is None:
+        return
+    event = guarded.settle(charge, error, succeeded=status == "ok", failed=failed and stop_reason != "timeout")
+    if event is None:
+        return
+    calls.incidents.record(event)
+    stop = stop_by_hook(event)
+    account, landing = calls.account, demand.landing
+    if stop and calls.ledger.latch(account, stop, account.stops_work_only(landing=landing), calls.clock.monotonic()):
+        calls.report_stop(stop)
+
+
+def mark(call: InFlightCall, stop_reason: str, status: NodeStatus | None = None) -> None:
+    """Write on the node of a call that has ended what was decided about it."""
+    ending = call.node.ending
+    if ending is not None:
+        call.node.ending = replace(ending, stop_reason=stop_reason, status=status or ending.status)
+
+
+# --- charges ----------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    call: InFlightCall, value: Any, error: BaseException | None, meter: Meter[Any] | None
+) -> tuple[Charge, BaseException | None]:
+    """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
+    if meter is None:
+        charge = reserved_charge(call)
+        return charge if call.charged_nanos is None else Charge(charge.tokens, call.charged_nanos), None
+    try:
+        return meter(value, error, call), None
+    except BaseException as raised:  # whoever called raises it again, once the call is settled
+        logger().error("meter.failed", operation=call.node.name, error=shown(raised))
+        return reserved_charge(call), raised
+
+
+def reserved_charge(call: InFlightCall) -> Charge:
+    """Return all that was reserved for a call, or what it said it cost if that is more: what it may come to."""
+    amounts = dict(call.demand.reserved)
+    tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
+    tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
+    return Charge(tokens, max(amounts.get(COST, 0), call.charged_nanos or 0))
+
+
+class LateResult(msgspec.Struct, eq=False):
+    """Waits, without a context, for the result of one abandoned call.
+
+    Attributes:
+        call: The call.
+        booked: What was charged for it when it was abandoned.
+        meter: Says what it cost.
+        ledger: Where to correct the charge.
+        clock: Where time comes from.
+        forget: Called at the end: the call is no longer under way in any sense.
+    """
+
+    call: InFlightCall
+    booked: Charge
+    meter: Meter[Any] | None
+    ledger: Ledger
+    clock: Clock
+    forget: Callable[[], object]
+
+    def arrive(self, value: Any, error: BaseException | None) -> None:
+        """Take in the result, or the error, whenever it comes."""
+        call, now = self.call, self.clock.monotonic()
+        ending = call.node.ending
+        charge, broken = self.booked, None
+        if self.meter is not None:
+            charge, broken = measure(call, value, error, self.meter)
+            self.ledger.correct(call.demand, self.booked, charge, now)
+        if ending is not None:
+            said = shown(error) if error is not None else ending.error
+            call.node.ending = replace(
+                ending, cost_nanos=charge.cost_nanos, tokens=charge.tokens, error=said, late_result=value
+            )
+        self.forget()
+        if broken is not None and not isinstance(broken, Exception):
+            raise broken
+
+    def finished(self, task: asyncio.Task[Any]) -> None:
+        """Take in what became of work that went on in a task of its own."""
+        if task.cancelled():
+            self.arrive(None, asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.arrive(None, error)
+        else:
+            self.arrive(task.result(), None)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def timed_out(call: InFlightCall) -> TimeoutError:
+    """Say which time was over for a call."""
+    if call.overrun == "deadline":
+        return TimeoutError(f"{named(call)} was stopped at the deadline")
+    return TimeoutError(f"{named(call)} did not finish within {format_duration(call.timeout or 0.0)}")
+
+
+def named(call: InFlightCall, *, capital: bool = False) -> str:
+    """Return what to call a call in a sentence, or at its beginning."""
+    return call.node.name or f"{'A' if capital else 'a'} {KINDS[call.node.kind]}"

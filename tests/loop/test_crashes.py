@@ -1,0 +1,179 @@
+"""Whatever tools, models and checkers raise, the run ends with a result; and its own cancellations are told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.kit import JUDGE, Call, Panic, ScriptedModel, Slow, events, play
+from watchkeeper.app.run import arun
+from watchkeeper.children.child import Children, ChildTask, children_of
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.workers import BreakOut
+from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.result import RunResult
+from watchkeeper.tools.context import ToolContext, ToolInvoked
+from watchkeeper.tools.tool import Tool, tool
+
+CRASHES = [Panic("rust"), GeneratorExit("rust"), BaseExceptionGroup("rust", [Panic()])]
+PASSING = [KeyboardInterrupt(), SystemExit(3), BreakOut("block")]
+
+
+def name_of(error: BaseException) -> str:
+    """Name a case."""
+    return type(error).__name__
+
+
+def template(*tools: Tool, checker: Any = None) -> PromptTemplate[str]:
+    """Return an agent with these tools."""
+    section = MarkdownSection("Task", "task", "Look.", tools=tools)
+    return PromptTemplate[str](ns="tests", key="crash", sections=[section], task_completion_checker=checker)
+
+
+def raising(error: BaseException, how: str) -> Tool:
+    """Return a tool that raises this."""
+
+    @tool(name="look")
+    def on_thread() -> str:
+        """Look."""
+        raise error
+
+    @tool(name="look")
+    async def on_loop() -> str:
+        """Look."""
+        await asyncio.sleep(0)
+        raise error
+
+    return on_thread if how == "sync" else on_loop
+
+
+@pytest.mark.spec("FR-151")
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("error", CRASHES, ids=name_of)
+async def test_whatever_a_tool_raises_is_its_failure_and_the_run_goes_on(error: BaseException, how: str) -> None:
+    result = await play(template(raising(error, how)), [Call("look"), "done"])
+    assert result.text == "done"
+    (invoked,) = events(result, ToolInvoked)
+    assert invoked.outcome == "crashed"
+    assert invoked.rendered_output == f"look failed: {type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_what_passes_everybody_passes_a_tool(how: str) -> None:
+    with pytest.raises(BreakOut):
+        await play(template(raising(BreakOut("block"), how)), [Call("look"), "done"])
+
+
+@pytest.mark.spec("FR-151")
+@pytest.mark.parametrize("error", CRASHES, ids=name_of)
+async def test_whatever_a_model_raises_ends_the_run_with_a_result(error: BaseException) -> None:
+    class Model(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            raise error
+
+    result = await play(template(), Model([]))
+    assert result.stop is not None
+    assert result.stop.reason == "error"
+    assert result.stop.message == f"The model failed unexpectedly: {type(error).__name__}: {error}"
+
+
+async def test_what_passes_everybody_passes_a_model() -> None:
+    class Model(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            raise BreakOut("block")
+
+    with pytest.raises(BreakOut):
+        await play(template(), Model([]))
+
+
+@pytest.mark.spec("FR-151")
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("error", CRASHES, ids=name_of)
+async def test_whatever_a_checker_raises_leaves_the_work_unverified(error: BaseException, how: str) -> None:
+    class OnThread:
+        def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            raise error
+
+    class OnLoop:
+        async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            raise error
+
+    result = await play(template(checker=OnThread() if how == "sync" else OnLoop()), ["done"])
+    assert result.completion == "unverified"
+    assert result.completion_note == f"the checker failed: {type(error).__name__}: {error}"
+
+
+async def test_what_passes_everybody_passes_a_checker() -> None:
+    class Checker:
+        def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
+            raise BreakOut("block")
+
+    with pytest.raises(BreakOut):
+        await play(template(checker=Checker()), ["done"])
+
+
+# --- a run's own cancellations, in real time --------------------------------------------------------------------------
+
+
+def below(context: ToolContext) -> Children:
+    """Return what starts child runs."""
+    children = children_of(context.session)
+    assert children is not None
+    return children
+
+
+def asking(after_ms: int) -> Tool:
+    """Return a tool that times out at 60 ms, with a child run inside that does so a little later."""
+
+    @tool(timeout=timedelta(milliseconds=60))
+    async def ask(*, context: ToolContext) -> str:
+        """Ask a judge."""
+        limits = Limits(deadline=timedelta(milliseconds=60 + after_ms), landing=None)
+        child = await below(context).start(ChildTask(Prompt(JUDGE), "evaluation", limits))
+        return child.result.sentence()
+
+    return ask
+
+
+async def one_run(after_ms: int) -> RunResult[Any]:
+    """Run an agent whose tool is stopped while its child is."""
+    return await arun(template(asking(after_ms)), model=Slow([Call("ask"), "done"]), store=None)
+
+
+@pytest.mark.spec("FR-150")
+async def test_a_tool_and_its_child_that_time_out_together_end_no_run() -> None:
+    ends = await asyncio.gather(*(one_run(number % 8) for number in range(50)), return_exceptions=True)
+    said = Counter(each.text if isinstance(each, RunResult) else repr(each) for each in ends)
+    assert said == {"done": 50}
+
+
+async def test_an_abort_from_a_thread_ends_runs_with_children_as_aborted() -> None:
+    async def once() -> str:
+        begun: list[Any] = []
+        ready = asyncio.Event()
+
+        @tool
+        async def ask(*, context: ToolContext) -> str:
+            """Ask a judge."""
+            children = below(context)
+            begun.append(children.family.scope.gate)
+            ready.set()
+            return (await children.start(ChildTask(Prompt(JUDGE), "evaluation", Limits()))).result.sentence()
+
+        task = asyncio.ensure_future(arun(template(ask), model=Slow([Call("ask"), "done"]), store=None))
+        await ready.wait()
+        await asyncio.sleep(0.005)
+        threading.Thread(target=begun[0].abort, args=("enough",)).start()
+        result = await task
+        return result.stop.reason if result.stop else result.text
+
+    ends = await asyncio.gather(*(once() for _ in range(50)), return_exceptions=True)
+    assert Counter(map(str, ends)) == {"aborted": 50}
