@@ -32,6 +32,8 @@ from watchkeeper.core.errors import ConfigurationError, DispatchSubagentError, T
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
+from watchkeeper.core.quantities import is_share, is_whole
+from watchkeeper.core.text import error_text
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.loop.compaction import shortened
 from watchkeeper.prompt.template import Prompt
@@ -329,8 +331,7 @@ def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
         hydrate(session)
     except Exception as error:
         raise ToolValidationError(
-            f"The subagent's state could not be prepared from the snapshot, so it was not started:"
-            f" {type(error).__name__}: {error}"
+            f"The subagent's state could not be prepared from the snapshot, so it was not started: {error_text(error)}"
         ) from error
 
 
@@ -453,7 +454,7 @@ def check_share(share: object) -> float:
     Raises:
         ConfigurationError: If it is no share, or leaves the parent nothing.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+    if not is_share(share):
         raise ConfigurationError(f"share={share!r} must lie between 0 and 1, so that the parent keeps something")
     return float(share)
 
@@ -464,6 +465,6 @@ def check_least_one(value: object, name: str) -> int:
     Raises:
         ConfigurationError: If it is none, or below one.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value, 1):
         raise ConfigurationError(f"{name}={value!r} must be a whole number, at least 1")
     return value
