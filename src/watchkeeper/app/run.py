@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -260,7 +261,7 @@ class _Opened(Generic[OutputT]):
             filesystem=self.options.get("filesystem"),
             parent_run_id=parent_run_id,
             item=item,
-            watch=self.around.watch_child,
+            watch=partial(self.around.watch, child=True),
         )
 
 

@@ -68,16 +68,15 @@ class Surroundings(msgspec.Struct, frozen=True):
         events = self.events
         return (lambda text: events.put((TextDelta(text),))) if events is not None else None
 
-    def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
-        """Forward a session's events to the listeners; return a function that ends it."""
-        return self._forward(session, run_id, self.events)
+    def watch(self, session: Session, run_id: UUID, *, child: bool = False) -> Callable[[], None]:
+        """Forward a session's events to the listeners; return a function that ends it.
 
-    def watch_child(self, session: Session, run_id: UUID) -> Callable[[], None]:
-        """Forward a child's events, each with the id of its run; ``on_event``, which is told no id, gets none."""
-        return self._forward(session, run_id, None)
-
-    def _forward(self, session: Session, run_id: UUID, events: Listener[tuple[Any]] | None) -> Callable[[], None]:
-        subscribe = session.dispatcher.subscribe_all
+        Args:
+            session: Whose events.
+            run_id: Its run.
+            child: Whether it is a child's: ``on_event``, which is told no id of a run, does not get those.
+        """
+        events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
         endings += [subscribe(partial(_put_record, records, run_id)) for records in self.records]
 

@@ -107,7 +107,7 @@ class Held(NamedTuple):
     moving: tuple[int, ...]
 
 
-NONE_HELD: Final = Held((0,) * 7, (0,) * 7)
+NONE_HELD: Final = Held((0,) * len(RESERVED), (0,) * len(RESERVED))
 
 
 class LedgerFile:
