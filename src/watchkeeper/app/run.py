@@ -254,7 +254,7 @@ class _Opened(Generic[OutputT]):
             session=session,
             gate=gate,
             run_context=context,
-            clock=session.clock,
+            clock=self.options.get("clock", SYSTEM_CLOCK),
             ids=self.options.get("ids", SYSTEM_IDS),
             rng=self.options.get("rng", SYSTEM_IDS.random),
             resources=self.resources,
@@ -278,7 +278,7 @@ class _Crew(Generic[OutputT]):
         self.items = items
         self.opened = opened
         self.gate = opened.gate
-        self.clock = opened.session.clock
+        self.clock = options.get("clock", SYSTEM_CLOCK)
         self.ids = options.get("ids", SYSTEM_IDS)
         self.owner = asyncio.current_task()
         label = options.get("label", str)
