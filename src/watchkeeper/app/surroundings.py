@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.app.models import Lineup, lineup
+from watchkeeper.app.models import RunModels, models_of_run
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
@@ -56,7 +56,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         ledger: Where what is spent is kept; None for memory.
     """
 
-    models: Lineup
+    models: RunModels
     breakers: CircuitBreakers | None
     events: Listener[tuple[Any]] | None
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
@@ -102,7 +102,7 @@ def open_surroundings(
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store or the ledger cannot be written.
     """
-    models = lineup(stack, model, limits, options, template)
+    models = models_of_run(stack, model, limits, options, template)
     records: list[Listener[tuple[UUID, Envelope]]] = []
     where = options.get("store", DEFAULT)
     store = open_store(where)

@@ -71,7 +71,7 @@ def line_of(tag: str, body: Body) -> Line | None:
 
 
 def done_mark(verdict: str) -> tuple[str, str]:
-    """Return mark and colour of work that is done; of such that nobody could verify, others than of a pass."""
+    """Return mark and colour of completed work; they differ if nobody could verify it."""
     return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
 
 

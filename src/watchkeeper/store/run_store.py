@@ -347,7 +347,7 @@ class RunStore:
 
 
 def _written(seq: int, event: object) -> tuple[str, str]:
-    """Return an event's tag and JSON, or a note: one value must not cost the record of a night."""
+    """Return an event's tag and JSON; a note in place of the JSON if it cannot be written, so that the others are."""
     tag = tag_of(type(event))
     try:
         return tag, encode(dump(event)).decode()
