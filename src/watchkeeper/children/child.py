@@ -213,12 +213,12 @@ class Children:
 
         async def work(ticket: Ticket) -> None:
             nonlocal usage, refused
-            async with share_of(task.tracker, above, task.limits, scope.clock, scope.ids) as part:
-                refused = part.stop
+            async with share_of(task.tracker, above, task.limits, scope.clock, scope.ids) as share:
+                refused = share.stop
                 if refused is not None:
                     return
-                opened = above.child(part.limits, name, carve=task.carve, on_event=session.dispatch)
-                with opened as gate, part.drawn_by(gate):
+                opened = above.child(share.limits, name, carve=task.carve, on_event=session.dispatch)
+                with opened as gate, share.drawn_by(gate):
                     below = self._scope_of(task, session, gate, context)
                     try:
                         with inside_child(below):
@@ -235,7 +235,7 @@ class Children:
                 if outcome.error is not None:
                     raise outcome.error
                 stop = Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
-            result = RunResult[OutputT](
+            result: RunResult[OutputT] = RunResult(
                 stop=stop,
                 run_id=context.run_id,
                 prompt_name=name,
