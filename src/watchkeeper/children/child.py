@@ -32,7 +32,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder
+from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, broken_off
@@ -397,18 +397,7 @@ def _record_end(
             ended_at=child.clock.now(),
         )
     )
-    if enabled(logging.INFO):
-        logger().info(
-            "child.ended",
-            kind=kind,
-            prompt=name,
-            stop=stop.reason if stop else None,
-            completion=completion,
-            duration_seconds=round(duration / 1000, 3),
-            tokens=usage.tokens.total,
-            cost_usd=None if usage.cost is None else float(usage.cost),
-            **_ids(parent, child),
-        )
+    log_end("child.ended", name, stop, completion, duration / 1000, usage, kind=kind, **_ids(parent, child))
 
 
 def _ids(parent: RunScope, child: RunScope) -> dict[str, str]:
