@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from math import inf
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from watchkeeper.accounting.account import (
     CEILINGS,
@@ -36,6 +35,7 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.refusals import Admitted, Exhausted, Expired, Ruling, Stopped, Waits
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.quantities import is_number
 from watchkeeper.core.usage import NANOS_PER_USD
 
 SPENDABLE: Final = (COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
@@ -197,7 +197,7 @@ def decide(demand: Demand, now: float) -> Ruling:
 def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[int, Exhausted | None]:
     """Look at the ceilings above what was carved, and return the output that they leave.
 
-    What was carved is set aside under them, so they can only stand in the way once something below them has spent more
+    What was carved is reserved under them, so they can only stand in the way once something below them has spent more
     than was reserved for it; what calls beside it hold there does not matter.
     """
     concerns, wants, prices = demand.concerns, demand.wants, demand.per_output
@@ -248,7 +248,7 @@ def lender_of(demand: Demand) -> Demand | None:
     return None if around is None or around.borrower is not None else around
 
 
-def set_retry_aside(demand: Demand) -> None:
+def reserve_retry(demand: Demand) -> None:
     """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
     lender = lender_of(demand)
     path = demand.account.paths[RETRIES]
@@ -260,7 +260,7 @@ def set_retry_aside(demand: Demand) -> None:
         level.reserved[RETRIES] += level not in demand.borrowed_at
 
 
-def give_retry_back(demand: Demand) -> None:
+def release_retry(demand: Demand) -> None:
     """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
     lender, borrower = demand.lender, demand.borrower
     demand.has_retry, demand.lender, demand.borrower = False, None, None
@@ -285,7 +285,7 @@ def give_retry_back(demand: Demand) -> None:
 # is no more than what calls under way in it still hold.
 
 SAFETY_NETS: Final = Limits()
-"""A ceiling left at its default is a safety net, no wish to have that much set aside."""
+"""A ceiling left at its default is a safety net, no wish to have that much reserved."""
 
 
 LEAST_FOR_A_VERDICT: Final = {COST: 0, TOTAL_TOKENS: 4096, INPUT_TOKENS: 3072, OUTPUT_TOKENS: 1024}
@@ -344,9 +344,8 @@ def check_weights(weights: Mapping[str, float]) -> None:
     if not weights:
         raise LimitsError("there is nobody to split between; give weights by name, for example {'a': 3, 'b': 1}")
     for name, weight in weights.items():
-        given = cast("object", weight)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
-            raise LimitsError(f"the weight of {name!r} is {given!r}; it must be a finite number above zero")
+        if not is_number(weight) or weight <= 0:
+            raise LimitsError(f"the weight of {name!r} is {weight!r}; it must be a finite number above zero")
 
 
 def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[int, int]]:
@@ -357,7 +356,7 @@ def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[i
 
 
 def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Waits | None:
-    """Give an account what it wishes, at most what is left, as ceilings of its own that are set aside above it.
+    """Give an account what it wishes, at most what is left, as ceilings of its own that are reserved above it.
 
     Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
     account shares what those above it have.

@@ -34,16 +34,16 @@ from watchkeeper.accounting.admission import (
     Left,
     carve,
     decide,
-    give_retry_back,
     kept_for_verdict,
     left_of,
-    set_retry_aside,
+    release_retry,
+    reserve_retry,
     shares_of,
     update_claim,
     wishes_of,
 )
 from watchkeeper.accounting.call_request import NO_TOKENS, Charge
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Stopped, Waits, exhausted, refusal
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
 from watchkeeper.core.errors import Stop
 
 ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
@@ -70,9 +70,11 @@ class Ledger(Protocol):
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
         """
+        ...
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Take in new accounts below one parent and carve for each its share of all that the parent has left."""
+        ...
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, in one critical section.
@@ -80,24 +82,31 @@ class Ledger(Protocol):
         Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
         waiter, the waiter is remembered in the same critical section.
         """
+        ...
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter; harmless if it is forgotten already."""
+        ...
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
+        ...
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
+        ...
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
+        ...
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; return whether this one was put."""
+        ...
 
     def close(self, account: Account, now: float) -> None:
         """Admit nothing more; give back what the account carved and what it still holds for a landing turn."""
+        ...
 
 
 # --- calls that wait --------------------------------------------------------------------------------------------------
@@ -277,15 +286,17 @@ class MemoryLedger:
                 self._reserve(demand, verdict.output_tokens)
                 if waiter is None:
                     return verdict
-                grant = verdict
-            elif isinstance(verdict, Waits):
+            if isinstance(verdict, Admitted | Waits):
                 grant = verdict
             elif isinstance(verdict, Stopped):
                 grant = Refused(verdict.stop, latched=False)
             else:
-                account = demand.account
-                stop = refusal(verdict, account, landing=demand.landing)
-                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=demand.landing))
+                account, landing = demand.account, demand.landing
+                if isinstance(verdict, Expired):
+                    stop = expired(account, landing=landing)
+                else:
+                    stop = exhausted(verdict, account, landing=landing)
+                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
                 self._waiters.review(now)
@@ -355,7 +366,7 @@ class MemoryLedger:
             self._waiters.review(now)
 
     def _reserve(self, demand: Demand, output: int) -> None:
-        """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        """Count the call, reserve what it may cost, and move the landing hold to what it needs after the call."""
         account = demand.account
         demand.granted = output
         demand.held_before = account.landing_hold
@@ -374,7 +385,7 @@ class MemoryLedger:
             for count in demand.counts:
                 settled[count] += 1
         if demand.may_fail:
-            set_retry_aside(demand)
+            reserve_retry(demand)
         if reserved or demand.may_fail:
             self._waiters.reserving.add(demand)
         if demand.landing:
@@ -385,7 +396,7 @@ class MemoryLedger:
             move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
-        """Give back what is set aside for a call."""
+        """Give back what is reserved for a call."""
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
@@ -393,7 +404,7 @@ class MemoryLedger:
             for level in paths[count]:
                 level.reserved[count] -= amount
         if demand.may_fail:
-            give_retry_back(demand)
+            release_retry(demand)
         demand.reserved = ()
         self._waiters.reserving.discard(demand)
 

@@ -78,44 +78,35 @@ KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call"
 """What people call the kinds of calls."""
 
 
-def refusal(verdict: Exhausted | Expired, caller: Account, *, landing: bool) -> Stop:
-    """Say why a call is refused."""
-    return (
-        expired(caller, landing=landing)
-        if isinstance(verdict, Expired)
-        else exhausted(verdict, caller, landing=landing)
-    )
-
-
 def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
-    """Say that a ceiling leaves too little for the least call worth sending."""
+    """Say that a ceiling leaves too little for the least call worth sending, of a context or of a shared account."""
     count, ceiling, account = verdict[:3]
     reason, field, *_ = LIMITS[count]
-    if account.period is not None:
-        return account_spent(verdict)
+    used = account.settled[count]
     if count == RETRIES:
         ceiling = account.tops[RETRIES] or 0
+        used = min(used, ceiling)
     value = amount(count, ceiling)
-    used = min(account.settled[count], ceiling) if count == RETRIES else account.settled[count]
-    calls = account.settled[STEPS]
-    said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
+    shared = account.period is not None
+    if shared:
+        field, value = "account_limit", str(account.limits.account_limit)
+        said = f"The account {account.name!r} reached its ceiling of {value}"
+    else:
+        said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
     if used < ceiling:
         said += f" after {amount(count, used)}"
-    said += f" in {counted(calls, 'call')}" if count != STEPS else ""
+    if count != STEPS and not shared:
+        said += f" in {counted(account.settled[STEPS], 'call')}"
     if isinstance(verdict, Waits):
         said += "; others hold the rest"
     else:
-        said += kept_back(count, account, caller, landing=landing)
-        said += too_dear(verdict)
+        said += "" if shared else kept_back(count, account, caller, landing=landing)
+        if count <= OUTPUT_TOKENS and 0 < verdict.left < verdict.need:
+            need, left = amount(count, verdict.need), amount(count, verdict.left)
+            said += f"; the next call could need up to {need}, with {left} left"
+    if account.renews_on is not None:
+        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
     return Stop(reason, "gate", f"{said}.", field, value)
-
-
-def too_dear(verdict: Exhausted) -> str:
-    """Say what the call could have needed, where something was left and it was not enough."""
-    count, need, left = verdict.limit, verdict.need, verdict.left
-    if count > OUTPUT_TOKENS or not 0 < left < need:
-        return ""
-    return f"; the next call could need up to {amount(count, need)}, with {amount(count, left)} left"
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
@@ -126,19 +117,6 @@ def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -
     parts = [f"{amount(count, hold)} kept for its last turn"] if hold else []
     parts += [f"{amount(count, kept)} kept for its verdict"] if kept else []
     return "".join(f"; {part}" for part in parts)
-
-
-def account_spent(verdict: Exhausted | Waits) -> Stop:
-    """Say that an account that runs share has too little left, in which period, and when the next one begins."""
-    count, ceiling, account = verdict[:3]
-    said = f"The account {account.name!r} reached its ceiling of {account.limits.account_limit}"
-    used = account.settled[count]
-    if used < ceiling:
-        said += f" after {amount(count, used)}"
-    said += "; others hold the rest" if isinstance(verdict, Waits) else too_dear(verdict)
-    if account.renews_on is not None:
-        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
-    return Stop(LIMITS[count][0], "gate", f"{said}.", "account_limit", str(account.limits.account_limit))
 
 
 def amount(count: int, number: int) -> str:

@@ -159,9 +159,10 @@ def items_of(tasks: Iterable[str]) -> list[Task]:
         ConfigurationError: If they are no list of texts.
     """
     check_arguments({"tasks": tasks})
-    items = [Task(task) for task in tasks]
-    for item in items:
-        check_arguments({"task": item.task})
+    items: list[Task] = []
+    for task in tasks:
+        check_arguments({"task": task})
+        items.append(Task(task))
     return items
 
 

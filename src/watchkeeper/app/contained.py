@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf
+from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.containment.record import ContextSnapshot
@@ -220,19 +221,16 @@ def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
     """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
-    def price_of(
-        provider: str, model: str, wishes: Mapping[str, str], *, long_cache: bool, replies: bool
-    ) -> ModelPrice | None:
+    def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
         for key in (f"{provider}:{model}", model):
             if key in terms.prices:
                 return terms.prices[key]
         if outer is not None:
-            return outer(provider, model, wishes, long_cache=long_cache, replies=replies)
-        question = (provider, model, *sorted(wishes.items()), long_cache, replies)
+            return outer(provider, model, sent)
+        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
+        question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:
-            known[question] = listed_price(
-                provider, model, wishes, long_cache=long_cache, replies=replies, clock=terms.clock
-            )
+            known[question] = listed_price(provider, model, sent.wishes, **options, clock=terms.clock)
         return known[question]
 
     return price_of

@@ -58,7 +58,11 @@ def model_from(text: str) -> Model:
         return _server(text)
     provider, _, name = text.partition(":")
     if provider not in PROVIDERS:
-        raise UnknownModelError(f"there is no model {text!r}; {_hint(provider)}{HELP}")
+        near = difflib.get_close_matches(provider, PROVIDERS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        if provider == "scripted":
+            hint = "a script cannot be named by a string, pass ScriptedModel([...]); "
+        raise UnknownModelError(f"there is no model {text!r}; {hint}{HELP}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
     return _model_of(provider, name)
@@ -86,13 +90,6 @@ def _model_of(provider: str, name: str) -> Model:
             from watchkeeper.local.model import LocalModel
 
             return LocalModel(name)
-
-
-def _hint(provider: str) -> str:
-    if provider == "scripted":
-        return "a script cannot be named by a string, pass ScriptedModel([...]); "
-    near = difflib.get_close_matches(provider, PROVIDERS, n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _server(text: str) -> Model:

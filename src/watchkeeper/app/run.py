@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -102,9 +101,13 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    work = partial(_run_items, listed(items))
+    items = listed(items)
     order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return PORTAL.call(order.carry_out(work, landing=False), "arun_many", order.interrupts.interrupt)
+    return PORTAL.call(
+        order.carry_out(lambda opened: _Crew(items, opened).work(), landing=False),
+        "arun_many",
+        order.interrupts.interrupt,
+    )
 
 
 async def arun_many(
@@ -129,9 +132,9 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    work = partial(_run_items, listed(items))
+    items = listed(items)
     order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return await order.carry_out(work, landing=False)
+    return await order.carry_out(lambda opened: _Crew(items, opened).work(), landing=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +253,7 @@ class _Opened(Generic[OutputT]):
             session=session,
             gate=gate,
             run_context=context,
-            clock=session.clock,
+            clock=self.options.get("clock", SYSTEM_CLOCK),
             ids=self.options.get("ids", SYSTEM_IDS),
             rng=self.options.get("rng", SYSTEM_IDS.random),
             resources=self.resources,
@@ -266,10 +269,6 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
 
 
-async def _run_items(items: tuple[Any, ...], opened: _Opened[OutputT]) -> ManyResult[OutputT]:
-    return await _Crew(items, opened).work()
-
-
 class _Crew(Generic[OutputT]):
     """The items in progress: each worker takes the next one until none is left or the whole is stopped."""
 
@@ -278,7 +277,7 @@ class _Crew(Generic[OutputT]):
         self.items = items
         self.opened = opened
         self.gate = opened.gate
-        self.clock = opened.session.clock
+        self.clock = options.get("clock", SYSTEM_CLOCK)
         self.ids = options.get("ids", SYSTEM_IDS)
         self.owner = asyncio.current_task()
         label = options.get("label", str)

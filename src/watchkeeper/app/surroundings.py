@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -300,20 +300,17 @@ class Interrupts:
         self._gate: ExecutionContext | None = None
         self._timer: Timer | None = None
 
-    def over(self, gate: ExecutionContext) -> Interrupts:
-        """Pass interrupts to ``gate`` from now on, also one that came before; to be used with ``with``."""
+    @contextmanager
+    def over(self, gate: ExecutionContext) -> Generator[None]:
+        """Pass interrupts to ``gate`` inside the block, also one that came before."""
         self._gate = gate
         self._pass_on()
-        return self
-
-    def __enter__(self) -> None:
-        """`over` has done it."""
-
-    def __exit__(self, *_: object) -> None:
-        """Pass interrupts on no more."""
-        self._gate = None
-        if self._timer is not None:
-            self._timer.cancel()
+        try:
+            yield
+        finally:
+            self._gate = None
+            if self._timer is not None:
+                self._timer.cancel()
 
     def interrupt(self, name: str = CTRL_C) -> None:
         """Take one signal, given its name."""
@@ -323,10 +320,9 @@ class Interrupts:
         by = "" if name == CTRL_C else f" by {name}"
         self._landing = Stop("interrupted", "caller", f"The run was interrupted{by}.")
         if name == "SIGTERM":
+            late = f"it had not landed {TERM_SECONDS:g} s after {name}"
             when = self._clock.monotonic() + TERM_SECONDS
-            self._timer = self._clock.call_at(
-                when, lambda: self._stop_hard(f"it had not landed {TERM_SECONDS:g} s after {name}")
-            )
+            self._timer = self._clock.call_at(when, partial(self._stop_hard, late))
         self._pass_on()
 
     def _stop_hard(self, why: str) -> None:
@@ -334,9 +330,7 @@ class Interrupts:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if self._gate is None:
-            return
-        if self._abort is not None:
+        if self._gate is not None and self._abort is not None:
             self._gate.abort(self._abort)
-        elif self._landing is not None:
+        elif self._gate is not None and self._landing is not None:
             self._gate.land(self._landing)

@@ -114,10 +114,6 @@ def _model_failed(body: Body) -> Line:
     return Line("!", "yellow", "model failed", f"{body['fault']}: {body['error']}{again}")
 
 
-def _notice_appended(body: Body) -> Line:
-    return Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT))
-
-
 def _observers_ran(body: Body) -> Line:
     runs: list[Body] = body["runs"]
     severities = [str(ran["advice"]["severity"]) for ran in runs if ran.get("advice")]
@@ -149,10 +145,6 @@ def _advice_acknowledged(body: Body) -> Line:
     return Line("←", "cyan", "answered", one_line(f"{body['source']} {verb} for {calls}{reason}", 2 * CUT))
 
 
-def _escalation_taken(body: Body) -> Line:
-    return Line("▲", "red", "escalated", str(body["detail"]))
-
-
 def _model_switched(body: Body) -> Line:
     why = one_line(str(body["why"]), 2 * CUT)
     return Line("⇄", "yellow", "switched", f"to {body['to_model']} from {body['from_model']}: {why}")
@@ -162,14 +154,6 @@ def _completion_checked(body: Body) -> Line:
     verdict = str(body["verdict"])
     mark, style = VERDICT_MARKS.get(verdict, NOT_VERIFIED)
     return Line(mark, style, verdict, one_line(str(body["explanation"]), 2 * CUT))
-
-
-def _safety_event(body: Body) -> Line:
-    return Line("■", "red", str(body["event_type"]), str(body["reason"]))
-
-
-def _reducer_failed(body: Body) -> Line:
-    return Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}")
 
 
 def _item_ended(body: Body) -> Line:
@@ -210,13 +194,13 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "tool_invoked": _tool_invoked,
     "model_failed": _model_failed,
     "model_switched": _model_switched,
-    "notice_appended": _notice_appended,
+    "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
-    "escalation_taken": _escalation_taken,
+    "escalation_taken": lambda body: Line("▲", "red", "escalated", str(body["detail"])),
     "completion_checked": _completion_checked,
-    "safety_event": _safety_event,
-    "reducer_failed": _reducer_failed,
+    "safety_event": lambda body: Line("■", "red", str(body["event_type"]), str(body["reason"])),
+    "reducer_failed": lambda body: Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}"),
     "item_ended": _item_ended,
     "child_started": _child_started,
     "child_ended": _child_ended,
@@ -226,8 +210,6 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
-# Progress while a run goes on: one line per thing that happened, in plain words.
-#
 # A line is printed when something is over, never redrawn, so that it reads the same in a terminal, a CI log and a file.
 # Where several runs go on at once every line says whose it is; what a child run does stands further in. Called on a
 # listener's worker thread, one event at a time.

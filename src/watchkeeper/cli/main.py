@@ -86,22 +86,11 @@ def run_command(
 
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
-    named = {"model": model, "store": store, "on_context_full": on_context_full}
-    shared = {"account": account, "account_limit": account_limit}
-    ceilings = {"max_cost": max_cost, "max_tokens": max_tokens, "max_steps": max_steps, "max_turns": max_turns}
-    order = running.Order(
-        target=target,
-        given={**named, **shared, **ceilings, "timeout": timeout},
-        params=param or (),
-        fallback=fallback or (),
-        each=each,
-        first=first,
-        concurrency=concurrency,
-        files=files,
-        after=after,
-        notify=notify,
-        as_json=as_json,
-    )
+    given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
+    given |= {"account": account, "account_limit": account_limit}
+    given |= {"max_cost": max_cost, "max_tokens": max_tokens, "max_steps": max_steps, "max_turns": max_turns}
+    over = (each, first, concurrency)
+    order = running.Order(target, given, param or (), fallback or (), *over, files, after, notify, as_json)
     raise typer.Exit(running.carry_out(order))
 
 

@@ -197,7 +197,7 @@ class ExecutionContext:
         Args:
             limits: Its own ceilings.
             name: A label, used in the sentences of its stops.
-            carve: Whether its ceilings set aside what they allow; if not, it shares all that is left here.
+            carve: Whether its ceilings reserve what they allow; if not, it shares all that is left here.
             on_event: Told of every stop found on its behalf; whoever listens to this context by default.
 
         Returns:
@@ -470,13 +470,13 @@ class ExecutionContext:
     def left(self) -> dict[str, int]:
         """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
 
-        What calls under way may still use, and what is set aside for others, is not left.
+        What calls under way may still use, and what is reserved for others, is not left.
         """
         return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
 
     @property
     def is_booked(self) -> bool:
-        """Whether nothing is set aside any more for a call here or below; what is held for a landing is no call."""
+        """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
         account = self._account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
 

@@ -49,6 +49,7 @@ class Figures:
     """Loads, watches and writes the figures of shared accounts; its ledger keeps other threads out.
 
     Attributes:
+        file: The ledger's file.
         lease_seconds: How long what this process holds stays without a sign of life.
         looking: Held while the lists of figures change.
     """
@@ -57,7 +58,7 @@ class Figures:
         self, file: LedgerFile, lease_seconds: float, clock: Clock, ids: IdSource, looking: AbstractContextManager[Any]
     ) -> None:
         """Know nothing yet."""
-        self._file = file
+        self.file = file
         self._clock = clock
         self._ids = ids
         self.lease_seconds = lease_seconds
@@ -69,7 +70,7 @@ class Figures:
 
     def start_over(self) -> None:
         """Be a new holder that holds nothing and has nothing to write."""
-        ABANDONED.extend(connection for connection in (self._file.abandon(),) if connection is not None)
+        ABANDONED.extend(connection for connection in (self.file.abandon(),) if connection is not None)
         self._holder = str(self._ids.uuid())
         self._held: dict[str, list[int]] = {}
         self._unwritten: dict[tuple[str, str], Change] = {}
@@ -120,9 +121,9 @@ class Figures:
             StoreError: If the file cannot be used.
         """
         with self._used():
-            self._file.begin()
-            self._file.forget(self._clock.now().timestamp() - KEEP_SECONDS)
-            self._file.commit()
+            self.file.begin()
+            self.file.forget(self._clock.now().timestamp() - KEEP_SECONDS)
+            self.file.commit()
 
     def load(self, shared: Iterable[Account]) -> None:
         """Begin a transaction, release reservations whose lease is over, and bring accounts up to date.
@@ -131,9 +132,9 @@ class Figures:
             StoreError: If the file cannot be used.
         """
         with self._used():
-            self._file.begin()
+            self.file.begin()
             now = self._now = self._clock.now()  # not before: others may have kept us waiting
-            self._file.release_expired(now.timestamp(), self._holder)
+            self.file.release_expired(now.timestamp(), self._holder)
             with self.looking:
                 while self._aside:
                     self._note_held(*self._aside.pop())
@@ -143,12 +144,12 @@ class Figures:
     def _load_one(self, level: Account, now: datetime) -> None:
         name = str(level.key)
         first, last = window(level, now)
-        settled, unpriced = self._file.settled(name, first, last)
+        settled, unpriced = self.file.settled(name, first, last)
         for (noted, day), change in self._unwritten.items():
             if noted == name and first <= day <= last:
                 settled = [one + other for one, other in zip(settled, change.amounts, strict=True)]
                 unpriced = unpriced or change.unpriced
-        others = self._file.reserved(name, self._holder)
+        others = self.file.reserved(name, self._holder)
         self._others.pop(name, None)
         if any(others.amounts):
             self._others[name] = others
@@ -212,7 +213,7 @@ class Figures:
         Raises:
             StoreError: If it cannot be written; it stays noted.
         """
-        file, now = self._file, self._now.timestamp()
+        file, now = self.file, self._now.timestamp()
         masks = self._masks_of(inner)
         changed = self._dirty | {name for name, mask in masks.items() if mask != self._masks.get(name, ALL_MOVE)}
         due = bool(self._held) and not 0 <= now - self._renewed_at < self.lease_seconds / 3
@@ -222,15 +223,18 @@ class Figures:
                 changed |= self._held.keys()
             for name in changed:
                 file.hold(name, self._holder, self._held.get(name, NOTHING), masks.get(name, ALL_MOVE))
-            for (name, day), change in self._unwritten.items():
-                if any(change.amounts) or change.unpriced:
-                    file.book(name, day, change.amounts, change.unpriced, now)
+            self._book()
             file.commit()
         self._unwritten.clear()
         self._dirty.clear()
         self._masks = masks
         if due:
             self._renewed_at = now
+
+    def _book(self) -> None:
+        for (name, day), change in self._unwritten.items():
+            if any(change.amounts) or change.unpriced:
+                self.file.book(name, day, change.amounts, change.unpriced, self._now.timestamp())
 
     def moves_otherwise(self, inner: MemoryLedger) -> bool:
         """Return whether others should learn that what is held here is stuck, or no longer is."""
@@ -255,35 +259,26 @@ class Figures:
             StoreError: If it cannot be written.
         """
         with self._used():
-            self._file.begin()
+            self.file.begin()
             self._now = self._clock.now()
-            for (name, day), change in self._unwritten.items():
-                self._file.book(name, day, change.amounts, change.unpriced, self._now.timestamp())
-            self._file.leave(self._holder)
-            self._file.commit()
+            self._book()
+            self.file.leave(self._holder)
+            self.file.commit()
         self._unwritten.clear()
         self._held.clear()
         self._dirty.clear()
         self._aside.clear()
         self._masks.clear()
 
-    def rollback(self) -> None:
-        """End the transaction, if one is under way, and change nothing."""
-        self._file.rollback()
-
-    def close(self) -> None:
-        """Close the file; it is opened again if it is used again."""
-        self._file.close()
-
     @contextmanager
     def _used(self) -> Generator[None]:
         """Say what failed in our own terms, and let go of a connection on which something failed."""
         try:
-            with ledger_failures(self._file.path):
+            with ledger_failures(self.file.path):
                 yield
         except StoreError:
-            self._file.rollback()
-            self._file.close()
+            self.file.rollback()
+            self.file.close()
             raise
 
 

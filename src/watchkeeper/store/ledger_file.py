@@ -317,7 +317,7 @@ def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_C
             known = [key.removeprefix(PREFIX) for key in file.names() if key.startswith(PREFIX)]
             if name is not None and name not in known:
                 raise StoreError(f"{path} has no account {name!r}; accounts: {', '.join(known) or 'none'}")
-            reports = tuple(report_of(file, each, now) for each in known if name in (None, each))
+            reports = tuple(_report_of(file, each, now) for each in known if name in (None, each))
             file.commit()
             return reports
     finally:
@@ -325,16 +325,15 @@ def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_C
         file.close()
 
 
-def report_of(file: LedgerFile, name: str, now: datetime) -> AccountReport:
+def _report_of(file: LedgerFile, name: str, now: datetime) -> AccountReport:
     """Return the figures of one account, inside a transaction."""
-    held = file.reserved(shared_key(name), NOBODY).amounts
-    return AccountReport(
-        name, used_in(file, name, "day", now), used_in(file, name, "month", now), held[COST], held[TOTAL_TOKENS]
-    )
+    key = shared_key(name)
 
+    def used_in(period: Period) -> Used:
+        first, last = period_days(period, now)
+        settled, unpriced = file.settled(key, first.isoformat(), last.isoformat())
+        cost = None if unpriced else settled[COST]
+        return Used(cost, settled[TOTAL_TOKENS], settled[MODEL_CALLS], settled[STEPS])
 
-def used_in(file: LedgerFile, name: str, period: Period, now: datetime) -> Used:
-    """Return what was used under an account in a period."""
-    first, last = period_days(period, now)
-    settled, unpriced = file.settled(shared_key(name), first.isoformat(), last.isoformat())
-    return Used(None if unpriced else settled[COST], settled[TOTAL_TOKENS], settled[MODEL_CALLS], settled[STEPS])
+    held = file.reserved(key, NOBODY).amounts
+    return AccountReport(name, used_in("day"), used_in("month"), held[COST], held[TOTAL_TOKENS])

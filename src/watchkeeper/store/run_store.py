@@ -171,24 +171,10 @@ class StoredRun:
         """
         ended = self.ended_at is not None
         return run_as_data(
-            run_id=self.run_id,
-            parent_id=self.parent_id,
-            item=self.item,
-            prompt=self.prompt,
-            model=self.model,
+            **{name: getattr(self, name) for name in self.__slots__},
             ok=self.stop is None and self.items_done == self.items if ended else None,
-            items=self.items,
-            items_done=self.items_done,
-            stop=self.stop,
-            completion=self.completion,
-            turns=self.turns,
-            tokens=self.tokens,
-            usage=self.usage,
             cost_usd=self.cost_nanos if ended else None,
             duration_seconds=self.seconds,
-            limits=self.limits,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
         )
 
 

@@ -211,9 +211,9 @@ class SqliteLedger:
                 try:
                     yield
                 finally:
-                    self._figures.rollback()
+                    self._figures.file.rollback()
                     if self._closed:
-                        self._figures.close()
+                        self._figures.file.close()
                     elif self._keeper is None and self._is_needed():
                         self._keeper = Keeper(self, self._clock, self._wait())
                     IN_HAND.later = None
