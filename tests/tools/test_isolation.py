@@ -24,7 +24,7 @@ from tests.tools.processes import is_alive
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
-from watchkeeper.tools import isolation as process_pipes
+from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.isolation import Ended, ProcessCall, ProcessPipes, framed, result_of, whole
 from watchkeeper.tools.result import ToolResult
@@ -146,7 +146,7 @@ class TestFailures:
     async def test_only_the_end_of_much_output_is_kept(self) -> None:
         said = await self.said(functions.flood, size=3_000_000)
         assert said.endswith("the end")
-        assert len(said) < process_pipes.KEPT_OUTPUT_BYTES + 200
+        assert len(said) < isolation.KEPT_OUTPUT_BYTES + 200
 
     async def test_a_result_that_cannot_be_written_is_told(self) -> None:
         assert "what it returned cannot leave its process" in await self.said(functions.unserialisable)
@@ -190,7 +190,7 @@ class TestFailures:
     ) -> None:
         path = tmp_path / "guard.py"
         path.write_text("raise SystemExit('no guard')")
-        monkeypatch.setattr(process_pipes, "GUARD_FILE", str(path))
+        monkeypatch.setattr(isolation, "GUARD_FILE", str(path))
         said = await self.said(functions.fail, text="z" * 5_000_000)
         assert said == "its process was lost before it returned a result. Its output ended with:\nno guard"
 
@@ -278,7 +278,7 @@ class TestEnds:
     async def test_a_guard_that_was_stopped_is_killed_with_its_worker(
         self, fifo: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(process_pipes, "PATIENCE_SECONDS", 0.1)
+        monkeypatch.setattr(isolation, "PATIENCE_SECONDS", 0.1)
         task, descriptor, _ = await self.started(functions.stop_guard, fifo)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
