@@ -73,11 +73,8 @@ Settings = Mapping[str, Setting]
 
 def find_pyproject(start: Path) -> Path | None:
     """Return the nearest pyproject.toml at or above ``start``, or None."""
-    for folder in (start, *start.parents):
-        candidate = folder / "pyproject.toml"
-        if candidate.is_file():
-            return candidate
-    return None
+    candidates = (folder / "pyproject.toml" for folder in (start, *start.parents))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def file_settings(start: Path) -> dict[str, Setting]:

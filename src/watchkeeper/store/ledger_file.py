@@ -2,7 +2,6 @@
 
 One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
 ``reserved`` what each holder has set aside; ``holders`` until when a holder counts as alive unless it says so again.
-Both have a column for every count in `core.meters`; a file that was made before one existed gets it when it is opened.
 Every look and change stands inside one transaction that keeps other writers out. Nothing here decides anything. A file
 of another program or another version is refused and left as it is.
 """
@@ -18,44 +17,50 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from watchkeeper.accounting.account import COST, MODEL_CALLS, NOTHING, PREFIX, STEPS, TOTAL_TOKENS, shared_key
+from watchkeeper.accounting.account import COST, MODEL_CALLS, PREFIX, STEPS, TOTAL_TOKENS, shared_key
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.limits import Period, period_days
-from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures that nobody has added to for so long are forgotten when the file is opened."""
 
-RESERVED: Final = tuple(meter.column for meter in SHARED)
-"""What can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
+COLUMNS: Final = (
+    "cost_nanos",
+    "total_tokens",
+    "input_tokens",
+    "output_tokens",
+    "steps",
+    "tool_calls",
+    "retries",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "model_calls",
+)
+"""What is counted, in the order of `Account.settled`; the first seven can be reserved."""
+
+RESERVED: Final = COLUMNS[:7]
 
 
-def _numbers(columns: Iterable[str]) -> dict[str, str]:
+def _columns(names: Iterable[str]) -> str:
     # An INTEGER that overflows becomes a REAL in SQLite; a ledger must fail rather than round.
-    return {name: f"INTEGER NOT NULL DEFAULT 0 CHECK (typeof({name}) = 'integer')" for name in columns}
+    return ", ".join(f"{name} INTEGER NOT NULL CHECK (typeof({name}) = 'integer')" for name in names)
 
-
-def _columns(definitions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {definition}" for name, definition in definitions.items())
-
-
-NUMBERS: Final = {"settled": _numbers(COLUMNS), "reserved": _numbers(RESERVED)}
 
 SCHEMA: Final = Schema(
     noun="ledger",
     application_id=0x574B4C47,  # WKLG
     version=1,
     other_file=f"name another file (ledger=..., {VARIABLE})",
-    columns=NUMBERS,
     tables=(
         f"""
         CREATE TABLE settled (
             name TEXT NOT NULL,
             day TEXT NOT NULL,
-            {_columns(NUMBERS["settled"])},
+            {_columns(COLUMNS)},
             unpriced INTEGER NOT NULL,
             used_at REAL NOT NULL,
             PRIMARY KEY (name, day)
@@ -65,7 +70,7 @@ SCHEMA: Final = Schema(
         CREATE TABLE reserved (
             name TEXT NOT NULL,
             holder TEXT NOT NULL,
-            {_columns(NUMBERS["reserved"])},
+            {_columns(RESERVED)},
             moving INTEGER NOT NULL,
             PRIMARY KEY (name, holder)
         ) WITHOUT ROWID
@@ -92,19 +97,17 @@ _BOOK: Final = f"""
     ON CONFLICT (name, day) DO UPDATE
     SET {_ADDED}, unpriced = max(unpriced, excluded.unpriced), used_at = excluded.used_at
     """  # noqa: S608
-_HOLD: Final = f"""
-    INSERT OR REPLACE INTO reserved (name, holder, {_KEPT}, moving) VALUES ({", ".join("?" * (len(RESERVED) + 3))})
-    """  # noqa: S608
+_HOLD: Final = f"INSERT OR REPLACE INTO reserved VALUES ({', '.join('?' * (len(RESERVED) + 3))})"  # noqa: S608
 
 
 class Held(NamedTuple):
-    """What others have set aside at an account, by count, and how much of that may come back by itself."""
+    """What other holders have reserved at an account, by count, and how much of that may come back by itself."""
 
     amounts: tuple[int, ...]
     moving: tuple[int, ...]
 
 
-NONE_HELD: Final = Held(NOTHING, NOTHING)
+NONE_HELD: Final = Held((0,) * len(RESERVED), (0,) * len(RESERVED))
 
 
 class LedgerFile:
@@ -140,7 +143,7 @@ class LedgerFile:
         connection.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Make what was changed last."""
+        """Commit the transaction."""
         self._used.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -181,7 +184,7 @@ class LedgerFile:
         return [name for (name,) in self._used.execute(query)]
 
     def reserved(self, name: str, but: str) -> Held:
-        """Return what all holders but one have set aside under a name."""
+        """Return what all holders but one have reserved under a name."""
         rows = self._used.execute(_RESERVED, (name, but)).fetchall()
         if not rows:
             return NONE_HELD
@@ -189,24 +192,24 @@ class LedgerFile:
         moving = tuple(sum(row[count] for row in rows if row[-1] >> count & 1) for count in range(len(RESERVED)))
         return Held(amounts, moving)
 
-    def book(self, name: str, day: str, change: Sequence[int], unpriced: bool, now: float) -> None:
+    def add_used(self, name: str, day: str, change: Sequence[int], unpriced: bool, now: float) -> None:
         """Add to what was used."""
         self._used.execute(_BOOK, (name, day, *change, int(unpriced), now))
 
-    def hold(self, name: str, holder: str, amounts: Sequence[int], moving: int) -> None:
-        """Say what a holder has set aside under a name."""
+    def reserve(self, name: str, holder: str, amounts: Sequence[int], moving: int) -> None:
+        """Write what a holder has reserved under a name."""
         if any(amounts):
             self._used.execute(_HOLD, (name, holder, *amounts, moving))
         else:
             self._used.execute("DELETE FROM reserved WHERE name = ? AND holder = ?", (name, holder))
 
     def renew(self, holder: str, now: float, lease_seconds: float) -> None:
-        """Say that a holder is alive."""
+        """Renew the lease of a holder."""
         row = (holder, os.getpid(), now, lease_seconds)
         self._used.execute("INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?)", row)
 
-    def leave(self, holder: str) -> None:
-        """Give back all that a holder has set aside, and forget it."""
+    def release_all(self, holder: str) -> None:
+        """Release all reservations of a holder, and forget it."""
         self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
         self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
 
@@ -222,10 +225,10 @@ class LedgerFile:
             if renewed_at > now:
                 self._used.execute("UPDATE holders SET renewed_at = ? WHERE holder = ?", (now, holder))
             elif renewed_at + lease <= now:
-                self.leave(holder)
+                self.release_all(holder)
 
     def forget(self, before: float) -> None:
-        """Forget what nobody has added to since."""
+        """Delete figures that nobody has added to since."""
         self._used.execute("DELETE FROM settled WHERE used_at < ?", (before,))
 
     @property
