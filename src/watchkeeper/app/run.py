@@ -26,7 +26,7 @@ from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
-from watchkeeper.core.limits import Limits, Verdict, tighten
+from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
 from watchkeeper.core.model import Model
 from watchkeeper.core.text import error_text
 from watchkeeper.core.workers import is_crash
@@ -44,7 +44,7 @@ from watchkeeper.tools.resources import Resources
 OutputT = TypeVar("OutputT")
 ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
-PER_ITEM: Final = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None)
+PER_ITEM: Final = UNLIMITED
 """What limits one item beside the ceilings over all: nothing but the turns, unless the caller says so."""
 
 CONCURRENCY: Final = 4

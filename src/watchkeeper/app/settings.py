@@ -18,20 +18,14 @@ from typing import Any, Final, cast
 from watchkeeper.app.options import renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import METERS
 from watchkeeper.core.quantities import duration
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
 FIELDS: Final[Mapping[str, str]] = {
     "timeout": "deadline",
-    "max_cost": "max_cost_usd",
-    "max_tokens": "max_total_tokens",
-    "max_input_tokens": "max_input_tokens",
-    "max_output_tokens": "max_output_tokens",
-    "max_steps": "max_steps",
-    "max_turns": "max_turns",
-    "max_tool_calls": "max_tool_calls",
-    "max_retries": "max_retries",
+    **{meter.setting: meter.field for meter in METERS},
 }
 """Setting name (``WATCHKEEPER_`` and upper case in the environment) to the field of Limits."""
 

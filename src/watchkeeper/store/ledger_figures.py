@@ -22,7 +22,8 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Period, period_days
-from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile, ledger_failures
+from watchkeeper.core.meters import COLUMNS
+from watchkeeper.store.ledger_file import KEEP_SECONDS, Held, LedgerFile, ledger_failures
 
 T = TypeVar("T")
 
