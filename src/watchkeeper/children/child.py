@@ -235,7 +235,7 @@ class Children:
                 if outcome.error is not None:
                     raise outcome.error
                 stop = Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
-            result = RunResult(
+            result = RunResult[OutputT](
                 stop=stop,
                 run_id=context.run_id,
                 prompt_name=name,

@@ -29,7 +29,8 @@ from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import CodecError, display, encode
 from watchkeeper.core.errors import ConfigurationError, DispatchSubagentError, ToolValidationError
-from watchkeeper.core.limits import COUNTED, Limits
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import is_share, is_whole
 from watchkeeper.core.text import error_text
@@ -68,8 +69,8 @@ ADVICE: Final = "Change the task, or do the work yourself; do not send the same 
 USE_IT: Final = "If that is enough, use it. Else change the task, or do the work yourself."
 
 
-NO_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
-    name for name in ("max_cost_usd", "max_retries", "account", "account_limit", *COUNTED) if name != "max_turns"
+NO_SHARED_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
+    ("account", "account_limit", *(meter.field for meter in SHARED))
 )
 LEAST_SECONDS: Final = 0.001
 
@@ -282,7 +283,7 @@ def allotted(gate: ExecutionContext, seconds: float | None, share: float, childr
         rounds: How many of them follow each other in time, at most.
     """
     part = Fraction(share) / children
-    changes = dict(NO_CEILINGS)
+    changes = dict(NO_SHARED_CEILINGS)
     for name, left in gate.left().items():
         # Nothing left is the parent's stop to tell; a rounded-down share must not be a stop that nobody meant.
         amount = max(int(left * part), 1) if left else None
