@@ -256,20 +256,18 @@ class Block:
         except BaseException:
             self._shut_ledger()
             raise
-        bounded = is_bounded(terms.limits)
         fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
-        block = Containment(
-            self.context, lookup(terms, None), bounded, terms.max_part_tokens, fallback, clock=terms.clock
-        )
+        price_of = lookup(terms, None if outer is None else outer.price_of)
+        bounded, part = is_bounded(terms.limits), terms.max_part_tokens
+        block = Containment(self.context, price_of, bounded, part, fallback, clock=terms.clock)
         if outer is not None:
             block = replace(
-                block,
-                price_of=lookup(terms, outer.price_of),
+                outer,
+                context=self.context,
+                price_of=price_of,
                 bounded=bounded or outer.bounded,
-                max_part_tokens=terms.max_part_tokens or outer.max_part_tokens,
+                max_part_tokens=part or outer.max_part_tokens,
                 fallback_model=fallback or outer.fallback_model,
-                counted=outer.counted,
-                clock=outer.clock,
             )
         self._clock = block.clock
         self._mark: Token[Containment | None] = ACTIVE.set(block)

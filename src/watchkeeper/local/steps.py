@@ -19,7 +19,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import encode, own_data
+from watchkeeper.adapters.endpoint import check_extra, encode, given, join_body, own_data
+from watchkeeper.adapters.openai_chat import STREAMED
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -30,9 +31,10 @@ from watchkeeper.core.messages import (
     ToolMessage,
     UserMessage,
 )
-from watchkeeper.core.model import ModelReply, OutputSchema, ToolChoice, ToolSpec
+from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolChoice, ToolSpec
 
 ENCODING: Final = "local"
+RESERVED: Final = frozenset({"messages", "response_format", "model", *STREAMED})
 FINAL: Final = "final_answer"
 ESCAPE_CHARS: Final = 12
 HALF_PAIR: Final = re.compile("[\ud800-\udbff]$")
@@ -127,6 +129,30 @@ def _tool_words(tool: ToolSpec) -> str:
     fields = describe_fields(tool.parameters, "    ")
     words = f"- {tool.name}: {' '.join(tool.description.split())}"
     return f"{words}\n{fields}" if fields else words
+
+
+def request_body(name: str, request: ModelRequest, plan: StepPlan, newlines: Sequence[int]) -> bytes:
+    """Return the request's body; each message was encoded when it was new.
+
+    Raises:
+        ConfigurationError: If the settings' extra fields would replace what is written here.
+        ProviderError: If a message has an image.
+    """
+    fragments = request.transcript.encoded(ENCODING)
+    fragments.extend(encode_fragment(message) for message in request.transcript.since(len(fragments)))
+    settings = request.settings
+    check_extra(settings.extra, RESERVED)
+    wishes = {"temperature": settings.temperature, "top_p": settings.top_p, "seed": settings.seed}
+    head = {"model": name, "max_tokens": request.max_output_tokens, "temperature": 0.0, **given(wishes)}
+    if request.on_delta is not None:
+        head.update(STREAMED)
+    head.update(settings.extra)
+    form = plan.formats.get(request.tool_choice)
+    tail = b"{}"
+    if form is not None:
+        tail = b'{"response_format":' + form + b"}"
+        head.setdefault("logit_bias", [[token, False] for token in newlines])
+    return join_body(head, "messages", join_messages(fragments, plan.instructions), tail)
 
 
 def encode_fragment(message: Message) -> bytes:
