@@ -1,4 +1,4 @@
-"""`evaluate` as the seeds define it: preflight, deadlines, budgets and trackers, exceptions, events."""
+"""`evaluate` as the specification defines it: preflight, deadlines, budgets and trackers, exceptions, events."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -578,6 +579,8 @@ def test_the_middle_goes_last_and_the_first_and_the_newest_stay() -> None:
     assert "message 99 " in text
     assert "entries are left out here" in text
     assert "message 50 " not in text
+    shown = [int(number) for number in re.findall(r"message (\d+) ", text)]
+    assert shown == sorted(shown)
 
 
 @given(st.text(), st.integers(0, 200))

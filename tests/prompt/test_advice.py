@@ -1,4 +1,4 @@
-"""Advice: checked when it is made, rendered as the seed shows it."""
+"""Advice: checked when it is made, rendered as the specification shows it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def joined(markdown: str) -> str:
 
 
 @pytest.mark.spec("TO-003")
-def test_it_renders_as_the_seed_shows_it() -> None:
+def test_it_renders_as_the_specification_shows_it() -> None:
     assert RESOURCES.render() == joined(SEED)
 
 

@@ -73,7 +73,7 @@ def section(key: str = "task", template: str = "Triage ${folder}.", **more: Any)
     return MarkdownSection(**given)
 
 
-def test_the_seeds_way_to_declare_one_works() -> None:
+def test_the_specifications_way_to_declare_one_works() -> None:
     checker = FileOutputChecker(["report.md"])
     template = PromptTemplate(
         ns="my-agent", key="main", sections=[section(template="...")], task_completion_checker=checker
@@ -303,7 +303,7 @@ class TestVariables:
         assert bound.with_variables(folder="c").render().text.endswith("Triage c.")
 
     def test_names_that_no_placeholder_has_do_no_harm(self) -> None:
-        """The seeds' verifier hands every prompt the same three variables."""
+        """The specification's verifier hands every prompt the same three variables."""
         assert prompt().with_variables(folder="a", stop_reason=None).render().text.endswith("Triage a.")
 
     def test_a_name_that_is_no_declared_field_is_refused(self) -> None:

@@ -200,7 +200,7 @@ def test_it_can_begin_anew_with_what_a_slice_holds() -> None:
 
 
 @pytest.mark.spec("TO-006")
-def test_the_context_answers_what_the_seed_asks() -> None:
+def test_the_context_answers_what_the_specification_asks() -> None:
     session = Session()
     context = ObserverContext(session)
     assert (context.tool_call_count, context.error_rate(5), context.last_assessment) == (0, 0.0, None)

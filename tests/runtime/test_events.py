@@ -39,8 +39,8 @@ def test_every_tag_of_a_run_s_log_is_known_once_the_run_s_events_are_imported() 
     """Else a stored log could be read or not, by what the process happened to import before."""
     code = (
         "import watchkeeper.runtime.events\n"
-        "from watchkeeper.session.log import event_tag, event_type\n"
-        f"print([tag for tag in {TAGS!r} if event_tag(event_type(tag)) != tag])"
+        "from watchkeeper.core.type_tags import tag_of, type_of\n"
+        f"print([tag for tag in {TAGS!r} if tag_of(type_of(tag)) != tag])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")

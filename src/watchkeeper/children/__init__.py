@@ -1,1 +1,1 @@
-"""Runs below a run: the one way to start one, and the run's own model as an adapter for judges."""
+"""Runs below a run: the one way to start one, how deep they nest, and the run's own model for those who judge it."""

@@ -351,13 +351,17 @@ class ContextCalls:
             aborted=self.aborted,
             abort_reason=self._last_refusal() if stop is None else stop.reason,
             elapsed_ms=(self.clock.monotonic() - account.opened_at) * 1000,
-            nodes=self.nodes.view([call.node for call in list(self.in_flight.values())]),
+            nodes=self.nodes.view(self._running_nodes()),
             events=self.incidents.view(),
             nodes_dropped=self.nodes.dropped,
             events_dropped=self.incidents.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
         )
+
+    def _running_nodes(self) -> Iterator[Node]:
+        for call in list(self.in_flight.values()):
+            yield call.node
 
     def _last_refusal(self) -> str | None:
         """Return why the last call was stopped, if one call was and not the chain."""

@@ -100,11 +100,13 @@ class ExecutionContext:
         deadline: The moment at which everything is over, or None.
         work_deadline: The moment at which the work is over and a landing turn may begin, or None.
         cancellation: Cancelled by an abort here or above, and when it is closed.
+        ledger: Where its figures are kept.
+        account: Its figures, for reading only.
     """
 
     deadline: Deadline | None
     work_deadline: Deadline | None
-    _account: Account
+    account: Account
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class ExecutionContext:
             guards = Guards(pipeline, circuit_breaker, metadata)
         tree = Tree(clock, ledger if ledger is not None else MemoryLedger(), numbers, guards)
         self._set_up(limits, tree, Incidents(metadata, clock, on_event), None, "")
-        self._opened(tree.ledger.open(self._account))
+        self._opened(tree.ledger.open(self.account))
 
     @classmethod
     def for_one_call(
@@ -164,22 +166,23 @@ class ExecutionContext:
         """Do what a root and a child have in common before the ledger opens their account."""
         self.limits: Limits = limits
         self._tree = tree
+        self.ledger: Ledger = tree.ledger
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         key = None if parent else incidents.metadata.chain_id
         above = account_above(
-            limits, parent._account if parent else None, lasting=not isinstance(tree.ledger, MemoryLedger)
+            limits, parent.account if parent else None, lasting=not isinstance(self.ledger, MemoryLedger)
         )
         account = Account(limits, above, name, key=key, carved_on_open=carved, for_verdict=for_verdict)
-        self._account = account
-        around = None if parent is None else (parent._account, Ends(parent.deadline, parent.work_deadline))
+        self.account = account
+        around = None if parent is None else (parent.account, Ends(parent.deadline, parent.work_deadline))
         self.deadline, self.work_deadline = set_ends(account, around, tree.clock)
         self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
         self._calls = ContextCalls(tree, account, self.cancellation, incidents)
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
-        self.limits = self._account.limits
+        self.limits = self.account.limits
         self._unlink = self.cancellation.on_cancel(self._calls.abort)
         if stop is not None:
             self._calls.report_stop(stop)
@@ -197,7 +200,7 @@ class ExecutionContext:
         Args:
             limits: Its own ceilings.
             name: A label, used in the sentences of its stops.
-            carve: Whether its ceilings set aside what they allow; if not, it shares all that is left here.
+            carve: Whether its ceilings reserve what they allow; if not, it shares all that is left here.
             on_event: Told of every stop found on its behalf; whoever listens to this context by default.
 
         Returns:
@@ -207,7 +210,7 @@ class ExecutionContext:
             ConfigurationError: If this context is closed.
         """
         child = self._below(limits, name, on_event, carved=carve)
-        child._opened(self._tree.ledger.open(child._account))
+        child._opened(self.ledger.open(child.account))
         return child
 
     def split(self, weights: Mapping[str, float]) -> dict[str, ExecutionContext]:
@@ -228,7 +231,7 @@ class ExecutionContext:
         """
         check_weights(weights)
         siblings = {name: self._below(replace(self.limits, **NO_CEILINGS), name, carved=True) for name in weights}
-        stops = self._tree.ledger.open_shares([one._account for one in siblings.values()], list(weights.values()))
+        stops = self.ledger.open_shares([one.account for one in siblings.values()], list(weights.values()))
         for sibling, stop in zip(siblings.values(), stops, strict=True):
             sibling._opened(stop)
         return siblings
@@ -249,13 +252,13 @@ class ExecutionContext:
         """
         if self.limits.verdict is None:
             return None
-        account = self._account
+        account = self.account
         if any(account.verdict_hold) or not (account.keeps_verdict or self._calls.nodes.newest is None):
             raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
         verdict = self._below(
             replace(self.limits, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
         )
-        verdict._opened(self._tree.ledger.open(verdict._account))
+        verdict._opened(self.ledger.open(verdict.account))
         if not account.keeps_verdict:
             self.work_deadline = keep_verdict_time(account, self.deadline)
             account.keeps_verdict = True
@@ -448,46 +451,51 @@ class ExecutionContext:
 
         Nothing is reserved, and nothing is latched if they do not.
         """
-        return not isinstance(decide(Demand(self._account, request), self._clock.monotonic()), Exhausted)
+        return not isinstance(decide(Demand(self.account, request), self._clock.monotonic()), Exhausted)
 
     # --- what there is to see; from any thread ------------------------------------------------------------------------
 
     @property
     def stop(self) -> Stop | None:
         """What ended everything, found here or above; None while something may still run."""
-        return stop_of(self._account)
+        return stop_of(self.account)
 
     @property
     def work_stop(self) -> Stop | None:
         """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
-        return work_stop_of(self._account)
+        return work_stop_of(self.account)
 
     @property
     def usage(self) -> Usage:
         """What this context and those below it have used."""
-        return usage_of(self._account)
+        return usage_of(self.account)
 
     def left(self) -> dict[str, int]:
         """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
 
-        What calls under way may still use, and what is set aside for others, is not left.
+        What calls under way may still use, and what is reserved for others, is not left.
         """
-        return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
+        return {CEILINGS[count]: left.amount for count, left in left_of(self.account).items()}
 
     @property
     def is_booked(self) -> bool:
-        """Whether nothing is set aside any more for a call here or below; what is held for a landing is no call."""
-        account = self._account
+        """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
+        account = self.account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
 
     def stands_below(self, other: ExecutionContext) -> bool:
         """Return whether it is a context, or stands below it: what passes here counts there."""
-        return other._account in self._account.chain
+        return other.account in self.account.chain
+
+    @property
+    def in_flight(self) -> tuple[InFlightCall, ...]:
+        """Its calls under way, and abandoned ones that are not over yet."""
+        return tuple(self._calls.in_flight.values())
 
     @property
     def elapsed_seconds(self) -> float:
         """Seconds since it was opened."""
-        return self._clock.monotonic() - self._account.opened_at
+        return self._clock.monotonic() - self.account.opened_at
 
     @property
     def snapshot_at_stop(self) -> ContextSnapshot | None:
@@ -500,7 +508,7 @@ class ExecutionContext:
         Args:
             turns_used: Model turns taken, which only the loop counts; without it nothing is said of turns.
         """
-        return budget_status_of(self._account, self.deadline, self._clock.monotonic(), turns_used)
+        return budget_status_of(self.account, self.deadline, self._clock.monotonic(), turns_used)
 
     def get_snapshot(self) -> ContextSnapshot:
         """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""

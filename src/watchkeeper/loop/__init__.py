@@ -1,1 +1,1 @@
-"""The one loop: the driver of the turn machine, model calls, tool calls, compaction, and evaluation."""
+"""The loop that carries out a run: its driver, its model calls and tool calls, retries, compaction, and `Adapter`."""

@@ -153,7 +153,7 @@ def _close(
 
 
 def _log_line(plan: RunPlan[Any], scope: RunScope, end: End, duration: timedelta, remaining: float | None) -> None:
-    """Write one structured line with the time that was left (seed: deadlines, "Observability")."""
+    """Write one structured line with the time that was left."""
     if not enabled(logging.INFO):
         return
     stop: Stop | None = end.stop

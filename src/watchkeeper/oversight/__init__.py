@@ -1,1 +1,1 @@
-"""Who advises the agent, when it is asked, and what the agent is told."""
+"""Who advises the agent while it works, when it is asked, what the agent is told, what follows."""

@@ -106,7 +106,7 @@ class Oversight:
         appeared, runs = await self._appeared(budget) if self._awaited else ((), [])
         due = [source for source in self._sources if self._is_due(source, budget, now) or source in appeared]
         if due:
-            runs += await ask_all(due, self._round(budget, now), scope.gate, scope.clock)
+            runs += await ask_all(due, self._round(budget, now))
             self._follow_log()  # they may have written to the session
         if scope.clock.monotonic() >= over_at(scope.gate, scope.clock):
             turn = 0  # nobody would read it
@@ -114,7 +114,7 @@ class Oversight:
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
     def _is_due(self, source: Source, budget: BudgetStatus, now: datetime) -> bool:
-        """Whether a condition of its trigger holds (seed: trajectory-observers, "_should_trigger")."""
+        """Whether a condition of its trigger holds."""
         trigger, trajectory = source.trigger, self._trajectory
         if source.off or (trajectory.count <= source.quiet_until and source.is_quiet(trajectory.count)):
             return False
@@ -177,7 +177,8 @@ class Oversight:
             nested=self._nested,
             prompt=self._prompt,
         )
-        return Round(context, said, self._trajectory.count, now)
+        over = over_at(scope.gate, scope.clock)
+        return Round(context, said, self._trajectory.count, now, scope.gate, scope.clock, over)
 
     def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
         """Return the block that is appended now, and note on the log who said what and what is in it.
@@ -197,8 +198,6 @@ class Oversight:
         told = tuple([advice.source for advice in advices])
         self._record(ObserversRan(call_index, tuple(runs), now, told, text, turn))
         return text
-
-    # --- consequences -------------------------------------------------------------------------------------------------
 
     async def _escalate(self, call_index: int, turn: int) -> Stop | None:
         """Do what follows where advice was not heeded; return the stop if that is what follows."""
@@ -244,8 +243,6 @@ class Oversight:
                 raise
             return f"the call failed: {said_of(error)}"
         return "the call was made"
-
-    # --- the log ------------------------------------------------------------------------------------------------------
 
     def _record(self, event: Any) -> None:
         """Write what is taken in already."""
@@ -340,7 +337,7 @@ async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:
 
 
 def keep_assessments(view: SliceView[Assessment], event: ObserversRan) -> Extend[Assessment]:
-    """Keep what observers said (seed: trajectory-observers, "State Management")."""
+    """Keep what observers said."""
     return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Assessment)]))
 
 

@@ -1,7 +1,14 @@
-"""What the engine remembers of one observer or feedback provider: a fold of the log, never a state of its own.
+"""Observers and feedback providers while a run goes on: what the engine remembers of each, and how it is asked.
 
-When it last spoke, how gravely, what of it the agent has not been told yet, until when it is to be quiet, whether it is
-off. All of it can be made from the session's slices at any time, and is, after a rollback or when a session goes on.
+`Source` is a fold of the log, never a state of its own: when one last spoke, how gravely, what of it the agent has not
+been told yet, until when it is to be quiet, whether it is off. It is made anew from the session's slices after a
+rollback, or when a session goes on.
+
+Sources are asked in their order: async methods and those marked `on_loop` on the loop, the others on a worker thread,
+as many as follow one another in one hand-off. They may raise, hang, or answer nonsense; the run goes on. Each has a
+time limit of its own. One that overruns it on a thread is left behind with the thread, and the rest are asked on
+another. Once the run is over nobody is asked any more. Whatever they raise or return is recorded and bounded; only what
+passes everybody passes.
 """
 
 from __future__ import annotations
@@ -31,7 +38,7 @@ from watchkeeper.prompt.observer import (
     is_on_loop,
 )
 from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
-from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, is_cancelled, over_at, within
+from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, is_cancelled, within
 
 KEPT_SEVERITIES: Final = 10 * TREND_SPAN
 
@@ -43,7 +50,7 @@ class Source:
         config: As the template declares it.
         name: Its name.
         limit_seconds: What one look may take.
-        is_observer: Whether it has the observer's face.
+        is_observer: Whether it is an observer, and no feedback provider.
         is_async: Whether a method of its own is ``async def``.
         asks_on_loop: Whether its ``should_run`` is marked to be asked on the loop.
         speaks_on_loop: Whether both its methods are.
@@ -142,16 +149,6 @@ class Source:
         return self.about_limits and advice.severity == "warning"
 
 
-# --- asking ---------------------------------------------------------------------------------------------------------
-# Asking observers and feedback providers, whatever they do: they may raise, hang, or answer nonsense; the run goes on.
-#
-# They are asked in their order: async methods and those marked `on_loop` on the loop, the others on a worker thread, as
-# many as follow one another in one hand-off. Each source has a time limit of its own. One that overruns it on a
-# thread is
-# left behind with the thread, and the rest are asked on another. Once the run is over nobody is asked any more.
-# Whatever
-# they raise or return is recorded and bounded; only what passes everybody passes (`core.crashes`).
-
 ERROR_CHARS: Final = 500
 """Longer errors are cut."""
 
@@ -164,21 +161,38 @@ class Round(NamedTuple):
         said: What was said so far: the list behind ``context.advice``.
         call_index: Tool calls so far.
         at: This moment, in UTC.
+        gate: Ends the round with the run's work.
+        clock: The run's time.
+        over: Monotonic instant at which the work is over.
     """
 
     context: FeedbackContext
     said: list[Advice]
     call_index: int
     at: datetime
+    gate: ExecutionContext
+    clock: Clock
+    over: float
+
+    def is_over(self) -> bool:
+        """Return whether the run's work is over, so that nobody is asked any more."""
+        return self.gate.work_stop is not None or self.clock.monotonic() >= self.over
+
+    def heard(self, ran: SourceRan | None) -> Sequence[SourceRan]:
+        """Let the sources that follow read what was said; return what came of this one, if anything did."""
+        if ran is None:
+            return ()
+        if ran.advice is not None:
+            self.said.append(ran.advice)
+        return (ran,)
 
 
-async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, clock: Clock) -> list[SourceRan]:
+async def ask_all(due: Sequence[Source], round_: Round) -> list[SourceRan]:
     """Ask every source that is due; return what came of those that spoke or failed.
 
     It returns early if the run is over meanwhile.
     """
     runs: list[SourceRan] = []
-    over = over_at(gate, clock)
     aside: list[Source] = []  # once one is asked on a thread, the sync ones that follow are asked there with it
     wants = False
     for source in due:
@@ -186,58 +200,50 @@ async def ask_all(due: Sequence[Source], round_: Round, gate: ExecutionContext, 
             aside.append(source)
             continue
         if aside:
-            runs += await _ask_aside(aside, wants, round_, gate, clock)
+            runs += await _ask_aside(aside, wants, round_)
             aside = []
         wants = False
-        if clock.monotonic() >= over or gate.work_stop is not None:
+        if round_.is_over():
             return runs
         if source.asks_on_loop:
-            wants, ran = _ask_here(source, round_, clock)
-            if ran is not None:
-                heard(ran, round_)
-                runs.append(ran)
+            wants, ran = _ask_here(source, round_)
+            runs += round_.heard(ran)
             if not wants:
                 continue
         if source.is_async:
-            runs += await _ask_on_loop(source, wants, round_, gate, clock)
+            runs += await _ask_on_loop(source, wants, round_)
         else:
             aside.append(source)
     if aside:
-        runs += await _ask_aside(aside, wants, round_, gate, clock)
+        runs += await _ask_aside(aside, wants, round_)
     return runs
 
 
-def _ask_here(source: Source, round_: Round, clock: Clock) -> tuple[bool, SourceRan | None]:
+def _ask_here(source: Source, round_: Round) -> tuple[bool, SourceRan | None]:
     """Ask what is marked `on_loop`; return whether there is more to ask elsewhere, or else what came of it."""
-    began = clock.monotonic()
+    began, clock = round_.clock.monotonic(), round_.clock
     wants = False
     ran: SourceRan | None = None
-    try:
-        if not _as_bool(_should_run(source, round_)):
-            ran = silent(source)
-        elif source.speaks_on_loop:
-            ran = _ran(source, _speak(source, round_), round_)
-        else:
-            wants = True
-    except BaseException as error:  # a cancellation, too: nothing was awaited, so it comes from the source
-        if has_passing(error):
-            raise
-        ran = failed(source, error, round_)
+    if source.speaks_on_loop:
+        ran = look(source, False, round_)
+    else:
+        try:
+            wants = _as_bool(_call(source.should_run, source, round_))
+            ran = None if wants else silent(source)
+        except BaseException as error:  # a cancellation, too: nothing was awaited, so it comes from the source
+            ran = failed(source, error, round_)
     if clock.monotonic() - began >= source.limit_seconds:
         return False, overran(source, round_)
     return wants, ran
 
 
-async def _ask_aside(
-    sources: list[Source], wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
-) -> Sequence[SourceRan]:
+async def _ask_aside(sources: list[Source], wants: bool, round_: Round) -> Sequence[SourceRan]:
     """Ask sync sources on a worker thread; ``wants`` if the first of them is known to have something to say."""
     runs: list[SourceRan] = []
-    over = over_at(gate, clock)
-    while sources and gate.work_stop is None and clock.monotonic() < over:
-        looks = Looks(sources, wants, round_, gate, clock)
+    while sources and not round_.is_over():
+        looks = Looks(sources, wants, round_)
         try:
-            await run_in_worker(looks, patience=Patience(looks.until, clock, gate.cancellation))
+            await run_in_worker(looks, patience=Patience(looks.until, round_.clock, round_.gate.cancellation))
         except TimeoutError:
             sources, wants = looks.leave(), False
         except BaseException:
@@ -258,49 +264,43 @@ class Looks:
         runs: What came of those that spoke or failed.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
-    ) -> None:
+    def __init__(self, sources: Sequence[Source], wants: bool, round_: Round) -> None:
         """Begin before the first of them; ``wants`` if it was asked already whether it has something to say."""
         self._sources = sources
         self._wants = wants
         self._round = round_
-        self._clock = clock
-        self._over = over_at(gate, clock)
         self._lock = threading.Lock()
         self._left = False
         self._place = 0
-        self._began = clock.monotonic()
+        self._began = round_.clock.monotonic()
         self.runs: list[SourceRan] = []
 
     def __call__(self) -> None:
         """Ask them, one after the other."""
-        round_, lock, clock, wants = self._round, self._lock, self._clock, self._wants
+        round_, lock, wants = self._round, self._lock, self._wants
         for source in self._sources:
             ran = look(source, wants, round_)
             wants = False
             with lock:
                 if self._left:
                     return
-                if ran is not None:
-                    heard(ran, round_)
-                    self.runs.append(ran)
+                self.runs += round_.heard(ran)
                 self._place += 1
-                self._began = clock.monotonic()
+                self._began = round_.clock.monotonic()
 
     def until(self) -> float:
         """Return the instant at which the one that is asked now has overrun, or the run is over."""
         with self._lock:
             if self._place >= len(self._sources):
-                return self._over
-            return min(self._began + self._sources[self._place].limit_seconds, self._over)
+                return self._round.over
+            return min(self._began + self._sources[self._place].limit_seconds, self._round.over)
 
     def leave(self) -> list[Source]:
         """Stop waiting; return those that are still to be asked. The one that overran is recorded and skipped."""
         with self._lock:
             self._left = True
             rest = list(self._sources[self._place :])
-            if rest and self._clock.monotonic() >= self._began + rest[0].limit_seconds:
+            if rest and self._round.clock.monotonic() >= self._began + rest[0].limit_seconds:
                 self.runs.append(overran(rest[0], self._round))
             return rest[1:]
 
@@ -308,58 +308,54 @@ class Looks:
 def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
     """Ask one sync source; return what came of it, or None if it had nothing to say."""
     try:
-        if not (wants or _as_bool(_should_run(source, round_))):
+        if not (wants or _as_bool(_call(source.should_run, source, round_))):
             return silent(source)
-        return _ran(source, _speak(source, round_), round_)
+        return _checked(source, _call(source.speak, source, round_), round_)
     except BaseException as error:  # a cancellation, too: nobody can cancel a thread, so it comes from the source
-        if has_passing(error):
-            raise
         return failed(source, error, round_)
 
 
-async def _ask_on_loop(
-    source: Source, wants: bool, round_: Round, gate: ExecutionContext, clock: Clock
-) -> Sequence[SourceRan]:
+async def _ask_on_loop(source: Source, wants: bool, round_: Round) -> Sequence[SourceRan]:
     """Ask one async source within its time limit; nothing, or what came of it."""
+    clock = round_.clock
     until = clock.monotonic() + source.limit_seconds
     try:
-        ran = await within(gate, _look_async(source, wants, round_), clock, until)
+        ran = await within(round_.gate, _look_async(source, wants, round_), clock, until)
     except RunOverError:
         ran = None
     except asyncio.CancelledError:
         raise
     except BaseException as error:
-        if has_passing(error):
-            raise
         ran = failed(source, error, round_)
     if clock.monotonic() >= until:  # also where it stood still on the loop, so that nothing could interrupt it
         ran = overran(source, round_)
-    if ran is None:
-        return ()
-    heard(ran, round_)
-    return (ran,)
+    return round_.heard(ran)
 
 
 async def _look_async(source: Source, wants: bool, round_: Round) -> SourceRan | None:
     """Ask a source of which at least one method is async; the other one is called where it belongs."""
-    if not (wants or _as_bool(await _answer(source.should_run, _should_run, source, round_))):
+    if not (wants or _as_bool(await _answer(source.should_run, source, round_))):
         return silent(source)
-    return _ran(source, await _answer(source.speak, _speak, source, round_), round_)
+    return _checked(source, await _answer(source.speak, source, round_), round_)
 
 
-async def _answer(
-    method: Callable[..., Any], ask: Callable[[Source, Round], Any], source: Source, round_: Round
-) -> Any:
+async def _answer(method: Callable[..., Any], source: Source, round_: Round) -> Any:
     if inspect.iscoroutinefunction(method):
-        return await ask(source, round_)
+        return await _call(method, source, round_)
     if is_on_loop(method):
-        return ask(source, round_)
+        return _call(method, source, round_)
     try:
-        return await run_in_worker(ask, source, round_)
+        return await run_in_worker(_call, method, source, round_)
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
         raise StrayCancellationError from error
+
+
+def _call(method: Callable[..., Any], source: Source, round_: Round) -> Any:
+    """Call a method of the user's: an observer's is given the session, too."""
+    context = round_.context
+    return method(context.session, context=context) if source.is_observer else method(context=context)
 
 
 def overran(source: Source, round_: Round) -> SourceRan:
@@ -369,7 +365,9 @@ def overran(source: Source, round_: Round) -> SourceRan:
 
 
 def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
-    """Return what is recorded of a source that raised."""
+    """Return what is recorded of a source that raised; what passes everybody is raised again."""
+    if has_passing(error):
+        raise error
     return SourceRan(source.name, "failed", error=said_of(error), marks=source.passed(round_.context.budget))
 
 
@@ -383,25 +381,7 @@ def silent(source: Source) -> SourceRan | None:
     return SourceRan(source.name, "silent") if source.grave else None
 
 
-def heard(ran: SourceRan, round_: Round) -> None:
-    """Let the sources that follow read what was said."""
-    if ran.advice is not None:
-        round_.said.append(ran.advice)
-
-
-def _should_run(source: Source, round_: Round) -> Any:
-    if source.is_observer:
-        return source.should_run(round_.context.session, context=round_.context)
-    return source.should_run(context=round_.context)
-
-
-def _speak(source: Source, round_: Round) -> Any:
-    if source.is_observer:
-        return source.speak(round_.context.session, context=round_.context)
-    return source.speak(context=round_.context)
-
-
-def _ran(source: Source, said: object, round_: Round) -> SourceRan | None:
+def _checked(source: Source, said: object, round_: Round) -> SourceRan | None:
     """Check and stamp what was said."""
     if said is None:
         return silent(source)
@@ -409,13 +389,10 @@ def _ran(source: Source, said: object, round_: Round) -> SourceRan | None:
     if not isinstance(said, expected):
         if inspect.iscoroutine(said):
             said.close()
-        raise TypeError(f"{_verb(source)}() must return {expected.__name__} or None, not {reprlib.repr(said)}")
+        method = "observe" if source.is_observer else "provide"
+        raise TypeError(f"{method}() must return {expected.__name__} or None, not {reprlib.repr(said)}")
     advice = said.stamped(source.name, round_.call_index, round_.at)
     return SourceRan(source.name, "advised", advice, None, source.passed(round_.context.budget))
-
-
-def _verb(source: Source) -> str:
-    return "observe" if source.is_observer else "provide"
 
 
 def _as_bool(wanted: object) -> bool:

@@ -1,8 +1,8 @@
-"""What an observer tells the agent: a summary, evidence, suggestions, as markdown (seed: trajectory-observers).
+"""What an observer tells the agent: a summary, evidence, suggestions, as markdown.
 
-`Assessment` and `Feedback` are one record under the two names that the seeds give its author. Each is checked when it
-is made, kept in a slice of its own, and never changed. Every text in it is bounded, and so are their number and what is
-shown of them together, each time with a note, so that no observer floods the context.
+`Assessment` and `Feedback` are one record under two names: an observer's and a feedback provider's. Each is checked
+when it is made, kept in a slice of its own, and never changed. Every text in it is bounded, and so are their number and
+what is shown of them together, each time with a note, so that no observer floods the context.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_AGE_CALLS: Final = 20
 @event("observation")
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One thing that was observed (seed: trajectory-observers).
+    """One thing that was observed.
 
     Attributes:
         category: Its kind in a word: ``loop``, ``error_rate``, ``drift``, ``stall`` ...
@@ -93,13 +93,13 @@ class Advice:
 
     def stamped(self, source: str, call_index: int, at: datetime) -> Self:
         """Return the same advice under its source's name, with when it was made."""
-        face = cast("type[Self]", Assessment if isinstance(self, Assessment) else Feedback)
-        if type(self) is not face or not source.strip() or at.tzinfo is None:
-            make = cast("Callable[..., Self]", face)
+        kind = cast("type[Self]", Assessment if isinstance(self, Assessment) else Feedback)
+        if type(self) is not kind or not source.strip() or at.tzinfo is None:
+            make = cast("Callable[..., Self]", kind)
             return make(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
-        stamped = object.__new__(face)  # its texts were checked when it was made: it is not checked again
+        stamped = object.__new__(kind)  # its texts were checked when it was made: it is not checked again
         put = object.__setattr__
-        put(stamped, "observer_name" if face is Assessment else "provider_name", source)
+        put(stamped, "observer_name" if kind is Assessment else "provider_name", source)
         put(stamped, "summary", self.summary)
         put(stamped, "observations", self.observations)
         put(stamped, "suggestions", self.suggestions)
@@ -144,7 +144,7 @@ class Advice:
 @event("assessment")
 @dataclass(frozen=True, slots=True)
 class Assessment(Advice):
-    """What a trajectory observer says (seed: trajectory-observers).
+    """What a trajectory observer says.
 
     Attributes:
         observer_name: Who says it.
@@ -173,7 +173,7 @@ class Assessment(Advice):
 @event("feedback")
 @dataclass(frozen=True, slots=True)
 class Feedback(Advice):
-    """What a feedback provider says (seed: nested-execution); its attributes are those of `Assessment`.
+    """What a feedback provider says; its attributes are those of `Assessment`.
 
     Attributes:
         provider_name: Who says it.

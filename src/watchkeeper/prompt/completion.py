@@ -85,7 +85,7 @@ class TaskCompletionResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskCompletionContext:
-    """What a checker may look at (seed: nested-execution).
+    """What a checker may look at.
 
     Attributes:
         session: The run's session.
@@ -112,10 +112,10 @@ class TaskCompletionContext:
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
     ) -> NestedExecutionContext:
-        """Return what a nested evaluation for the verdict is given (seed: nested-execution).
+        """Return what a nested evaluation for the verdict is given.
 
         Args:
-            budget: What it may spend; None shares what the run has left (seed: "Completion check is part of task").
+            budget: What it may spend; None shares what the run has left.
             max_duration: How long it may take; as the template's `NestedExecutionConfig` says by default.
         """
         return nested_context(self, budget, max_duration, "verdict")

@@ -1,4 +1,4 @@
-"""Who may advise the agent, when, and what may follow: protocols and configuration (seed: trajectory-observers).
+"""Who may advise the agent, when, and what may follow: protocols and configuration.
 
 Observers and feedback providers are one thing under two names. A template declares them; each has a cadence of its own.
 What they may look at is made anew for every round and is read-only; whatever is asked for often is a fold that the
@@ -54,7 +54,7 @@ TREND_SPAN: Final = 3
 
 
 class ObserverContext(msgspec.Struct, frozen=True):
-    """What an observer may look at (seed: trajectory-observers).
+    """What an observer may look at.
 
     A msgspec struct, because every round makes one.
 
@@ -129,7 +129,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
 
 
 class FeedbackContext(ObserverContext, frozen=True):
-    """What a feedback provider may look at (seed: nested-execution): what an observer may, and whom it may ask.
+    """What a feedback provider may look at: what an observer may, and whom it may ask.
 
     Attributes:
         adapter: Evaluates prompts with the run's own model, or None outside of a run.
@@ -144,7 +144,7 @@ class FeedbackContext(ObserverContext, frozen=True):
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
     ) -> NestedExecutionContext:
-        """Return what a nested evaluation is given (seed: nested-execution, "Extending FeedbackContext").
+        """Return what a nested evaluation is given.
 
         Args:
             budget: What it may spend, set aside from what the run has left; by default as the template's
@@ -211,7 +211,7 @@ class TrajectoryObserver(Protocol):
 
 
 class FeedbackProvider(Protocol):
-    """Gives feedback on how a run is going; the second face of a `TrajectoryObserver` (seed: nested-execution)."""
+    """Gives feedback on how a run is going: a `TrajectoryObserver` that is not handed the session."""
 
     @property
     def name(self) -> str:
@@ -229,7 +229,7 @@ class FeedbackProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ObserverTrigger:
-    """When a source is asked; any condition is enough (seed: trajectory-observers, "Trigger Configuration").
+    """When a source is asked; any condition is enough.
 
     Attributes:
         every_n_calls: After so many tool calls since it last spoke.
@@ -278,7 +278,7 @@ class ObserverTrigger:
 
 
 FeedbackTrigger = ObserverTrigger
-"""The seeds' name for the trigger of a feedback provider."""
+"""Another name for the same, for feedback providers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class ObserverConfig(Configured):
-    """A trajectory observer in a template (seed: trajectory-observers).
+    """A trajectory observer in a template.
 
     Attributes:
         observer: Who observes.
@@ -376,7 +376,7 @@ class ObserverConfig(Configured):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackProviderConfig(Configured):
-    """A feedback provider in a template (seed: nested-execution); all else as in `ObserverConfig`.
+    """A feedback provider in a template; all else as in `ObserverConfig`.
 
     Attributes:
         provider: Who gives feedback.

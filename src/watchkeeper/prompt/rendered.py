@@ -23,7 +23,7 @@ from watchkeeper.tools.tool import Tool
 
 
 class RenderedPrompt(msgspec.Struct, Generic[OutputT], frozen=True):
-    """What one evaluation of a prompt starts from (seed: deadlines, "Rendered Prompt Metadata").
+    """What one evaluation of a prompt starts from.
 
     Attributes:
         ns: Namespace of the prompt.
@@ -55,7 +55,7 @@ class RenderedPrompt(msgspec.Struct, Generic[OutputT], frozen=True):
 
 @event("prompt_deadline_assigned")
 class PromptDeadlineAssigned(msgspec.Struct, frozen=True):
-    """An evaluation has a deadline (seed: deadlines, "Session State").
+    """An evaluation has a deadline.
 
     Attributes:
         prompt_name: Which prompt.
@@ -103,7 +103,7 @@ class PromptExecuted(msgspec.Struct, frozen=True):
         usage: Tokens of the whole evaluation.
         session_id: Which session.
         created_at: When.
-        remaining_seconds: Time left to the deadline, or None without one (seed: deadlines, "Observability").
+        remaining_seconds: Time left to the deadline, or None without one.
     """
 
     prompt_name: str

@@ -1,1 +1,5 @@
-"""The driver: executes the turn machine's commands through the gate and records them on the log."""
+"""What all runs share: what a run is given, what it records, how it ended, how it waits for the user's code, what it
+shares with other runs, and the door of the synchronous API.
+
+Here nothing decides what happens next; that is done in `loop`, `oversight` and `children`.
+"""

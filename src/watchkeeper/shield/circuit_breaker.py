@@ -179,18 +179,18 @@ class CircuitBreaker:
         return PolicyDecision(False, "circuit_breaker", self.explain(), rate_limit_ms=wait)
 
     def record_success(self) -> None:
-        """Report, after `check`, that the call went well; while it is open this is old news and ignored."""
-        with self._lock:
-            if self._state is CircuitState.CLOSED or self._probe is CHECKED:
-                self._report(failed=False)
+        """Report, after `check`, that the call went well; ignored while it is open."""
+        self._record(failed=False)
 
     def record_failure(self, *, error: BaseException | None = None) -> None:
-        """Report, after `check`, that the call failed; while it is open this is old news and ignored."""
-        if error is not None and not self.counts(error):
-            return
+        """Report, after `check`, that the call failed; ignored while it is open."""
+        if error is None or self.counts(error):
+            self._record(failed=True)
+
+    def _record(self, *, failed: bool) -> None:
         with self._lock:
             if self._state is CircuitState.CLOSED or self._probe is CHECKED:
-                self._report(failed=True)
+                self._report(failed=failed)
 
     def reset(self) -> None:
         """Close it, whatever happened; calls under way no longer count."""

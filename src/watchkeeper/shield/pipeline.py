@@ -1,4 +1,4 @@
-"""The shield pipeline: hooks that are asked about one call at a time (seed: execution-context; contract: containment).
+"""The shield pipeline: hooks that are asked about one call at a time, and what they may be asked.
 
 Each slot holds any number of hooks, asked in order; the first that does not allow wins, and what it said becomes a
 `SafetyEvent`. A hook that raises, answers nonsense or takes longer than ``hook_timeout`` is recorded and counts as
@@ -23,19 +23,13 @@ from watchkeeper.core.text import shown
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
 # --- hooks ------------------------------------------------------------------------------------------------------------
-# The vocabulary of shield hooks: what a `ShieldPipeline` may ask, and when (seed: execution-context).
-#
 # Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
-# pipeline
-# is shared; one that raises, answers nonsense or takes too long is recorded and counts as HALT. A hook has the
-# methods of
-# its slot, and may have besides:
+# pipeline is shared. It has the methods of its slot, and may have besides:
 #
 # - ``release(ctx)``: a call about which it was asked does not run after all; gives back what it counted for it
-# - ``stop_reason``: one of `core.stop.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
+# - ``stop_reason``: one of `core.errors.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
 # - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
-# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait (for a person, a
-# server)
+# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait for a person or server
 # - ``fallback_model``: name of the cheaper model to take when it says DEGRADE
 
 
@@ -180,7 +174,7 @@ class ShieldPipeline:
         self._events: deque[SafetyEvent] = deque(maxlen=KEPT_EVENTS)
         self.events_dropped = 0
 
-    # --- the seed's face ----------------------------------------------------------------------------------------------
+    # --- one method for each question ---------------------------------------------------------------------------------
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision:
         """Ask whether a model may be asked."""
