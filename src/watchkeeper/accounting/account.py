@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -97,6 +97,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         stop: What ended everything here, if something did.
         barred: Why nothing is admitted here any more: that stop, or that it was closed.
         work_stop: What ended the work; a landing turn may still pass.
+        deadline: When everything is over, as wall time for display; None if it never is.
+        work_deadline: When the work is over and landing begins, as wall time.
         deadline_at: Monotonic instant at which everything is over; infinity without a deadline.
         work_until: Monotonic instant at which the work is over and landing begins.
         kept_seconds: How much of the time before ``deadline_at`` is reserved for the verdict.
@@ -128,6 +130,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     stop: Stop | None = None
     barred: Stop | None = None
     work_stop: Stop | None = None
+    deadline: Deadline | None = None
+    work_deadline: Deadline | None = None
     deadline_at: float = math.inf
     work_until: float = math.inf
     kept_seconds: float = 0.0
@@ -209,16 +213,14 @@ def retries_of(account: Account) -> int:
     return spent if ceiling is None else min(spent, ceiling)
 
 
-def budget_status_of(
-    account: Account, deadline: Deadline | None, now: float, turns_used: int | None = None
-) -> BudgetStatus:
+def budget_status_of(account: Account, now: float, turns_used: int | None = None) -> BudgetStatus:
     """Return the account's own ceilings beside what was used; of turns only if their number is given."""
     tops, settled = account.tops, account.settled
     # By position, each ceiling before its use: it is made for every tool call, and keywords cost five times as much.
     return BudgetStatus(
-        deadline,
+        account.deadline,
         now - account.opened_at,
-        None if deadline is None else max(account.deadline_at - now, 0.0),
+        None if account.deadline is None else max(account.deadline_at - now, 0.0),
         tops[TOTAL_TOKENS],
         settled[TOTAL_TOKENS],
         tops[TOOL_CALLS],
@@ -279,58 +281,55 @@ def spent_share(account: Account) -> float | None:
 # work.
 
 
-class Ends(NamedTuple):
-    """The ends of a context as wall times, for display: of everything, and of the work; None without a deadline."""
-
-    deadline: Deadline | None
-    work_deadline: Deadline | None
-
-
-def set_ends(account: Account, above: tuple[Account, Ends] | None, clock: Clock) -> Ends:
+def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
     """Fix when an account that is opened now ends: its own deadline, or the end of the parent's work if earlier.
 
     One for a verdict ends with everything of its parent.
 
     Args:
-        account: Its instants are set.
-        above: The account of the context above, and its ends.
+        account: Its instants and wall times are set.
+        parent: The account of the context above.
         clock: Where time comes from.
     """
     limits = account.limits
     now = account.opened_at = clock.monotonic()
-    deadline = limits.start(clock)
+    account.deadline = limits.start(clock)
     if isinstance(limits.deadline, timedelta):
         account.deadline_at = now + limits.deadline.total_seconds()
-    elif deadline is not None:
-        account.deadline_at = deadline.instant(clock)
-    if above is not None:
-        parent, ends = above
-        verdict = account.for_verdict
-        end, wall = (parent.deadline_at, ends.deadline) if verdict else (parent.work_until, ends.work_deadline)
+    elif account.deadline is not None:
+        account.deadline_at = account.deadline.instant(clock)
+    if parent is not None:
+        whole = account.for_verdict
+        end, wall = (parent.deadline_at, parent.deadline) if whole else (parent.work_until, parent.work_deadline)
         if end < account.deadline_at:
-            account.deadline_at, deadline = end, wall
-    account.work_until, work_deadline = account.deadline_at, deadline
-    if limits.landing is not None and deadline is not None:
+            account.deadline_at, account.deadline = end, wall
+    kept = 0.0
+    if limits.landing is not None and account.deadline is not None:
         kept = limits.landing.seconds(max(account.deadline_at - now, 0.0))
-        account.work_until -= kept
-        work_deadline = Deadline(deadline.at - timedelta(seconds=kept))
-    return Ends(deadline, work_deadline)
+    end_work(account, kept)
 
 
-def keep_verdict_time(account: Account, deadline: Deadline | None) -> Deadline | None:
-    """Keep time for a verdict before the end of everything; return the end of the work, which comes earlier by it.
+def end_work(account: Account, kept: float) -> None:
+    """Let the work end so many seconds before everything does."""
+    account.work_until = account.deadline_at - kept
+    account.work_deadline = account.deadline
+    if kept and account.deadline is not None:
+        account.work_deadline = Deadline(account.deadline.at - timedelta(seconds=kept))
+
+
+def keep_verdict_time(account: Account) -> None:
+    """Keep time for a verdict before the end of everything: the work ends earlier by it.
 
     What is kept for a landing turn and for the verdict together is never more than half of the time: where it would
     be, both are reduced in proportion.
     """
     verdict, whole = account.limits.verdict, account.deadline_at - account.opened_at
-    if verdict is None or deadline is None:
-        return deadline
+    if verdict is None or account.deadline is None:
+        return
     seconds, landing = verdict.seconds(whole), account.deadline_at - account.work_until
     shrunk = min(1.0, max(whole, 0.0) / 2 / (seconds + landing)) if seconds else 1.0
     account.kept_seconds = seconds * shrunk
-    account.work_until = account.deadline_at - (seconds + landing) * shrunk
-    return Deadline(deadline.at - timedelta(seconds=account.deadline_at - account.work_until))
+    end_work(account, (seconds + landing) * shrunk)
 
 
 # --- shared accounts --------------------------------------------------------------------------------------------------
@@ -347,7 +346,7 @@ def shared_key(name: str) -> str:
     return PREFIX + name
 
 
-def account_above(limits: Limits, parent: Account | None, *, lasting: bool) -> Account | None:
+def account_above(limits: Limits, parent: Account | None, *, lasting: bool = True) -> Account | None:
     """Return what stands above a new context: its parent, or the shared account that its limits name.
 
     Args:

@@ -168,10 +168,6 @@ class ContextCalls:
             grant = Refused(exhausted(grant, self.account, landing=request.phase == "landing"), latched=False)
         return self._refuse(request, grant, outer, now)
 
-    def withdraw(self, waiter: Waiter) -> None:
-        """Stop waiting; harmless if the call was admitted or refused."""
-        self.ledger.withdraw(waiter, self.clock.monotonic())
-
     def phase_ends(self, request: CallRequest) -> float:
         """Return the monotonic instant at which the phase of a call is over."""
         return self.account.ends_at(landing=request.phase == "landing")
@@ -410,7 +406,7 @@ async def wait_for_turn(
         unlink()
         if timer is not None:
             timer.cancel()
-        calls.withdraw(waiter)
+        calls.ledger.withdraw(waiter, clock.monotonic())
 
 
 def block_for_turn(
@@ -433,7 +429,7 @@ def block_for_turn(
         return admitted
     finally:
         unlink()
-        calls.withdraw(waiter)
+        calls.ledger.withdraw(waiter, clock.monotonic())
 
 
 async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
