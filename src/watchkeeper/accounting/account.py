@@ -9,39 +9,43 @@ data: only a ledger changes it, under one lock for the tree.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.budget import SHOWN, BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
-from watchkeeper.core.limits import AccountLimit, Limits, Period
+from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
+from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import TokenUsage, Usage
 
-# What is counted, as indexes of the lists below. The first seven can have a ceiling; admission checks them in this
-# order. The next three are the kinds of tokens, as in `TokenUsage`.
-COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = range(7)
-CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = range(7, 11)
-
-CEILINGS: Final = (
-    "max_cost_nanos",
-    "max_total_tokens",
-    "max_input_tokens",
-    "max_output_tokens",
-    "max_steps",
-    "max_tool_calls",
-    "max_retries",
+# What is counted, as indexes of the lists below: the columns of the table of meters. Those that can have a ceiling come
+# first; admission checks them in this order.
+COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = map(
+    COLUMNS.index, ("cost_nanos", "total_tokens", "input_tokens", "output_tokens", "steps", "tool_calls", "retries")
 )
-"""Field of `Limits` for each count that can have a ceiling."""
+CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = map(
+    COLUMNS.index, ("cached_tokens", "cache_write_tokens", "reasoning_tokens", "model_calls")
+)
+
+LIMITED: Final = len(SHARED)
+"""How many of them can have a ceiling."""
+
+CEILINGS: Final = tuple(meter.ceiling for meter in SHARED)
+"""Attribute of `Limits` for each count that can have a ceiling."""
 
 ceilings_of: Final = attrgetter(*CEILINGS)
 """Returns the ceilings of limits, in that order."""
 
-NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
+NOTHING: Final[tuple[int, ...]] = (0,) * LIMITED
+
+OTHERS: Final = tuple((count, meter) for count, meter in enumerate(SHARED) if meter not in SHOWN)
+"""The meters that have no fields of their own in `BudgetStatus`."""
 
 
 class Claim(msgspec.Struct, eq=False):
@@ -117,8 +121,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     paths: tuple[tuple[Account, ...], ...] = ()
     ceilings: tuple[Row, ...] = ()
     beyond: tuple[Row, ...] = ()
-    settled: list[int] = msgspec.field(default_factory=lambda: [0] * 11)
-    reserved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)
+    settled: list[int] = msgspec.field(default_factory=lambda: [0] * len(COLUMNS))
+    reserved: list[int] = msgspec.field(default_factory=lambda: [0] * LIMITED)
     landing_hold: tuple[int, ...] = NOTHING
     verdict_hold: tuple[int, ...] = NOTHING
     keeps_verdict: bool = False
@@ -146,11 +150,11 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
         parent = self.parent
         if parent is None:
-            self.paths = ((self,),) * 7
+            self.paths = ((self,),) * LIMITED
         else:
             self.carved = tuple(Claim(self, count, parent.paths[count]) for count in counts)
             self.claims = (*self.carved, *parent.claims)
-            self.paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(7))
+            self.paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(LIMITED))
         self.ceilings = rows(self.paths)
         self.beyond = rows([self.chain[len(path) :] for path in self.paths]) if self.claims else ()
 
@@ -191,7 +195,9 @@ def usage_of(account: Account) -> Usage:
     """Return what an account and all below it have used."""
     settled = account.settled.copy()
     return Usage(
-        tokens=TokenUsage(settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS:MODEL_CALLS]),
+        tokens=TokenUsage(
+            settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS : REASONING_TOKENS + 1]
+        ),
         cost_nanos=None if account.unpriced else settled[COST],
         model_calls=settled[MODEL_CALLS],
         tool_calls=settled[TOOL_CALLS],
@@ -231,7 +237,16 @@ def budget_status_of(account: Account, now: float, turns_used: int | None = None
         retries_of(account),
         None if turns_used is None else account.limits.ceiling("max_turns"),
         turns_used or 0,
+        tuple(others(account)) if OTHERS else (),
     )
+
+
+def others(account: Account) -> Iterator[tuple[str, int, int]]:
+    """Yield the limits that have no fields of their own in `BudgetStatus`: field of `Limits`, use, ceiling."""
+    for count, meter in OTHERS:
+        most, used = account.tops[count], account.settled[count]
+        if most is not None and is_told(meter, used, most):
+            yield meter.field, used, most
 
 
 def stop_of(account: Account) -> Stop | None:
@@ -363,12 +378,10 @@ def shared_account(limits: Limits) -> Account | None:
     limit = limits.account_limit
     if limits.account is None or not isinstance(limit, AccountLimit):
         return None
-    ceilings = Limits(
-        deadline=None,
+    ceilings = replace(
+        UNLIMITED,
         max_cost_usd=limit.dollars,
         max_total_tokens=limit.tokens,
-        max_retries=None,
-        max_turns=None,
         min_output_tokens=limits.min_output_tokens,
         landing=None,
         account=limits.account,

@@ -71,7 +71,8 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import COUNTED, Limits
+from watchkeeper.core.limits import UNLIMITED, Limits
+from watchkeeper.core.meters import NO_CEILINGS
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent
@@ -82,11 +83,7 @@ T = TypeVar("T")
 COUNTER_BITS: Final = 48
 """Low bits of a node's UUID that count the nodes of a tree; the others are random and the same for the tree."""
 
-ONE_CALL: Final = Limits(
-    deadline=None, max_total_tokens=None, max_steps=1, max_retries=None, max_turns=None, landing=None
-)
-NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
-"""No ceiling of its own, as fields of `Limits`."""
+ONE_CALL: Final = replace(UNLIMITED, max_steps=1, landing=None)
 
 
 class ExecutionContext:
@@ -209,7 +206,9 @@ class ExecutionContext:
             ConfigurationError: If this context is closed.
         """
         check_weights(weights)
-        siblings = {name: self._below(replace(self.limits, **NO_CEILINGS), name, carved=True) for name in weights}
+        siblings = {
+            name: self._below(replace(self.limits, deadline=None, **NO_CEILINGS), name, carved=True) for name in weights
+        }
         stops = self.ledger.open_shares([one.account for one in siblings.values()], list(weights.values()))
         for sibling, stop in zip(siblings.values(), stops, strict=True):
             sibling._opened(stop)
@@ -235,7 +234,7 @@ class ExecutionContext:
         if any(account.verdict_hold) or not (account.keeps_verdict or self._calls.nodes.newest is None):
             raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
         verdict = self._below(
-            replace(self.limits, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
+            replace(self.limits, deadline=None, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
         )
         verdict._opened(self.ledger.open(verdict.account))
         if not account.keeps_verdict:
