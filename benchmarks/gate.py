@@ -160,7 +160,7 @@ def plain() -> None:
     print("plain callables, µs of CPU on all threads together")
     with ExecutionContext(Limits(deadline=None, max_cost_usd=10**6, max_retries=10**6, landing=None)) as gate:
         show("without a time bound, on the caller's thread", plain_cost(lambda: gate.call(TOOL, one)), ADMITTED)
-        show("the same by the seed's face, with a hint", plain_cost(lambda: gate.wrap_llm_call(lambda: 1, HINT)), None)
+        show("the same by wrap_llm_call, with a hint", plain_cost(lambda: gate.wrap_llm_call(lambda: 1, HINT)), None)
     with ExecutionContext(Limits(max_retries=10**6, landing=None)) as gate:
         show("with a time bound, on a worker thread", plain_cost(lambda: gate.call(TOOL, one)), THREADED)
 

@@ -116,6 +116,18 @@ def settings() -> str:
     return "\n".join(["| in the file | in the environment | sets |", "|---|---|---|", *rows, ""])
 
 
+def rooms() -> str:
+    """Return a table of all modules, with the first sentence of each head."""
+    lines = ["| module | what is in it |", "|---|---|"]
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        head = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if "/" in name and path.name != "__init__.py" and head is not None:
+            said = " ".join(head.partition("\n\n")[0].split())
+            lines.append(f"| `{name}` | {said} |")
+    return "\n".join(lines) + "\n"
+
+
 def help_of(*command: str) -> str:
     """Return what ``--help`` of a command prints in a plain terminal of fixed width."""
     colours = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TERMINAL_WIDTH")
@@ -132,6 +144,7 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "gate-states": gate_states,
     "error-tree": error_tree,
     "events": events,
+    "rooms": rooms,
     "settings": settings,
     "public-names": public_names,
     "help": help_of,

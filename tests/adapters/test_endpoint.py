@@ -28,7 +28,8 @@ from watchkeeper.core.codec import json_schema
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript, UserMessage
 from watchkeeper.core.model import OutputSchema
-from watchkeeper.testing.provider_checks import check_anthropic_schema, check_openai_schema
+from watchkeeper.testing.fake_anthropic import check_anthropic_schema
+from watchkeeper.testing.fake_openai import check_openai_schema
 
 
 def test_text_that_json_cannot_carry_is_replaced() -> None:
@@ -99,7 +100,7 @@ def test_only_ones_own_data_is_used() -> None:
 
 
 def test_bytes_are_kept_for_the_very_same_objects() -> None:
-    kept = Kept()
+    kept: Kept[bytes] = Kept()
     made: list[object] = []
 
     def make() -> bytes:

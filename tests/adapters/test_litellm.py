@@ -172,6 +172,7 @@ def test_what_litellm_cannot_say_about_a_model_is_an_error(monkeypatch: pytest.M
     def broken(name: str) -> Any:
         raise RuntimeError("the list is torn")
 
+    LiteLLMModel(NAME, api_key="test")  # imports the package without its price download
     monkeypatch.setattr(sys.modules["litellm"], "get_model_info", broken)
     with pytest.raises(RuntimeError, match="torn"):
         LiteLLMModel(NAME, api_key="test")

@@ -10,7 +10,7 @@ import pytest
 from tests.adapters.remote import CHAT, LOOKUP, REMOTES, Remote, conversation, request
 from watchkeeper.core.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.local.model import request_body
-from watchkeeper.local.steps import StepPlans
+from watchkeeper.local.steps import make_plan
 from watchkeeper.runtime.events import segment_of
 from watchkeeper.testing.wire import Reply, say
 
@@ -75,7 +75,7 @@ def test_the_local_model_is_sent_the_new_segment() -> None:
         ToolMessage("call_1", "lookup", "a bird"),
     )
     asked = request(transcript, tools=(LOOKUP,))
-    plan = StepPlans().get(asked.tools, asked.output)
+    plan = make_plan(asked.tools, asked.output)
     request_body("model", asked, plan, ())
     compact(transcript, 2)
     body = json.loads(request_body("model", asked, plan, ()))

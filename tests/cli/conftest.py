@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import CommandLine
+from tests.cli.support import CommandLine, Processes
 
 
 @pytest.fixture
@@ -23,3 +23,17 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def _warm() -> Iterator[Processes]:
+    made = Processes()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def processes(_warm: Processes) -> Iterator[Processes]:
+    """Return what starts commands in processes of their own; what still runs at the end is killed."""
+    yield _warm
+    _warm.end_latest()

@@ -1,15 +1,24 @@
-"""Runs the command line in this process, on agents in files of their own."""
+"""Runs the command line on agents in files of their own: in this process, or in processes of their own."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from watchkeeper.cli import entry
+
+ROOT = Path(__file__).parents[2]
 
 AGENT = '''
 """An agent with one tool and a script."""
@@ -114,3 +123,101 @@ class CommandLine:
         (line,) = said.err.splitlines()
         assert line.startswith("error: ")
         return line
+
+
+class Process:
+    """A command in a process of its own; what `subprocess.Popen` calls the same is the same here."""
+
+    def __init__(self, control: socket.socket, pid: int, stdin: IO[str] | None, stdout: IO[str] | None) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._control = control
+
+    def poll(self) -> int | None:
+        """Return the exit code if the process has ended."""
+        if self.returncode is None and select.select([self._control], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float = 60) -> int:
+        """Wait for the end; return the exit code, or a negative signal."""
+        if self.returncode is None:
+            self._control.settimeout(timeout)
+            self.returncode = int(self._control.recv(64))
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def said(self) -> str:
+        """Wait for the end; return all that is still to be read."""
+        assert self.stdout is not None
+        text = self.stdout.read()
+        self.wait()
+        return text
+
+
+class Processes:
+    """Starts commands in copies of one process that has imported the command line already."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.cli.warm", str(theirs.fileno())], cwd=ROOT, pass_fds=[theirs.fileno()]
+            )
+        self._latest: Process | None = None
+
+    def start(
+        self, folder: Path, *arguments: str, stdin: int = -1, stdout: int = -1, stderr: int = -1, nohup: bool = False
+    ) -> Process:
+        """Start a command; streams that are not given are pipes, one for both outputs.
+
+        There is one command at a time: the one before is killed.
+        """
+        self.end_latest()
+        ours_in = ours_out = None
+        opened: list[int] = []
+        if stdin < 0:
+            stdin, writer = os.pipe()
+            opened.append(stdin)
+            ours_in = open(writer, "w")  # noqa: SIM115
+        if stdout < 0 or stderr < 0:
+            reader, writer = os.pipe()
+            opened.append(writer)
+            ours_out = open(reader)  # noqa: SIM115
+            stdout, stderr = (writer if stream < 0 else stream for stream in (stdout, stderr))
+        environ = dict(os.environ)
+        order = {"folder": str(folder), "environ": environ, "arguments": arguments, "nohup": nohup}
+        socket.send_fds(self._control, [json.dumps(order).encode()], [stdin, stdout, stderr])
+        for stream in opened:
+            os.close(stream)
+        self._control.settimeout(60)
+        self._latest = Process(self._control, int(self._control.recv(64)), ours_in, ours_out)
+        return self._latest
+
+    def end_latest(self) -> None:
+        """Kill the latest command if it still runs, and let go of its streams."""
+        process, self._latest = self._latest, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+
+    def close(self) -> None:
+        """End the process that is copied."""
+        self.end_latest()
+        self._control.close()
+        self._server.wait(60)

@@ -12,11 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cli.support import Process, Processes
 from watchkeeper.store.run_store import RunStore
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
@@ -84,26 +85,11 @@ def SCRIPT(request):
 '''
 
 
-def ignore_sighup() -> None:
-    """Do what nohup does."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
 class Running:
     """A run in a process of its own, with what it has said so far."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str, text: str = AGENT, nohup: bool = False) -> None:
-        (folder / "waiting.py").write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "watchkeeper", "run", f"waiting.py:{name}", "--model", "scripted"]
-        self.process = subprocess.Popen(
-            [*command, "--store", "runs.db", *arguments],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=ignore_sighup if nohup else None,
-        )
+    def __init__(self, process: Process) -> None:
+        self.process = process
         self.lines: list[str] = []
 
     def until(self, word: str, count: int = 1) -> None:
@@ -138,19 +124,15 @@ class Running:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Return what starts a run; what still runs at the end is killed."""
-    started: list[Running] = []
+def start(processes: Processes, tmp_path: Path) -> Callable[..., Running]:
+    """Return what starts a run."""
 
     def make(name: str, *arguments: str, text: str = AGENT, nohup: bool = False) -> Running:
-        started.append(Running(tmp_path, name, *arguments, text=text, nohup=nohup))
-        return started[-1]
+        (tmp_path / "waiting.py").write_text(text, encoding="utf-8")
+        command = ("run", f"waiting.py:{name}", "--model", "scripted", "--store", "runs.db", *arguments)
+        return Running(processes.start(tmp_path, *command, nohup=nohup))
 
-    yield make
-    for running in started:
-        running.process.kill()
-        with running.process:
-            pass
+    return make
 
 
 def test_the_first_ctrl_c_lands_the_run(start: Callable[..., Running], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``runs`` and ``show``: what the store holds, while a run goes on and ever after."""
+"""``runs``, ``show`` and ``account``: what the store and the ledger hold, while a run goes on and ever after."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -17,6 +18,7 @@ from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 FOLDER = ("-p", "folder=inbox")
 PATIENT = AGENT + "\n\ndef SCRIPT(request):\n    return last_words\n"
@@ -175,3 +177,48 @@ def test_in_a_terminal_states_have_colours(cli: CommandLine) -> None:
     with RunStore() as store:
         print_runs(PlainConsole(file=out, force_terminal=True, width=120), store.runs())
     assert "\x1b[32mdone" in out.getvalue()
+
+
+# --- ``watchkeeper run --account`` counts across runs, and ``watchkeeper ac -----------------------------------------
+
+
+@pytest.mark.spec("FR-129")
+def test_runs_under_an_account_are_counted_and_shown(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.watchkeeper]\nledger = "ledger.db"\n', encoding="utf-8")
+    under = ("--account", "team-a", "--account-limit", "100k tokens/day", "--store", "none")
+    for _ in range(2):
+        assert cli.run("-p", "folder=in", *under).code == 0
+    shown = cli("account", "--json")
+    (report,) = json.loads(shown.out)
+    assert report["name"] == "team-a"
+    assert report["day"] == report["month"]
+    assert report["day"]["model_calls"] == 4
+    assert (report["held_nanos"], report["held_tokens"]) == (0, 0)
+    table = cli("account", "team-a").out
+    assert "team-a" in table
+    assert "nothing" in table
+
+
+def test_an_account_that_nobody_used_is_an_error_that_says_which_there_are(cli: CommandLine, tmp_path: Path) -> None:
+    missing = cli("account")
+    assert missing.code == 2
+    assert "there is no ledger" in missing.err
+    under = ("--account", "team-a", "--account-limit", "100k tokens/day", "--store", "none")
+    assert cli.run("-p", "folder=in", *under).code == 0
+    unknown = cli("account", "team-b")
+    assert unknown.code == 2
+    assert "has no account 'team-b'; accounts: team-a" in " ".join(unknown.err.split())
+
+
+def test_a_ledger_without_accounts_says_so(cli: CommandLine, tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "empty.db").shutdown()
+    assert "no accounts in" in cli("account", "--ledger", tmp_path / "empty.db").out
+
+
+def test_a_run_without_an_account_makes_no_ledger(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.db"
+    monkeypatch.setenv("WATCHKEEPER_LEDGER", str(path))
+    assert cli.run("-p", "folder=in", "--store", "none").code == 0
+    assert not path.exists()

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.support import AGENT, CommandLine
-from watchkeeper.cli.running import Notification, print_json
+from tests.cli.support import AGENT, CommandLine, Processes
+from watchkeeper.cli.running import print_json
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say
@@ -383,17 +383,19 @@ def test_a_notification_that_fails_is_said_and_changes_nothing_else(cli: Command
 
 
 def test_a_notification_that_cannot_be_sent_or_takes_too_long_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = {"run_id": "x", "ok": True}
-    (tmp_path / "text").write_text("x", encoding="utf-8")
-    (tmp_path / "text").chmod(0o755)
-    complaint = Notification((str(tmp_path / "text"),)).send(data, quiet=True)
-    assert complaint is not None
-    assert "text: " in complaint
-    monkeypatch.setattr("watchkeeper.cli.running.SECONDS", 0.01)
-    slow = Notification((sys.executable, "-c", "import threading; threading.Event().wait()")).send(data, quiet=True)
-    assert slow == f"--notify {sys.executable}: not over after 0.01 s"
+    text = cli.folder / "text"
+    text.write_text("x", encoding="utf-8")
+    text.chmod(0o755)
+    said = cli.run("--notify", str(text), *FOLDER)
+    assert said.code == 0
+    assert f"--notify {text}: " in said.out.splitlines()[-1]
+    monkeypatch.setattr("watchkeeper.cli.running.NOTIFY_SECONDS", 0.01)
+    slow = f"{sys.executable} -c 'import threading; threading.Event().wait()'"
+    said = cli.run("--json", "--notify", slow, *FOLDER)
+    assert said.code == 0
+    assert said.err.splitlines()[-1] == f"--notify {sys.executable}: not over after 0.01 s"
 
 
 @pytest.mark.spec("FR-080")
@@ -425,32 +427,26 @@ def test_a_store_that_fails_in_the_middle_is_said_and_the_run_goes_on(
     assert "not everything is stored: " in said.out.splitlines()[-1]
 
 
-def run_into(out: int, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the agent in a process of its own with standard output of a certain kind."""
-    command = [
-        sys.executable,
-        "-m",
-        "watchkeeper",
-        "run",
-        "triage.py:triage",
-        "--model",
-        "scripted",
-        *arguments,
-        *FOLDER,
-    ]
-    return subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+def run_into(processes: Processes, out: int, folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run the agent with its output going somewhere; return the exit code, and what it said on stderr."""
+    command = ("run", "triage.py:triage", "--model", "scripted", *arguments, *FOLDER)
+    process = processes.start(folder, *command, stdout=out)
+    said = process.said()
+    return process.wait(), said
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_a_reader_that_went_away_costs_the_run_nothing(cli: CommandLine, arguments: list[str]) -> None:
+def test_a_reader_that_went_away_costs_the_run_nothing(
+    cli: CommandLine, processes: Processes, arguments: list[str]
+) -> None:
     (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
     reader, writer = os.pipe()
     os.close(reader)
     notify = ("--notify", f"{sys.executable} note.py")
-    done = run_into(writer, cli.folder, *arguments, *notify, "--store", "runs.db")
+    code, said = run_into(processes, writer, cli.folder, *arguments, *notify, "--store", "runs.db")
     os.close(writer)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == (1 if arguments else 0)
+    assert "Traceback" not in said
+    assert code == (1 if arguments else 0)
     assert (cli.folder / "noted").exists()
     with RunStore("runs.db", read_only=True) as store:
         assert store.runs()[0].ended_at is not None
@@ -458,12 +454,12 @@ def test_a_reader_that_went_away_costs_the_run_nothing(cli: CommandLine, argumen
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a device of Linux")
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_a_result_that_cannot_be_printed_is_said(cli: CommandLine, arguments: list[str]) -> None:
+def test_a_result_that_cannot_be_printed_is_said(cli: CommandLine, processes: Processes, arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = run_into(full.fileno(), cli.folder, *arguments, "--store", "runs.db")
-    assert done.returncode == 1
-    assert "error: the result cannot be printed: [Errno 28] No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
+        code, said = run_into(processes, full.fileno(), cli.folder, *arguments, "--store", "runs.db")
+    assert code == 1
+    assert "error: the result cannot be printed: [Errno 28] No space left on device" in said
+    assert "Traceback" not in said
 
 
 def test_a_result_that_cannot_be_printed_fails_the_command_and_nothing_else() -> None:
@@ -493,15 +489,14 @@ def SCRIPT(request):
 @pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict", "latin-1:strict"])
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["human", "json"])
 def test_what_the_encoding_of_the_output_cannot_write_loses_nothing(
-    cli: CommandLine, arguments: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, processes: Processes, arguments: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
     cli.write(AGENT.replace("PromptTemplate[Report]", "PromptTemplate[str]") + ODD_SCRIPT)
     (cli.folder / "note.py").write_text(NOTED, encoding="utf-8")
     with open("out", "wb") as out:
         notify = ("--notify", f"{sys.executable} note.py")
-        done = run_into(out.fileno(), cli.folder, *arguments, *notify, "--store", "none")
-    assert (done.returncode, done.stderr) == (0, "")
+        assert run_into(processes, out.fileno(), cli.folder, *arguments, *notify, "--store", "none") == (0, "")
     data, _ = json.loads((cli.folder / "noted").read_text(encoding="utf-8"))
     assert data["output"] == ODD
     said = (cli.folder / "out").read_text(encoding=encoding.partition(":")[0])
@@ -559,26 +554,28 @@ LOOKING = [["runs"], ["runs", "--json"], ["show"], ["show", "--json"], ["account
 @pytest.mark.spec("FR-149")
 @pytest.mark.skipif(sys.platform != "linux", reason="a device of Linux, and a shell")
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
-def test_what_only_prints_says_in_one_line_that_it_could_not(cli: CommandLine, arguments: list[str]) -> None:
+def test_what_only_prints_says_in_one_line_that_it_could_not(
+    cli: CommandLine, processes: Processes, arguments: list[str]
+) -> None:
     price = '[tool.watchkeeper.prices]\n"scripted" = { input = 1, output = 1 }\n'
     (cli.folder / "pyproject.toml").write_text(price, encoding="utf-8")
     data = as_json(cli, "--account", "team", "--account-limit", "$5/day", *FOLDER)
     if arguments[0] == "show":
         arguments = [arguments[0], data["run_id"], *arguments[1:]]
-    command = [sys.executable, "-m", "watchkeeper", *arguments]
-
-    def into(target: str) -> subprocess.CompletedProcess[str]:
-        shell = ["sh", "-c", f'"$@" {target}', "sh", *command]
-        return subprocess.run(shell, cwd=cli.folder, capture_output=True, text=True, check=False)
-
-    closed, full, left = into(">&-"), into(">/dev/full"), into("| true")
-    assert (closed.returncode, closed.stderr) == (
-        1,
-        "error: the output cannot be printed: standard output is closed\n",
-    )
-    assert full.returncode == 1
-    assert full.stderr == "error: the output cannot be printed: [Errno 28] No space left on device\n"
-    assert left.stderr == ""
+    with open("/dev/full", "w") as full:
+        process = processes.start(cli.folder, *arguments, stdout=full.fileno())
+        assert process.said() == "error: the output cannot be printed: [Errno 28] No space left on device\n"
+        assert process.wait() == 1
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = processes.start(cli.folder, *arguments, stdout=writer)
+    os.close(writer)
+    assert process.said() == ""
+    # What a closed stream is to Python is decided before the first import: that takes a process from scratch.
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "watchkeeper", *arguments]
+    closed = subprocess.run(shell, cwd=cli.folder, capture_output=True, text=True, check=False)
+    assert closed.returncode == 1
+    assert closed.stderr == "error: the output cannot be printed: standard output is closed\n"
 
 
 # --- models that take over -------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
 from watchkeeper.adapters.openai_responses import RESPONSES
-from watchkeeper.adapters.wire import Seen, SentRequest
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk import http as contained_streams
 from watchkeeper.contained_sdk.calls import CallStopped, Counted
@@ -38,6 +37,7 @@ from watchkeeper.contained_sdk.http import (
     contained_http_client,
     sdk_module,
 )
+from watchkeeper.contained_sdk.reading import Seen, SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice, TokenUsage

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.quantities import count, counted, duration, format_duration, format_money, money
+from watchkeeper.core.quantities import (
+    count,
+    counted,
+    duration,
+    format_duration,
+    format_money,
+    is_number,
+    is_share,
+    is_whole,
+    money,
+)
 
 NANOS = 1_000_000_000
 
@@ -242,3 +252,44 @@ def test_written_money_is_never_more_than_it_is(nanos: int) -> None:
 def test_one_thing_stands_in_the_singular(number: int, text: str) -> None:
     assert counted(number, "turn") == text
     assert counted(number, "retry", "retries").endswith("retry" if number == 1 else "retries")
+
+
+@pytest.mark.parametrize(
+    ("value", "whole", "number"),
+    [
+        (0, True, True),
+        (-3, True, True),
+        (1.5, False, True),
+        (True, False, False),
+        (False, False, False),
+        ("1", False, False),
+        (None, False, False),
+        (Decimal(1), False, False),
+        (float("nan"), False, False),
+        (float("inf"), False, False),
+        (10**400, True, True),
+    ],
+)
+def test_what_counts_as_a_number(value: object, whole: bool, number: bool) -> None:
+    assert (is_whole(value), is_number(value)) == (whole, number)
+
+
+def test_the_bounds_of_a_whole_number_are_within() -> None:
+    assert [is_whole(value, 1, 3) for value in range(5)] == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_part", "or_all"),
+    [
+        (0, False, False),
+        (0.001, True, True),
+        (1, False, True),
+        (1.0, False, True),
+        (1.001, False, False),
+        (True, False, False),
+        (float("nan"), False, False),
+        ("0.5", False, False),
+    ],
+)
+def test_what_counts_as_a_share(value: object, is_part: bool, or_all: bool) -> None:
+    assert (is_share(value), is_share(value, whole=True)) == (is_part, or_all)

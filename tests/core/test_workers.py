@@ -1,4 +1,4 @@
-"""Worker threads: reused, with the caller's context variables, and never waited for longer than asked."""
+"""Threads for code that blocks, and what counts as a crash of the user's code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ import pytest
 from watchkeeper.core import workers
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.text import CrashError
-from watchkeeper.core.workers import WORKERS, BlockingCall, Job, WorkerPool, run_in_worker
+from watchkeeper.core.workers import (
+    WORKERS,
+    BlockingCall,
+    BreakOut,
+    Job,
+    WorkerPool,
+    call_in_loop,
+    is_crash,
+    run_in_worker,
+)
 
 PATIENCE = 30.0
 
@@ -349,3 +358,68 @@ def test_a_thread_that_never_ends_does_not_keep_the_interpreter_from_exiting() -
     )
     ended = subprocess.run([sys.executable, "-c", script], timeout=60, check=True, capture_output=True, text=True)
     assert ended.stdout == "bye\n"
+
+
+class Panic(BaseException):
+    """Stands for what a Rust extension raises."""
+
+
+@pytest.mark.parametrize(
+    ("error", "crash"),
+    [
+        (ValueError("x"), True),
+        (Panic("x"), True),
+        (GeneratorExit(), False),
+        (BaseExceptionGroup("many", [Panic()]), True),
+        (BaseExceptionGroup("many", [Panic(), BaseExceptionGroup("more", [KeyboardInterrupt()])]), False),
+        (KeyboardInterrupt(), False),
+        (SystemExit(1), False),
+        (BreakOut(), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+async def test_what_is_a_crash_in_a_task(error: BaseException, crash: bool) -> None:
+    here = asyncio.current_task()
+    elsewhere = asyncio.ensure_future(asyncio.sleep(0))
+    assert is_crash(error, elsewhere) is crash
+    assert is_crash(error, here) is (crash or isinstance(error, GeneratorExit))
+    await elsewhere
+
+
+def test_what_is_a_crash_on_a_thread() -> None:
+    assert is_crash(GeneratorExit(), None)
+    assert is_crash(asyncio.CancelledError(), None)
+    assert not is_crash(KeyboardInterrupt(), None)
+
+
+async def test_a_cancellation_is_a_crash_if_nobody_asked_for_it() -> None:
+    seen: list[Any] = []
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        seen.append(is_crash(asyncio.CancelledError(), task))
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            seen.append(is_crash(error, task))
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+    assert seen == [True, False]
+
+
+async def test_a_coroutine_that_is_closed_without_a_loop_has_not_crashed() -> None:
+    task = asyncio.current_task()
+    assert await asyncio.to_thread(is_crash, GeneratorExit(), task) is False
+
+
+async def test_a_call_into_a_loop_comes_from_any_thread_and_a_closed_loop_is_harmless() -> None:
+    called = asyncio.Event()
+    await asyncio.to_thread(call_in_loop, asyncio.get_running_loop(), called.set)
+    await asyncio.wait_for(called.wait(), PATIENCE)
+    closed = asyncio.new_event_loop()
+    closed.close()
+    call_in_loop(closed, called.clear)
+    assert called.is_set()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.adapters.endpoint import KEPT_ENTRIES, Kept
 from watchkeeper.core.codec import json_schema
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import (
@@ -31,7 +32,7 @@ from watchkeeper.local.steps import (
     LONGEST_STRING_CHARS,
     STRING_CHARS,
     AnswerStream,
-    StepPlans,
+    StepPlan,
     bounded_schema,
     describe_fields,
     encode_fragment,
@@ -129,13 +130,17 @@ def test_definitions_stand_at_the_root() -> None:
 
 
 def test_plans_are_kept_for_the_objects_of_a_run() -> None:
-    plans = StepPlans()
-    plan = plans.get(TOOLS, OUTPUT)
-    assert plans.get(TOOLS, OUTPUT) is plan
-    assert plans.get(TOOLS, None) is not plan
-    for _ in range(40):
-        plans.get((LOOKUP, LIST_ALL), OUTPUT)
-    assert plans.get(TOOLS, OUTPUT).formats == plan.formats
+    plans: Kept[StepPlan] = Kept()
+
+    def kept(tools: tuple[ToolSpec, ...], output: OutputSchema | None) -> StepPlan:
+        return plans.get(lambda: make_plan(tools, output), tools, output)
+
+    plan = kept(TOOLS, OUTPUT)
+    assert kept(TOOLS, OUTPUT) is plan
+    assert kept(TOOLS, None) is not plan
+    for _ in range(KEPT_ENTRIES):
+        kept((LOOKUP, LIST_ALL), OUTPUT)
+    assert kept(TOOLS, OUTPUT).formats == plan.formats
 
 
 def test_a_tool_is_called_with_the_arguments_as_written() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,3 +140,15 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def buffers(*views: SliceView[Any]) -> dict[int, int]:
+    """Return the size of every container that views are made of, by identity."""
+    found: dict[int, int] = {}
+    waiting: list[object] = list(views)
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) not in found and type(thing) in (SliceView, list, tuple):
+            found[id(thing)] = sys.getsizeof(thing)
+            waiting.extend(gc.get_referents(thing))
+    return found

@@ -13,8 +13,7 @@ from anthropic.types import Message
 
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.fake_anthropic import FakeAnthropic
-from watchkeeper.testing.provider_checks import check_messages
+from watchkeeper.testing.fake_anthropic import FakeAnthropic, check_messages
 from watchkeeper.testing.wire import Fault, FaultKind, Reply, Script, say
 
 HELLO: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]

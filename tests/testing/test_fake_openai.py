@@ -12,8 +12,7 @@ from openai import AsyncOpenAI
 
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.provider_checks import check_chat, check_responses
+from watchkeeper.testing.fake_openai import FakeOpenAI, check_chat, check_responses
 from watchkeeper.testing.wire import Fault, FaultKind, Reply, Script, call, say
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]

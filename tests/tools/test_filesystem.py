@@ -1,4 +1,4 @@
-"""What every filesystem promises, held against a dict: in memory, on the host, as an overlay, and through a view."""
+"""Paths, and what every filesystem does alike."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import FileStat, Filesystem, FilesystemSnapshot, ReadOnlyFilesystem
+from watchkeeper.tools.filesystem import (
+    FileStat,
+    Filesystem,
+    FilesystemSnapshot,
+    ReadOnlyFilesystem,
+    fits,
+    join,
+    normal_path,
+    parents,
+)
 from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem, OverlayFilesystem
 
 PATHS = st.lists(st.sampled_from(["a", "b", "ü"]), min_size=1, max_size=3).map("/".join)
@@ -385,3 +394,87 @@ def test_memory_starts_with_the_given_files() -> None:
     assert state_of(filesystem) == {"a": None, "a/b.txt": b"text", "c.bin": b"\x00"}
     with pytest.raises(FilesystemError, match="leads upwards"):
         MemoryFilesystem({"../x": ""})
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/etc/passwd", "is absolute"),
+        ("//x", "is absolute"),
+        ("C:/x", "is absolute"),
+        ("c:x", "is absolute"),
+        ("..", "leads upwards"),
+        ("a/../b", "leads upwards"),
+        ("a/..", "leads upwards"),
+        ("a\0b", "null byte"),
+        ("a\\b", "backslash"),
+        ("..\\x", "backslash"),
+    ],
+)
+def test_what_could_leave_the_root_is_refused(path: str, message: str) -> None:
+    with pytest.raises(FilesystemError, match=message):
+        normal_path(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [("", ""), (".", ""), ("./", ""), ("a//b/", "a/b"), ("./a/./b", "a/b"), ("a b/ü", "a b/ü"), ("...", "...")],
+)
+def test_a_path_has_one_normal_form(path: str, normal: str) -> None:
+    assert normal_path(path) == normal
+    assert normal_path(normal) == normal
+
+
+@given(st.text(alphabet="ab./\\:\0C"))
+def test_a_normal_path_never_leaves_the_root(path: str) -> None:
+    try:
+        normal = normal_path(path)
+    except FilesystemError:
+        return
+    parts = PurePosixPath(normal).parts
+    assert not PurePosixPath(normal).is_absolute()
+    assert ".." not in parts
+    assert "/".join(parts) == normal
+
+
+def test_parents_and_join() -> None:
+    assert parents("") == []
+    assert parents("a") == []
+    assert parents("a/b/c") == ["a", "a/b"]
+    assert (join("", "a"), join("a", "b")) == ("a", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("*.txt", ["a.txt", ".txt"], ["a/b.txt", "a.txtx"]),
+        ("**/*.txt", ["a.txt", "a/b.txt", "a/b/c.txt"], ["a/b.md"]),
+        ("a/**", ["a/b", "a/b/c"], ["a", "ab/c"]),
+        ("**", ["a", "a/b"], []),
+        ("a/*/c", ["a/b/c"], ["a/c", "a/b/b/c"]),
+        ("a/**/c", ["a/c", "a/b/c", "a/b/b/c"], ["c", "a/c/d"]),
+        ("**/a/**/b", ["a/b", "x/a/y/b", "a/a/b/b"], ["b/a"]),
+        ("?[ab]", ["xa", "xb"], ["a", "xc", "x/a"]),
+        ("A", ["A"], ["a"]),
+        ("a.b", ["a.b"], ["axb"]),
+        ("", [], ["a"]),
+    ],
+)
+def test_patterns(pattern: str, yes: list[str], no: list[str]) -> None:
+    assert [path for path in yes + no if fits(path, pattern)] == yes
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "*", "**"]), min_size=1, max_size=6),
+    st.lists(st.sampled_from("ab"), min_size=1),
+)
+def test_a_pattern_of_many_stars_ends_soon_and_agrees_with_plain_recursion(pattern: list[str], path: list[str]) -> None:
+    def plain(names: list[str], parts: list[str]) -> bool:
+        if not parts:
+            return not names
+        if parts[0] == "**":
+            return plain(names, parts[1:]) or (bool(names) and plain(names[1:], parts))
+        return bool(names) and parts[0] in ("*", names[0]) and plain(names[1:], parts[1:])
+
+    last = [*pattern, "*"] if pattern[-1] == "**" else pattern
+    assert fits("/".join(path), "/".join(pattern)) == plain(path, last)

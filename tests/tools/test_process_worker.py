@@ -1,18 +1,41 @@
-"""The worker's part of an isolated call, called here and now."""
+"""What runs in the process of an isolated tool: finding the function, calling it, answering."""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
+import subprocess
+import sys
+import textwrap
 from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.tools import isolated_functions as functions
+from watchkeeper.cli.loading import load_module
 from watchkeeper.core import codec
+from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools import process_worker
-from watchkeeper.tools.process_worker import Order, Reply, answer, encoded, is_still, reference_to, work, write
+from watchkeeper.tools import tool as tool_module
+from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.process_worker import (
+    Order,
+    Reference,
+    Reply,
+    answer,
+    encoded,
+    find,
+    is_still,
+    reference_to,
+    refuse_while_importing,
+    work,
+    write,
+)
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
 
@@ -142,3 +165,232 @@ def test_the_types_of_a_script_get_the_name_that_the_parent_knows() -> None:
         '"$type":"__mp_main__:A',
         1,
     ]
+
+
+@pytest.fixture(autouse=True)
+def _same_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("__main__", "__mp_main__"):
+        if name in sys.modules:
+            monkeypatch.setitem(sys.modules, name, sys.modules[name])
+        else:
+            monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+            monkeypatch.delitem(sys.modules, name)
+
+
+class Methods:
+    @staticmethod
+    def plain(a: int) -> int:
+        """Do."""
+        return a
+
+    def bound(self, a: int) -> int:
+        """Do."""
+        return a
+
+
+class Callee:
+    def __call__(self, a: int) -> int:
+        """Do."""
+        return a
+
+
+def with_context(a: int, *, context: ToolContext) -> int:
+    """Do."""
+    return a
+
+
+anonymous = lambda: 1  # noqa: E731
+
+
+class TestDefinition:
+    def test_an_isolated_tool_names_module_function_and_file(self) -> None:
+        made = tool(isolation="process")(functions.add)
+        assert made.isolation is not None
+        assert made.isolation.kill_grace == 2.0
+        assert made.isolation.reference == Reference(functions.__name__, "add", str(functions.__file__))
+        assert tool(isolation="process", kill_grace="5s")(functions.add).isolation.kill_grace == 5.0  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+
+    def test_a_static_method_has_an_address(self) -> None:
+        assert reference_to("t", Methods.plain).qualname == "Methods.plain"
+
+    @pytest.mark.parametrize(
+        ("function", "said"),
+        [
+            (anonymous, "it is a lambda"),
+            (Methods().bound, "is not a plain function"),
+            (Callee(), "is not a plain function"),
+            (functools.partial(functions.add, 1), "is not a plain function"),
+            (math.sqrt, "is not a plain function"),
+        ],
+    )
+    def test_what_another_process_cannot_find_is_refused(self, function: Any, said: str) -> None:
+        with pytest.raises(ToolDefinitionError, match=said) as caught:
+            reference_to("t", function)
+        assert "write it with `def` at the top level of a module in a file" in str(caught.value)
+
+    def test_a_function_inside_another_is_refused_when_the_tool_is_defined(self) -> None:
+        with pytest.raises(ToolDefinitionError, match=r"inside another function \(.*inner\)"):
+
+            @tool(isolation="process")
+            def inner(a: int) -> int:
+                """Do."""
+                return a
+
+    def test_a_function_typed_into_a_prompt_is_refused(self) -> None:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec("def f() -> int:\n    'Do.'", names)
+        with pytest.raises(ToolDefinitionError, match="'__main__' has no file"):
+            reference_to("t", names["f"])
+        names["f"].__module__ = "nowhere"
+        with pytest.raises(ToolDefinitionError, match="'nowhere' has no file"):
+            reference_to("t", names["f"])
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"kill_grace": "1s"}, "kill_grace='1s' needs isolation='process'"),
+            ({"isolation": "thread"}, "isolation='thread' is not known"),
+            ({"isolation": "process", "kill_grace": -1}, "kill_grace=-1 must be more than 0"),
+        ],
+    )
+    def test_options_that_make_no_sense_are_refused(self, options: Any, said: str) -> None:
+        with pytest.raises(ToolDefinitionError, match=said):
+            tool(**options)(functions.add)
+
+    def test_a_context_is_refused_with_the_reason(self) -> None:
+        with pytest.raises(ToolDefinitionError, match="session, files and resources are not there in another process"):
+            tool(isolation="process")(with_context)
+
+    def test_a_system_without_process_groups_is_told_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tool_module, "HAS_PROCESS_GROUPS", False)
+        with pytest.raises(ToolDefinitionError, match="needs process groups, which this system"):
+            tool(isolation="process")(functions.add)
+
+
+class TestFinding:
+    def test_a_module_that_is_there_is_used(self) -> None:
+        assert find(reference_to("t", functions.add)) is functions.add
+        assert find(reference_to("t", Methods.plain)) is Methods.plain
+
+    def test_a_module_is_imported_by_its_name_where_that_leads_to_its_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "found_by_name.py"
+        file.write_text("import sys\ndef f(): return sys.modules[__name__].__spec__.origin\n")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        assert find(Reference("found_by_name", "f", str(file)))() == str(file)
+        monkeypatch.delitem(sys.modules, "found_by_name")
+        assert find(Reference("found_by_name", "f"))() == str(file)
+        monkeypatch.delitem(sys.modules, "found_by_name")
+
+    @pytest.mark.parametrize("name", ["agent_json", "json", "no.package.of.that.name", "json.nothing"])
+    def test_a_module_is_read_from_its_file_where_its_name_leads_elsewhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        file = tmp_path / "agent.py"
+        file.write_text("def f(): return 'mine'\n")
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+        monkeypatch.delitem(sys.modules, name)
+        assert find(Reference(name, "f", str(file)))() == "mine"
+
+    def test_a_file_that_is_not_python_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(ImportError, match="is not a Python file"):
+            find(Reference("of_no_kind", "f", str(tmp_path / "agent.txt")))
+
+    def test_a_script_is_imported_without_its_main_part(self, tmp_path: Path) -> None:
+        file = tmp_path / "script.py"
+        file.write_text("def f(): return __name__\nif __name__ == '__main__': raise SystemExit(1)\n")
+        assert find(Reference("__main__", "f", str(file)))() == "__mp_main__"
+
+    def test_a_module_run_as_a_script_keeps_its_package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        package = tmp_path / "a_package_of_mine"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "beside.py").write_text("VALUE = 5\n")
+        (package / "run.py").write_text("from .beside import VALUE\ndef f(): return VALUE\n")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        assert find(Reference("__main__", "f", str(package / "run.py"), "a_package_of_mine"))() == 5
+
+    def test_nothing_is_run_while_a_module_is_imported_for_its_tool(self, tmp_path: Path) -> None:
+        file = tmp_path / "runs.py"
+        file.write_text(
+            "from watchkeeper.tools.process_worker import refuse_while_importing\nrefuse_while_importing()\n"
+        )
+        with pytest.raises(ConfigurationError, match=r"runs\.py was imported .* under `if __name__ == '__main__':`"):
+            find(Reference("__main__", "f", str(file)))
+        refuse_while_importing()
+
+
+SCRIPT = """
+    from dataclasses import dataclass
+    from enum import Enum
+    from watchkeeper import run, tool
+    from watchkeeper.adapters.scripted import Call, ScriptedModel
+    from watchkeeper import Agent
+
+    class Colour(Enum):
+        RED = 1
+
+    @dataclass(frozen=True)
+    class Part:
+        name: str
+        colour: Colour
+
+    @tool(isolation="process")
+    def paint(part: Part) -> Part:
+        \"\"\"Paint a part.\"\"\"
+        assert type(part) is Part and type(part.colour) is Colour
+        return Part(part.name + ' "$type":"__mp_main__:', Colour.RED)
+
+    def go():
+        model = ScriptedModel([Call("paint", {"name": "door", "colour": 1}), "done"])
+        result = Agent(model, "You paint.", str, tools=(paint,)).run("Paint.", store=None)
+        from watchkeeper.tools.context import ToolInvoked
+        for envelope in result.session.log:
+            if isinstance(envelope.event, ToolInvoked):
+                print(envelope.event.outcome, envelope.event.result.message, type(envelope.event.result.value) is Part)
+                print(getattr(envelope.event.result.value, "name", ""))
+"""
+
+
+def ran(folder: Path, *command: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class TestScripts:
+    def test_a_script_may_have_isolated_tools_and_types_of_its_own(self, tmp_path: Path) -> None:
+        (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT) + "if __name__ == '__main__':\n    go()\n")
+        assert ran(tmp_path, "script.py") == 'ok  True\ndoor "$type":"__mp_main__:\n'
+
+    def test_a_module_run_as_a_script_may_too(self, tmp_path: Path) -> None:
+        package = tmp_path / "mine"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "script.py").write_text(textwrap.dedent(SCRIPT) + "if __name__ == '__main__':\n    go()\n")
+        assert ran(tmp_path, "-m", "mine.script").startswith("ok  True\n")
+
+    def test_a_script_without_a_main_part_is_told_and_does_not_run_again_and_again(self, tmp_path: Path) -> None:
+        (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT) + "go()\n")
+        said = ran(tmp_path, "script.py")
+        assert said.startswith("crashed paint failed: its process could not import it: ConfigurationError: a run was")
+
+    def test_an_agents_file_may_have_isolated_tools(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "json.py").write_text(textwrap.dedent(SCRIPT))
+        module = load_module(tmp_path / "json.py")
+        assert module.__name__ == "agent_json"
+        module.go()
+        monkeypatch.delitem(sys.modules, "agent_json")
+
+
+def test_importing_is_over_after_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        find(Reference("broken_one", "f", str(file)))
+    refuse_while_importing()  # nothing is being imported any more

@@ -1,7 +1,7 @@
-"""One call at the gate, as the outside sees it: what is asked, what the work is given, what came of it.
+"""One call at the gate: what is asked for, the most that it may cost, and what it did cost.
 
-A `CallRequest` goes in, the work gets a `Ticket`, an `Outcome` comes out. They are made once per call and are cheap to
-build.
+An estimate must be a true upper bound: a ceiling holds as exactly as the estimates do. Money is whole nano-dollars. All
+are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a dataclass.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ T = TypeVar("T")
 
 NodeKind = Literal["llm", "tool", "child"]
 
-
-# --- estimate ---------------------------------------------------------------------------------------------------------
-# What a call may cost at worst, and what it did cost.
-#
-# Both are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a dataclass.
-# Money is integer nano-dollars. An estimate must be a true upper bound: a ceiling holds as exactly as the estimates do.
 
 NO_TOKENS: Final = TokenUsage()
 
@@ -66,9 +60,6 @@ class Charge(msgspec.Struct, frozen=True):
     cost_nanos: int | None = 0
 
 
-# --- dollars ----------------------------------------------------------------------------------------------------------
-# Dollars that somebody says a call costs, as whole nano-dollars.
-
 Dollars = Decimal | str | float
 LARGEST: Final = 10_000_000_000
 
@@ -106,7 +97,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         retry: Whether the call repeats a failed one; it then spends one retry.
         phase: ``landing`` for the last turn, which may pass a stop of work.
         landing: What a landing turn would need after this call; kept back for it from now on.
-        spends_retry_on_error: Whether a failure spends a retry (seed: execution-context); one is set aside for it.
+        spends_retry_on_error: Whether a failure spends a retry; one is reserved for it.
         max_retries: How often in a row an operation of this name may be repeated; None for as often as
             the chain allows.
         model: What hooks are told about the model.

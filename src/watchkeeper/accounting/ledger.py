@@ -24,7 +24,6 @@ from watchkeeper.accounting.account import (
     OUTPUT_TOKENS,
     REASONING_TOKENS,
     RETRIES,
-    STEPS,
     TOTAL_TOKENS,
     Account,
 )
@@ -34,19 +33,21 @@ from watchkeeper.accounting.admission import (
     Left,
     carve,
     decide,
-    give_retry_back,
     kept_for_verdict,
     left_of,
-    set_retry_aside,
+    release_retry,
+    reserve_retry,
     shares_of,
     update_claim,
     wishes_of,
 )
 from watchkeeper.accounting.call_request import NO_TOKENS, Charge
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Stopped, Waits, exhausted, refusal
+from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.meters import SHARED
 
-ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
+LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
+"""What counts the model call of a landing turn."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -70,9 +71,11 @@ class Ledger(Protocol):
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
         """
+        ...
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Take in new accounts below one parent and carve for each its share of all that the parent has left."""
+        ...
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, in one critical section.
@@ -80,24 +83,31 @@ class Ledger(Protocol):
         Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
         waiter, the waiter is remembered in the same critical section.
         """
+        ...
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter; harmless if it is forgotten already."""
+        ...
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
+        ...
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost."""
+        ...
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
+        ...
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; return whether this one was put."""
+        ...
 
     def close(self, account: Account, now: float) -> None:
         """Admit nothing more; give back what the account carved and what it still holds for a landing turn."""
+        ...
 
 
 # --- calls that wait --------------------------------------------------------------------------------------------------
@@ -263,9 +273,8 @@ class MemoryLedger:
             put_stop(account, stop, work_only=False)
             return stop
         move_claims(account)
-        rooms = [top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS]
-        if account.has_landing and rooms and min(rooms) >= 2:
-            self._set_hold(account, ONE_STEP)
+        if account.has_landing:
+            self._set_hold(account, one_call_of(account))
         return None
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
@@ -277,15 +286,17 @@ class MemoryLedger:
                 self._reserve(demand, verdict.output_tokens)
                 if waiter is None:
                     return verdict
-                grant = verdict
-            elif isinstance(verdict, Waits):
+            if isinstance(verdict, Admitted | Waits):
                 grant = verdict
             elif isinstance(verdict, Stopped):
                 grant = Refused(verdict.stop, latched=False)
             else:
-                account = demand.account
-                stop = refusal(verdict, account, landing=demand.landing)
-                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=demand.landing))
+                account, landing = demand.account, demand.landing
+                if isinstance(verdict, Expired):
+                    stop = expired(account, landing=landing)
+                else:
+                    stop = exhausted(verdict, account, landing=landing)
+                latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
                 self._waiters.review(now)
@@ -355,7 +366,7 @@ class MemoryLedger:
             self._waiters.review(now)
 
     def _reserve(self, demand: Demand, output: int) -> None:
-        """Count the call, set aside what it may cost, and move the landing hold to what it needs after the call."""
+        """Count the call, reserve what it may cost, and move the landing hold to what it needs after the call."""
         account = demand.account
         demand.granted = output
         demand.held_before = account.landing_hold
@@ -374,7 +385,7 @@ class MemoryLedger:
             for count in demand.counts:
                 settled[count] += 1
         if demand.may_fail:
-            set_retry_aside(demand)
+            reserve_retry(demand)
         if reserved or demand.may_fail:
             self._waiters.reserving.add(demand)
         if demand.landing:
@@ -385,7 +396,7 @@ class MemoryLedger:
             move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
-        """Give back what is set aside for a call."""
+        """Give back what is reserved for a call."""
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
@@ -393,7 +404,7 @@ class MemoryLedger:
             for level in paths[count]:
                 level.reserved[count] -= amount
         if demand.may_fail:
-            give_retry_back(demand)
+            release_retry(demand)
         demand.reserved = ()
         self._waiters.reserving.discard(demand)
 
@@ -410,6 +421,12 @@ class MemoryLedger:
             self._waiters.landing.add(account)
         else:
             self._waiters.landing.discard(account)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call waits, and nothing is reserved for a call or kept for a landing turn."""
+        with self._lock:
+            return not (self._waiters.listed or self._waiters.reserving or self._waiters.landing)
 
     # --- for ledgers that several processes share, built on this one --------------------------------------------------
 
@@ -442,6 +459,15 @@ def move_claims(account: Account) -> None:
     """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
     for claim in account.claims:
         update_claim(claim)
+
+
+def one_call_of(account: Account) -> tuple[int, ...]:
+    """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
+    hold = list(NOTHING)
+    for count in LANDING_CALLS:
+        rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
+        hold[count] = int(bool(rooms) and min(rooms) >= 2)
+    return tuple(hold)
 
 
 def held_again(demand: Demand) -> tuple[int, ...]:

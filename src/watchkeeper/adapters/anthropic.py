@@ -19,6 +19,7 @@ import msgspec
 from watchkeeper.adapters.endpoint import (
     ANTHROPIC_KEYWORDS,
     Endpoint,
+    broken_stream,
     check_base_url,
     describe_schema,
     encode,
@@ -136,8 +137,6 @@ class Events:
             ProviderError: If the stream ended before the message did.
         """
         if not self._ended:
-            from watchkeeper.adapters.provider_errors import broken_stream
-
             raise broken_stream(self._provider, "the stream ended without message_stop")
         for index, fields in self._partial.items():
             block = self._blocks[index]

@@ -16,7 +16,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -45,7 +45,6 @@ class Endpoint:
         httpx = transport.sdk_httpx(sdk)
         self._body_of = transport.body_of
         self._provider_error = provider_errors.provider_error
-        self._broken_stream = provider_errors.broken_stream
         self.provider = provider
         self._base = str(client.base_url).rstrip("/")
         self.url = self._base + "/"
@@ -94,7 +93,7 @@ class Endpoint:
         except self._errors as error:
             raise self._translate(error) from error
         except ValueError as error:
-            raise self._broken_stream(self.provider, str(error)) from error
+            raise broken_stream(self.provider, str(error)) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -124,6 +123,13 @@ def unreadable(provider: str, expected: str) -> ProviderError:
     """Return the error for an answer that was paid for and cannot be used; says what was ``expected`` instead."""
     message = f"{provider} answered something that is not {expected}"
     return ProviderError(message, fault="server", provider=provider, billed=True)
+
+
+def broken_stream(provider: str, detail: str) -> ProviderError:
+    """Return the error for a reply whose end never came."""
+    return ProviderError(
+        f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
+    )
 
 
 def check_base_url(base_url: str | None) -> None:
@@ -229,16 +235,16 @@ def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST]}"
 
 
-class Kept:
-    """Bytes that depend only on which objects they were made from; the objects are held, so that ids stay theirs."""
+class Kept(Generic[T]):
+    """What depends only on which objects it was made from; the objects are held, so that ids stay theirs."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], bytes]] = {}
+        self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], T]] = {}
 
-    def get(self, make: Callable[[], bytes], *objects: object) -> bytes:
+    def get(self, make: Callable[[], T], *objects: object) -> T:
         """Return what ``make`` returned when it was first asked for these very objects."""
         key = tuple(map(id, objects))
         entry = self._entries.get(key)

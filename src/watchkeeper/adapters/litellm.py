@@ -117,19 +117,16 @@ class LiteLLMModel:
             raise
         except Exception as error:
             # LiteLLM passes on whatever the libraries beneath it raise.
-            raise self._translate(error) from error
+            from watchkeeper.adapters.provider_errors import provider_error
+
+            url = self._base_url or f"LiteLLM's {self.provider}"
+            code = BY_CLASS.get(type(error).__name__)
+            raise provider_error(error, provider=self.provider, url=url, code=code) from error
         return read_reply(completion, self.provider, self._encoding, len(request.transcript))
 
     async def close(self) -> None:
         """Close LiteLLM's connections, which it shares among all its models."""
         await self._litellm.close_litellm_async_clients()
-
-    def _translate(self, error: Exception) -> ProviderError:
-        from watchkeeper.adapters.provider_errors import provider_error
-
-        url = self._base_url or f"LiteLLM's {self.provider}"
-        code = BY_CLASS.get(type(error).__name__)
-        return provider_error(error, provider=self.provider, url=url, code=code)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import msgspec
 
 from watchkeeper.adapters.endpoint import (
     Endpoint,
+    broken_stream,
     check_base_url,
     encode,
     encoded_messages,
@@ -179,8 +180,6 @@ class Chunks:
             ProviderError: If the stream ended before the model did.
         """
         if self._finish is None:
-            from watchkeeper.adapters.provider_errors import broken_stream
-
             raise broken_stream(self._provider, "the stream ended without a finish reason")
         message: dict[str, Any] = {key: "".join(texts) for key, texts in self._texts.items()}
         message["reasoning_details"] = self._details or None

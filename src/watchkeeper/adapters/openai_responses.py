@@ -12,8 +12,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import decode_reply, encode, encoded_messages, own_data, portable_id
+from watchkeeper.adapters.endpoint import broken_stream, decode_reply, encode, encoded_messages, own_data, portable_id
 from watchkeeper.adapters.openai_chat import (
+    ReplyUsage,
     TokenDetails,
     fixed_fields,
     image_url,
@@ -32,7 +33,6 @@ from watchkeeper.core.messages import (
     UserMessage,
 )
 from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
-from watchkeeper.core.usage import TokenUsage
 
 # Asking others for encrypted reasoning is an error ("Encrypted content is not supported with this model").
 REASONING_MODELS: Final = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
@@ -59,25 +59,13 @@ class Item(msgspec.Struct):
     arguments: str = ""
 
 
-class ReplyUsage(msgspec.Struct):
+class ResponseUsage(ReplyUsage):
     """Tokens of an answer."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    input_tokens_details: TokenDetails | None = None
-    output_tokens_details: TokenDetails | None = None
-
-    def tokens(self) -> TokenUsage:
-        """Return them in our terms; input includes the cached tokens, and output the reasoning tokens."""
-        inputs = self.input_tokens_details or TokenDetails()
-        outputs = self.output_tokens_details or TokenDetails()
-        return TokenUsage(
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-            cached_tokens=inputs.cached_tokens or 0,
-            cache_write_tokens=inputs.cache_write_tokens or 0,
-            reasoning_tokens=outputs.reasoning_tokens or 0,
-        )
+    prompt_tokens: int | None = msgspec.field(default=None, name="input_tokens")
+    completion_tokens: int | None = msgspec.field(default=None, name="output_tokens")
+    prompt_tokens_details: TokenDetails | None = msgspec.field(default=None, name="input_tokens_details")
+    completion_tokens_details: TokenDetails | None = msgspec.field(default=None, name="output_tokens_details")
 
 
 class Response(msgspec.Struct):
@@ -87,7 +75,7 @@ class Response(msgspec.Struct):
     model: str = ""
     status: str | None = None
     output: list[dict[str, Any]] = []
-    usage: ReplyUsage | None = None
+    usage: ResponseUsage | None = None
     incomplete_details: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
@@ -211,8 +199,6 @@ class Events:
             ProviderError: If the stream ended without it.
         """
         if self._final is None:
-            from watchkeeper.adapters.provider_errors import broken_stream
-
             raise broken_stream(self._provider, "the stream ended without a final response")
         return decode_reply(encode(self._final), Response, self._provider)
 
@@ -246,7 +232,7 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             reasoning="\n\n".join(reasoning),
             provider_data=_returned_items(response.output, encoding),
         ),
-        usage=(response.usage or ReplyUsage()).tokens(),
+        usage=(response.usage or ResponseUsage()).tokens(),
         finish=_finish(response, refused=bool(refusals), called=bool(calls)),
         model=response.model,
         response_id=response.id,
@@ -285,7 +271,7 @@ RESPONSES: Final = Wire(
     reserved=frozenset({"input", "stream", "store", "previous_response_id", "conversation", "background"}),
     caps=("max_output_tokens",),
     cap_at=lambda url: "max_output_tokens",
-    usage=ReplyUsage,
+    usage=ResponseUsage,
     counted=FINAL_EVENTS,
     ended=FINAL_EVENTS,
     stored=("previous_response_id", "conversation", "prompt"),

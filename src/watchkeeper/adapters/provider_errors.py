@@ -19,39 +19,24 @@ from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
 
 # Types and codes: https://docs.claude.com/en/api/errors, https://platform.openai.com/docs/guides/error-codes,
 # openai/types/responses/response_error.py; exceed_context_size_error is llama.cpp's.
-BY_CODE: Final[Mapping[str, ProviderFault]] = {
-    "rate_limit_error": "rate_limit",
-    "rate_limit_exceeded": "rate_limit",
-    "insufficient_quota": "auth",
-    "billing_error": "auth",
-    "authentication_error": "auth",
-    "permission_error": "auth",
-    "invalid_api_key": "auth",
-    "overloaded_error": "overloaded",
-    "service_unavailable_error": "overloaded",
-    "request_too_large": "context_full",
-    "context_length_exceeded": "context_full",
-    "exceed_context_size_error": "context_full",
-    "content_policy_violation": "refused",
-    "content_filter": "refused",
-    "invalid_prompt": "refused",
-    "bio_policy": "refused",
-    "image_content_policy_violation": "refused",
-    "timeout_error": "server",
-    "api_error": "server",
-    "server_error": "server",
+CODES: Final[Mapping[ProviderFault, str]] = {
+    "rate_limit": "rate_limit_error rate_limit_exceeded",
+    "auth": "insufficient_quota billing_error authentication_error permission_error invalid_api_key",
+    "overloaded": "overloaded_error service_unavailable_error",
+    "context_full": "request_too_large context_length_exceeded exceed_context_size_error",
+    "refused": "content_policy_violation content_filter invalid_prompt bio_policy image_content_policy_violation",
+    "server": "timeout_error api_error server_error",
 }
-BY_STATUS: Final[Mapping[int, ProviderFault]] = {
-    401: "auth",
-    402: "auth",
-    403: "auth",
-    408: "timeout",
-    409: "server",
-    413: "context_full",
-    429: "rate_limit",
-    503: "overloaded",
-    529: "overloaded",
+BY_CODE: Final[Mapping[str, ProviderFault]] = {code: fault for fault, codes in CODES.items() for code in codes.split()}
+STATUSES: Final[Mapping[ProviderFault, tuple[int, ...]]] = {
+    "auth": (401, 402, 403),
+    "timeout": (408,),
+    "server": (409,),
+    "context_full": (413,),
+    "rate_limit": (429,),
+    "overloaded": (503, 529),
 }
+BY_STATUS: Final[Mapping[int, ProviderFault]] = {status: fault for fault, all_ in STATUSES.items() for status in all_}
 CONTEXT_FULL: Final = re.compile(
     r"prompt is too long|maximum context length|exceeds? (the |this model's )?(available )?context"
     r"|context (limit|window|length) .*exceed|exceeds the context window|input is too long",
@@ -188,13 +173,6 @@ def connection_error(error: Exception, *, provider: str, url: str) -> ProviderEr
         billed = True
         text = f"the connection to {provider} at {url} was lost: {detail}"
     return ProviderError(text, fault=fault, provider=provider, billed=billed)
-
-
-def broken_stream(provider: str, detail: str) -> ProviderError:
-    """Return the error for a reply whose end never came."""
-    return ProviderError(
-        f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
-    )
 
 
 def say(provider: str, status: int | None, text: str) -> str:

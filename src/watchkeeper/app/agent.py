@@ -113,7 +113,7 @@ class Agent(Generic[OutputT]):
     def prompt(self, task: str) -> Prompt[OutputT]:
         """Return the bound prompt for one task."""
         check_arguments({"task": task})
-        return Prompt(self.template).with_variables(instructions=self.instructions, task=task)
+        return self._any_task().with_variables(task=task)
 
     def run(self, task: str, *, session: Session | None = None, **options: Unpack[RunOptions]) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.run`.
@@ -159,9 +159,10 @@ def items_of(tasks: Iterable[str]) -> list[Task]:
         ConfigurationError: If they are no list of texts.
     """
     check_arguments({"tasks": tasks})
-    items = [Task(task) for task in tasks]
-    for item in items:
-        check_arguments({"task": item.task})
+    items: list[Task] = []
+    for task in tasks:
+        check_arguments({"task": task})
+        items.append(Task(task))
     return items
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass, replace
@@ -23,12 +23,14 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf
+from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.limits import AccountLimit, Limits
+from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
@@ -189,7 +191,7 @@ def own_ledger(terms: Terms) -> SqliteLedger | None:
 
 def is_bounded(limits: Limits) -> bool:
     """Return whether a ceiling on money or tokens holds."""
-    own = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens, limits.max_output_tokens)
+    own = (limits.ceiling(meter.ceiling) for meter in METERS if not meter.is_counted)
     return limits.account is not None or any(ceiling is not None for ceiling in own)
 
 
@@ -220,19 +222,16 @@ def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
     """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
-    def price_of(
-        provider: str, model: str, wishes: Mapping[str, str], *, long_cache: bool, replies: bool
-    ) -> ModelPrice | None:
+    def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
         for key in (f"{provider}:{model}", model):
             if key in terms.prices:
                 return terms.prices[key]
         if outer is not None:
-            return outer(provider, model, wishes, long_cache=long_cache, replies=replies)
-        question = (provider, model, *sorted(wishes.items()), long_cache, replies)
+            return outer(provider, model, sent)
+        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
+        question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:
-            known[question] = listed_price(
-                provider, model, wishes, long_cache=long_cache, replies=replies, clock=terms.clock
-            )
+            known[question] = listed_price(provider, model, sent.wishes, **options, clock=terms.clock)
         return known[question]
 
     return price_of
@@ -285,6 +284,10 @@ class Ceilings(TypedDict, total=False):
     account_limit: AccountLimit | str | None
 
 
+SINGLE: Final = ("timeout", "account", "account_limit", *(meter.field for meter in SHARED))
+"""The single ceilings that `contained` takes; `Ceilings` has their types."""
+
+
 def contained(
     *,
     limits: Limits | None = None,
@@ -318,7 +321,7 @@ def contained(
         ConfigurationError: For limits beside single ceilings, and for values that make no sense.
         TypeError: For a ceiling that does not exist.
     """
-    check_keywords(ceilings, Ceilings.__annotations__, OWN)
+    check_keywords(ceilings, SINGLE, OWN)
     hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
     check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock})
     if limits is None:

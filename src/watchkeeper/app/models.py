@@ -58,7 +58,11 @@ def model_from(text: str) -> Model:
         return _server(text)
     provider, _, name = text.partition(":")
     if provider not in PROVIDERS:
-        raise UnknownModelError(f"there is no model {text!r}; {_hint(provider)}{HELP}")
+        near = difflib.get_close_matches(provider, PROVIDERS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        if provider == "scripted":
+            hint = "a script cannot be named by a string, pass ScriptedModel([...]); "
+        raise UnknownModelError(f"there is no model {text!r}; {hint}{HELP}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
     return _model_of(provider, name)
@@ -88,13 +92,6 @@ def _model_of(provider: str, name: str) -> Model:
             return LocalModel(name)
 
 
-def _hint(provider: str) -> str:
-    if provider == "scripted":
-        return "a script cannot be named by a string, pass ScriptedModel([...]); "
-    near = difflib.get_close_matches(provider, PROVIDERS, n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
-
-
 def _server(text: str) -> Model:
     url, _, name = text.partition("#")
     if not name:
@@ -111,7 +108,7 @@ def _server(text: str) -> Model:
 # is the caller's.
 
 
-class Lineup(msgspec.Struct, frozen=True):
+class RunModels(msgspec.Struct, frozen=True):
     """The models of a run.
 
     Attributes:
@@ -140,13 +137,13 @@ class Lineup(msgspec.Struct, frozen=True):
         return not all(each.model.native_output for each in self.all)
 
 
-def lineup(
+def models_of_run(
     stack: AsyncExitStack,
     model: Model | str,
     limits: Limits,
     options: RunOptions,
     template: PromptTemplate[Any],
-) -> Lineup:
+) -> RunModels:
     """Make the models of a run; those that are made here are closed by ``stack``.
 
     Args:
@@ -181,7 +178,7 @@ def lineup(
         return priced(_made(stack, wanted))
 
     cheaper = None if shield is None else shield.fallback_model
-    return Lineup(
+    return RunModels(
         line[0],
         tuple(line[1:]),
         None if cheaper is None else found(cheaper),
@@ -220,7 +217,7 @@ def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str,
 
 
 def settings_for(model: Model, first: Model, settings: ModelSettings) -> ModelSettings:
-    """Return how a model is asked: fields of one provider's own are for no other."""
+    """Return the settings for a model, without the extra fields that belong to another provider."""
     return settings if model.provider == first.provider or not settings.extra else replace(settings, extra={})
 
 

@@ -7,6 +7,7 @@ a choice (dearer hours, a rate for reasoning, caches that live longer) the deare
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -179,16 +180,14 @@ def check_priced(model: Model, price: ModelPrice | None, limits: Limits) -> None
     if price is None and (of_account or limits.max_cost_nanos is not None):
         name = f"{model.provider}:{model.name}"
         field = "max_cost_usd" if limits.max_cost_nanos is not None else "account_limit"
-        install = "" if _has_list() else "install the price list: pip install 'watchkeeper[prices]'; "
+        install = (
+            ""
+            if importlib.util.find_spec("genai_prices")
+            else "install the price list: pip install 'watchkeeper[prices]'; "
+        )
         raise UnpricedModelError(
             f"{field} is set, but nobody knows what {name} costs, so the ceiling could not be kept. "
             f"Give its price: prices={{{name!r}: ModelPrice.per_million(input_usd, output_usd)}}, or "
             f'"{name}" = {{ input = ..., output = ... }} under [tool.watchkeeper.prices] in pyproject.toml; '
             f"{install}or lift {field}"
         )
-
-
-def _has_list() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("genai_prices") is not None

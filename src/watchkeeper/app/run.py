@@ -26,7 +26,7 @@ from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
-from watchkeeper.core.limits import Limits, Verdict, tighten
+from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
 from watchkeeper.core.model import Model
 from watchkeeper.core.text import error_text
 from watchkeeper.core.workers import is_crash
@@ -44,7 +44,7 @@ from watchkeeper.tools.resources import Resources
 OutputT = TypeVar("OutputT")
 ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
-PER_ITEM: Final = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None)
+PER_ITEM: Final = UNLIMITED
 """What limits one item beside the ceilings over all: nothing but the turns, unless the caller says so."""
 
 CONCURRENCY: Final = 4
@@ -64,8 +64,8 @@ def run(
 
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
-    order = _Order(prompt, model, limits, options_for_run(options), Interrupts(), session)
-    return PORTAL.call(order.carry_out(_run), "arun", order.interrupts.interrupt)
+    request = _Request(prompt, model, limits, options_for_run(options), Interrupts(), session)
+    return PORTAL.call(request.carry_out(_run), "arun", request.interrupts.interrupt)
 
 
 async def arun(
@@ -90,7 +90,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _Order(prompt, model, limits, options_for_run(options), Interrupts(), session).carry_out(_run)
+    return await _Request(prompt, model, limits, options_for_run(options), Interrupts(), session).carry_out(_run)
 
 
 def run_many(
@@ -102,9 +102,13 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    work = partial(_run_items, listed(items))
-    order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return PORTAL.call(order.carry_out(work, landing=False), "arun_many", order.interrupts.interrupt)
+    items = listed(items)
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
+    return PORTAL.call(
+        request.carry_out(lambda opened: _Items(items, opened).work(), landing=False),
+        "arun_many",
+        request.interrupts.interrupt,
+    )
 
 
 async def arun_many(
@@ -129,13 +133,13 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    work = partial(_run_items, listed(items))
-    order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return await order.carry_out(work, landing=False)
+    items = listed(items)
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
+    return await request.carry_out(lambda opened: _Items(items, opened).work(), landing=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Order(Generic[OutputT]):
+class _Request(Generic[OutputT]):
     """What the caller asked for, before anything is opened."""
 
     prompt: Prompt[OutputT] | PromptTemplate[OutputT]
@@ -257,7 +261,7 @@ class _Opened(Generic[OutputT]):
             filesystem=self.options.get("filesystem"),
             parent_run_id=parent_run_id,
             item=item,
-            watch=self.around.watch_child,
+            watch=partial(self.around.watch, child=True),
         )
 
 
@@ -266,11 +270,7 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
 
 
-async def _run_items(items: tuple[Any, ...], opened: _Opened[OutputT]) -> ManyResult[OutputT]:
-    return await _Crew(items, opened).work()
-
-
-class _Crew(Generic[OutputT]):
+class _Items(Generic[OutputT]):
     """The items in progress: each worker takes the next one until none is left or the whole is stopped."""
 
     def __init__(self, items: tuple[Any, ...], opened: _Opened[OutputT]) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.app.models import Lineup, lineup
+from watchkeeper.app.models import RunModels, models_of_run
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
@@ -56,7 +56,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         ledger: Where what is spent is kept; None for memory.
     """
 
-    models: Lineup
+    models: RunModels
     breakers: CircuitBreakers | None
     events: Listener[tuple[Any]] | None
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
@@ -68,16 +68,15 @@ class Surroundings(msgspec.Struct, frozen=True):
         events = self.events
         return (lambda text: events.put((TextDelta(text),))) if events is not None else None
 
-    def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
-        """Forward a session's events to the listeners; return a function that ends it."""
-        return self._forward(session, run_id, self.events)
+    def watch(self, session: Session, run_id: UUID, *, child: bool = False) -> Callable[[], None]:
+        """Forward a session's events to the listeners; return a function that ends it.
 
-    def watch_child(self, session: Session, run_id: UUID) -> Callable[[], None]:
-        """Forward a child's events, each with the id of its run; ``on_event``, which is told no id, gets none."""
-        return self._forward(session, run_id, None)
-
-    def _forward(self, session: Session, run_id: UUID, events: Listener[tuple[Any]] | None) -> Callable[[], None]:
-        subscribe = session.dispatcher.subscribe_all
+        Args:
+            session: Whose events.
+            run_id: Its run.
+            child: Whether it is a child's: ``on_event``, which is told no id of a run, does not get those.
+        """
+        events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
         endings += [subscribe(partial(_put_record, records, run_id)) for records in self.records]
 
@@ -103,7 +102,7 @@ def open_surroundings(
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store or the ledger cannot be written.
     """
-    models = lineup(stack, model, limits, options, template)
+    models = models_of_run(stack, model, limits, options, template)
     records: list[Listener[tuple[UUID, Envelope]]] = []
     where = options.get("store", DEFAULT)
     store = open_store(where)
@@ -300,20 +299,17 @@ class Interrupts:
         self._gate: ExecutionContext | None = None
         self._timer: Timer | None = None
 
-    def over(self, gate: ExecutionContext) -> Interrupts:
-        """Pass interrupts to ``gate`` from now on, also one that came before; to be used with ``with``."""
+    @contextmanager
+    def over(self, gate: ExecutionContext) -> Generator[None]:
+        """Pass interrupts to ``gate`` inside the block, also one that came before."""
         self._gate = gate
         self._pass_on()
-        return self
-
-    def __enter__(self) -> None:
-        """`over` has done it."""
-
-    def __exit__(self, *_: object) -> None:
-        """Pass interrupts on no more."""
-        self._gate = None
-        if self._timer is not None:
-            self._timer.cancel()
+        try:
+            yield
+        finally:
+            self._gate = None
+            if self._timer is not None:
+                self._timer.cancel()
 
     def interrupt(self, name: str = CTRL_C) -> None:
         """Take one signal, given its name."""
@@ -323,10 +319,9 @@ class Interrupts:
         by = "" if name == CTRL_C else f" by {name}"
         self._landing = Stop("interrupted", "caller", f"The run was interrupted{by}.")
         if name == "SIGTERM":
+            late = f"it had not landed {TERM_SECONDS:g} s after {name}"
             when = self._clock.monotonic() + TERM_SECONDS
-            self._timer = self._clock.call_at(
-                when, lambda: self._stop_hard(f"it had not landed {TERM_SECONDS:g} s after {name}")
-            )
+            self._timer = self._clock.call_at(when, partial(self._stop_hard, late))
         self._pass_on()
 
     def _stop_hard(self, why: str) -> None:
@@ -334,9 +329,7 @@ class Interrupts:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if self._gate is None:
-            return
-        if self._abort is not None:
+        if self._gate is not None and self._abort is not None:
             self._gate.abort(self._abort)
-        elif self._landing is not None:
+        elif self._gate is not None and self._landing is not None:
             self._gate.land(self._landing)

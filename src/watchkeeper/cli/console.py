@@ -42,7 +42,7 @@ class PlainConsole(Console):
 
 
 def silence(stream: IO[str]) -> None:
-    """Let what a stream still holds, and whatever comes, go nowhere; it could not be written."""
+    """Discard what a stream still buffers and all that is written to it from now on."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -56,16 +56,12 @@ def make_console(file: TextIO | None) -> PlainConsole:
     """
     if file is None:
         return PlainConsole(file=io.StringIO(), quiet=True)
-    if hasattr(file, "reconfigure"):
-        cast("_Reconfigurable", file).reconfigure(errors="backslashreplace")
+    if isinstance(file, io.TextIOWrapper):
+        file.reconfigure(errors="backslashreplace")
     console = PlainConsole(file=file, highlight=False, emoji=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     return console
-
-
-class _Reconfigurable(TextIO):
-    def reconfigure(self, *, errors: str) -> None: ...
 
 
 def printable(text: str) -> str:
@@ -123,7 +119,10 @@ def printing() -> Generator[TextIO]:
     Raises:
         SystemExit: If it cannot be printed; one line says why.
     """
-    out = open_output()
+    out = cast("TextIO | None", sys.stdout)
+    if out is None:
+        complain(error_console(), "the output cannot be printed: standard output is closed")
+        raise SystemExit(CANNOT_PRINT)
     try:
         yield out
         out.flush()
@@ -133,19 +132,6 @@ def printing() -> Generator[TextIO]:
         silence(out)
         complain(error_console(), f"the output cannot be printed: {error}")
         raise SystemExit(CANNOT_PRINT) from error
-
-
-def open_output() -> TextIO:
-    """Return standard output.
-
-    Raises:
-        SystemExit: If it is closed.
-    """
-    out = cast("TextIO | None", sys.stdout)
-    if out is None:
-        complain(error_console(), "the output cannot be printed: standard output is closed")
-        raise SystemExit(CANNOT_PRINT)
-    return out
 
 
 def hold_standard_descriptors() -> None:

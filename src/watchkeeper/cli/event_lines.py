@@ -1,7 +1,7 @@
 """One event in one line, for a person: the same words live and from the store.
 
-It works on an event's tag and JSON alone, so that it can word events of programs that are not here. Events nobody has
-worded show as their tag and their fields.
+It works on an event's tag and JSON alone, so that it can show events of programs that are not here. Events that have no
+formatter show as their tag and their fields.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
 Body = Mapping[str, Any]
 UNSEEN: Final = frozenset(
-    {
-        "run_started",
-        "many_started",
-        "many_ended",
-        "prompt_deadline_assigned",
-        "prompt_executed",
-        "run_ended",
-    }
+    ("run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended")
 )
 """What the head and the end of a report, or the lines around it, say already."""
 
@@ -64,21 +57,21 @@ class Line:
 
 
 def line_of(tag: str, body: Body) -> Line | None:
-    """Word an event, given as a store holds it; None for one that says nothing to a person."""
+    """Return the line of an event, given as a store holds it; None for one that says nothing to a person."""
     if tag in UNSEEN:
         return None
     fields = untyped(body)
-    worded = WORDINGS.get(tag)
-    if worded is not None and UNWRITABLE not in fields:
+    format_line = FORMATTERS.get(tag)
+    if format_line is not None and UNWRITABLE not in fields:
         try:
-            return worded(fields)
+            return format_line(fields)
         except (LookupError, TypeError, ValueError, AttributeError):
             pass  # another version wrote it, with other fields: show them as they are
     return Line("·", "dim", one_line(tag, CUT), one_line(json.dumps(fields, ensure_ascii=False), CUT))
 
 
 def done_mark(verdict: str) -> tuple[str, str]:
-    """Return mark and colour of work that is done; of such that nobody could verify, others than of a pass."""
+    """Return mark and colour of completed work; they differ if nobody could verify it."""
     return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
 
 
@@ -114,10 +107,6 @@ def _model_failed(body: Body) -> Line:
     return Line("!", "yellow", "model failed", f"{body['fault']}: {body['error']}{again}")
 
 
-def _notice_appended(body: Body) -> Line:
-    return Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT))
-
-
 def _observers_ran(body: Body) -> Line:
     runs: list[Body] = body["runs"]
     severities = [str(ran["advice"]["severity"]) for ran in runs if ran.get("advice")]
@@ -149,10 +138,6 @@ def _advice_acknowledged(body: Body) -> Line:
     return Line("←", "cyan", "answered", one_line(f"{body['source']} {verb} for {calls}{reason}", 2 * CUT))
 
 
-def _escalation_taken(body: Body) -> Line:
-    return Line("▲", "red", "escalated", str(body["detail"]))
-
-
 def _model_switched(body: Body) -> Line:
     why = one_line(str(body["why"]), 2 * CUT)
     return Line("⇄", "yellow", "switched", f"to {body['to_model']} from {body['from_model']}: {why}")
@@ -162,14 +147,6 @@ def _completion_checked(body: Body) -> Line:
     verdict = str(body["verdict"])
     mark, style = VERDICT_MARKS.get(verdict, NOT_VERIFIED)
     return Line(mark, style, verdict, one_line(str(body["explanation"]), 2 * CUT))
-
-
-def _safety_event(body: Body) -> Line:
-    return Line("■", "red", str(body["event_type"]), str(body["reason"]))
-
-
-def _reducer_failed(body: Body) -> Line:
-    return Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}")
 
 
 def _item_ended(body: Body) -> Line:
@@ -204,19 +181,19 @@ def _slice_edited(body: Body) -> Line:
     return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
 
 
-WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
+FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "prompt_rendered": _prompt_rendered,
     "model_replied": _model_replied,
     "tool_invoked": _tool_invoked,
     "model_failed": _model_failed,
     "model_switched": _model_switched,
-    "notice_appended": _notice_appended,
+    "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
-    "escalation_taken": _escalation_taken,
+    "escalation_taken": lambda body: Line("▲", "red", "escalated", str(body["detail"])),
     "completion_checked": _completion_checked,
-    "safety_event": _safety_event,
-    "reducer_failed": _reducer_failed,
+    "safety_event": lambda body: Line("■", "red", str(body["event_type"]), str(body["reason"])),
+    "reducer_failed": lambda body: Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}"),
     "item_ended": _item_ended,
     "child_started": _child_started,
     "child_ended": _child_ended,
@@ -226,8 +203,6 @@ WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
-# Progress while a run goes on: one line per thing that happened, in plain words.
-#
 # A line is printed when something is over, never redrawn, so that it reads the same in a terminal, a CI log and a file.
 # Where several runs go on at once every line says whose it is; what a child run does stands further in. Called on a
 # listener's worker thread, one event at a time.

@@ -11,7 +11,6 @@ import difflib
 import glob
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -129,9 +128,9 @@ def load_module(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         sys.path.remove(str(path.resolve().parent))
-        _strip(error, str(path.resolve()))
+        line = _in_file(error, str(path.resolve()))
         if isinstance(error, WatchkeeperError):
-            raise ConfigurationError(f"{path}{_line(error)}: {error}") from error
+            raise ConfigurationError(f"{path}{line}: {error}") from error
         raise AgentFileError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
@@ -142,17 +141,13 @@ def _module_name(stem: str) -> str:
     return f"agent_{stem}" if taken or not stem.isidentifier() else stem
 
 
-def _strip(error: Exception, file: str) -> None:
-    """Leave of a traceback what lies in the file and below it."""
+def _in_file(error: Exception, file: str) -> str:
+    """Leave of a traceback what lies in the file and below it; return at which line of the file, in words."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename != file:
         place = place.tb_next
     error.__traceback__ = place
-
-
-def _line(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f", line {frames[0].lineno}" if frames else ""
+    return "" if place is None else f", line {place.tb_lineno}"
 
 
 def matching_files(pattern: str, first: int | None) -> list[Path]:
@@ -180,9 +175,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-# --- params ---------------------------------------------------------------------------------------------------------
-# Parameters from the command line: ``--param key=value`` to what a prompt binds, and one item per file.
-#
+# --- parameters: ``--param key=value`` to what a prompt binds, and one item per file --------------------------------
 # Text is read as the type of the field that it is for; lists and tables are written as JSON. A key that nothing takes
 # is refused, like a misspelt limit, and what is missing is named before anything is spent.
 

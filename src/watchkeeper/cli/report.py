@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
-from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli.console import make_console, one_line, print_table, printable, printing, styled
+from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.event_lines import done_mark, line_of, parts_of
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.store.ledger_file import AccountReport, Used, account_reports, ledger_path
+from watchkeeper.store.ledger_file import AccountReport
 from watchkeeper.store.run_store import untyped
 
 if TYPE_CHECKING:
@@ -36,7 +34,8 @@ def print_result(console: Console, result: RunResult[Any]) -> None:
     shown = result.output if result.ok else result.partial
     if shown is not None:
         console.print(styled(("Result" if result.ok else "Partial result", "bold")))
-        console.print(Text(printable(pretty(shown))))
+        text = shown if isinstance(shown, str) else json.dumps(to_builtins(shown), indent=2, ensure_ascii=False)
+        console.print(Text(printable(text)))
     if result.answered_by not in ((), (result.model,)):
         console.print(styled((f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan")))
     if result.completion_note:
@@ -63,13 +62,6 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
 def passed(result: RunResult[Any]) -> bool:
     """Return whether work is done, and no checker had to leave it unverified."""
     return result.ok and result.completion != "unverified"
-
-
-def pretty(value: Any) -> str:
-    """Write a value for reading: text as it is, everything else as indented JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
 
 
 def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
@@ -111,8 +103,10 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     console.print(styled((f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim")))
     answer, said = "", ""
     for event in store.events(run.run_id):
-        answer = _text_of(event, "run_ended", "text") or answer
-        said = _text_of(event, "completion_checked", "explanation") or said
+        if event.tag == "run_ended":
+            answer = str(untyped(event.body).get("text") or "")
+        elif event.tag == "completion_checked":
+            said = str(untyped(event.body).get("explanation") or said)
         line = line_of(event.tag, event.body)
         if line is not None:
             console.print(styled((f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line)))
@@ -126,11 +120,6 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     bad = run.stop is not None or run.completion == "unverified" or run.items_done != run.items
     style = "cyan" if run.ended_at is None else "yellow" if bad else "green"
     console.print(styled((one_line(run.sentence(said)), style)))
-
-
-def _text_of(event: StoredEvent, tag: str, field: str) -> str:
-    """Return a text of an event, if it is one of this kind."""
-    return str(untyped(event.body).get(field) or "") if event.tag == tag else ""
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
@@ -151,40 +140,18 @@ def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
     }
 
 
-# --- accounts -------------------------------------------------------------------------------------------------------
-# What ``watchkeeper account`` prints: what accounts have used today and this month, and what is held right now.
-
-
-def show_accounts(name: str | None, ledger: str | None, *, as_json: bool) -> None:
-    """Print the figures of one account, or of all.
-
-    Raises:
-        StoreError: If there is no ledger, or no such account.
-    """
-    path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
-    reports = account_reports(path, name)
-    with printing() as out:
-        if as_json:
-            out.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
-        elif reports:
-            print_accounts(make_console(out), reports)
-        else:
-            make_console(out).print(f"no accounts in {path}")
-
-
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
     """Print a table, one line for each account."""
-    rows = [
-        (styled((report.name, "bold")), *words(report.day), *words(report.month), held(report)) for report in reports
+    rows: list[tuple[Text | str, ...]] = [
+        (
+            styled((report.name, "bold")),
+            *(
+                words
+                for used in (report.day, report.month)
+                for words in (format_money(used.cost_nanos), f"{used.tokens:,}")
+            ),
+            format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing",
+        )
+        for report in reports
     ]
     print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)
-
-
-def words(used: Used) -> tuple[str, str]:
-    """Write the money and the tokens of a period."""
-    return format_money(used.cost_nanos), f"{used.tokens:,}"
-
-
-def held(report: AccountReport) -> str:
-    """Write what calls under way have set aside."""
-    return format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing"

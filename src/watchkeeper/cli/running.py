@@ -1,4 +1,4 @@
-"""What ``watchkeeper run`` does: put an order together, run it, report, and say with which exit code it ended.
+"""What ``watchkeeper run`` does: read what is to be run, run it, report, notify, and return the exit code.
 
 Everything that can be refused is refused before the model is asked for anything. With ``--json`` standard output holds
 the result and nothing else, whatever the agent's own code prints.
@@ -24,9 +24,10 @@ from rich.console import Console
 
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.options import RunOptions
+from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
+from watchkeeper.app.surroundings import open_store
 from watchkeeper.cli import report
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
 from watchkeeper.cli.event_lines import Progress
@@ -35,71 +36,8 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.store.run_store import RunStore, store_path
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.filesystems import HostFilesystem
-
-# --- notify ---------------------------------------------------------------------------------------------------------
-# Tells somebody that a run is over, with a command: the result as JSON on its stdin, the outcome in its environment.
-#
-# The command is checked before the run starts. Its own failure is said, and changes nothing else.
-
-SECONDS: Final = 60.0
-"""How long the command may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """A command to run at the end.
-
-    Attributes:
-        words: Program and arguments; no shell reads them.
-    """
-
-    words: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, command: str) -> Notification:
-        """Read a command line.
-
-        Raises:
-            ConfigurationError: If it cannot be read, or there is no such program.
-        """
-        try:
-            words = tuple(shlex.split(command))
-        except ValueError as error:
-            raise ConfigurationError(f"--notify {command!r} cannot be read: {error}") from error
-        if not words:
-            raise ConfigurationError("--notify names no command")
-        if shutil.which(words[0]) is None:
-            raise ConfigurationError(
-                f"--notify: there is no program {words[0]!r}; it is run without a shell, so write sh -c '...' for one"
-            )
-        return cls(words)
-
-    def send(self, data: dict[str, Any], *, quiet: bool) -> str | None:
-        """Run it; return what went wrong, or None.
-
-        Args:
-            data: The result.
-            quiet: Whether what it prints must stay out of standard output.
-        """
-        facts = {"WATCHKEEPER_RUN_ID": str(data["run_id"]), "WATCHKEEPER_OK": str(data["ok"]).lower()}
-        try:
-            done = subprocess.run(
-                self.words,
-                input=json.dumps(data),
-                text=True,
-                env={**os.environ, **facts},
-                stdout=2 if quiet else None,
-                timeout=SECONDS,
-                check=False,
-            )
-        except (OSError, ValueError) as error:
-            return f"--notify {self.words[0]}: {error}"
-        except subprocess.TimeoutExpired:
-            return f"--notify {self.words[0]}: not over after {SECONDS:g} s"
-        return f"--notify {self.words[0]}: exit code {done.returncode}" if done.returncode else None
-
 
 DONE: Final = 0
 STOPPED: Final = 1
@@ -107,7 +45,8 @@ BAD_INPUT: Final = 2
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
 
-CONCURRENCY: Final = 4
+NOTIFY_SECONDS: Final = 60.0
+"""How long the command of ``--notify`` may take."""
 
 AnyResult = RunResult[Any] | ManyResult[Any]
 
@@ -142,32 +81,6 @@ class Order:
     notify: str | None = None
     as_json: bool = False
 
-    def check(self) -> None:
-        """Refuse options that go only together.
-
-        Raises:
-            ConfigurationError: If one stands alone.
-        """
-        if self.each is None:
-            for name, value in (("--first", self.first), ("--concurrency", self.concurrency)):
-                if value is not None:
-                    raise ConfigurationError(f"{name} goes with --each PATTERN")
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Whom to tell about the end.
-
-    Attributes:
-        console: Where to print.
-        after: The agent's own report, or None.
-        notification: The command to run, or None.
-    """
-
-    console: Console
-    after: Callable[..., Any] | None
-    notification: Notification | None
-
 
 def carry_out(order: Order) -> int:
     """Run what was ordered, to its end, and return the exit code.
@@ -188,8 +101,11 @@ def carry_out(order: Order) -> int:
 
 def run_and_report(order: Order, requests: EndRequests) -> int:
     """Run what was ordered, print and tell how it ended, and return the exit code."""
-    order.check()
-    notification = None if order.notify is None else Notification.parse(order.notify)
+    if order.each is None:
+        for name, value in (("--first", order.first), ("--concurrency", order.concurrency)):
+            if value is not None:
+                raise ConfigurationError(f"{name} goes with --each PATTERN")
+    program = None if order.notify is None else parse_command(order.notify)
     settings = settings_here(order.given)
     out = cast("TextIO | None", sys.stdout)
     aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.as_json else nullcontext()
@@ -197,8 +113,8 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
         loaded = load(order.target)
         after = None if order.after is None else loaded.function(order.after, "--after")
         console = error_console() if order.as_json else make_console(out)
-        store = open_store(settings)
-        try:
+        store = open_store(text_from(settings, "store") or "default")
+        with nullcontext() if store is None else store:
             options: RunOptions = {"store": store, "prices": prices_from(settings), "fallback": order.fallback}
             context_full = context_full_from(settings)
             if context_full is not None:
@@ -209,16 +125,15 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
                 options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
             result = start(order, loaded, settings, options)
-        finally:
-            if store is not None:
-                store.close()
         data = result.as_data()
-        lost = (
-            print_json(out, data)
-            if order.as_json
-            else print_end(console, result, where_to_look(result, store, settings))
-        )
-        failed = tell(Report(console, after, notification), result, data, store, quiet=order.as_json)
+        where = where_to_look(result, store, settings)
+        lost = print_json(out, data) if order.as_json else print_end(console, result, where)
+        failed = DONE if after is None else report_with(after, result, console)
+        if store is not None and store.failure is not None:
+            say(console, (f"not everything is stored: {store.failure}", "yellow"))
+        complaint = None if program is None else notify(program, data, quiet=order.as_json)
+        if complaint is not None:
+            say(console, (f"--notify {program[0] if program else ''}: {complaint}", "yellow"))
     return exit_code(result, requests) or lost or failed
 
 
@@ -239,15 +154,11 @@ def start(order: Order, loaded: Loaded, settings: Settings, options: RunOptions)
     paths = matching_files(order.each, order.first)
     prompt, items = items_for(loaded.prompt, paths, values)
     labels = {id(item): label for item, label in zip(items, labels_of(paths), strict=True)}
-    return run_many(
-        prompt,
-        items,
-        model=model,
-        limits=limits,
-        concurrency=CONCURRENCY if order.concurrency is None else order.concurrency,
-        label=lambda item: labels[id(item)],
-        **options,
-    )
+    many = cast("ManyOptions", {**options})
+    many["label"] = lambda item: labels[id(item)]
+    if order.concurrency is not None:
+        many["concurrency"] = order.concurrency
+    return run_many(prompt, items, model=model, limits=limits, **many)
 
 
 def choose_model(named: str | None, loaded: Loaded) -> Model | str:
@@ -270,16 +181,6 @@ def choose_model(named: str | None, loaded: Loaded) -> Model | str:
     raise ConfigurationError(
         "no model is named; give --model, WATCHKEEPER_MODEL, or model in [tool.watchkeeper] of pyproject.toml"
     )
-
-
-def open_store(settings: Settings) -> RunStore | None:
-    """Open the store that the settings name, by default the user's own; None for none.
-
-    Raises:
-        StoreError: If it cannot be written.
-    """
-    path = store_path(text_from(settings, "store") or "default")
-    return None if path is None else RunStore(path)
 
 
 def print_json(out: TextIO | None, data: dict[str, Any]) -> int:
@@ -324,33 +225,64 @@ def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings)
     return f"look further: watchkeeper show {str(result.run_id)[: report.SHORT_ID]}{option}"
 
 
-def tell(whom: Report, result: AnyResult, data: dict[str, Any], store: RunStore | None, *, quiet: bool) -> int:
-    """Let the agent's file report, say what went wrong beside the run, and notify; return the exit code of that."""
-    failed = DONE
-    if whom.after is not None:
-        try:
-            said = whom.after(result)
-        except Exception as error:
-            failed = STOPPED
-            say(whom.console, "".join(traceback.format_exception(error)).rstrip())
-            say(whom.console, (f"--after failed: {type(error).__name__}: {error}", "red"))
-        else:
-            if said is not None:
-                say(whom.console, str(said))
-    if store is not None and store.failure is not None:
-        say(whom.console, (f"not everything is stored: {store.failure}", "yellow"))
-    complaint = None if whom.notification is None else whom.notification.send(data, quiet=quiet)
-    if complaint is not None:
-        say(whom.console, (complaint, "yellow"))
-    return failed
+def report_with(after: Callable[..., Any], result: AnyResult, console: Console) -> int:
+    """Let the agent's own function report on the result; return the exit code of that."""
+    try:
+        said = after(result)
+    except Exception as error:
+        say(console, "".join(traceback.format_exception(error)).rstrip())
+        say(console, (f"--after failed: {type(error).__name__}: {error}", "red"))
+        return STOPPED
+    if said is not None:
+        say(console, str(said))
+    return DONE
+
+
+def parse_command(command: str) -> list[str]:
+    """Return program and arguments of a command line; no shell reads them.
+
+    Raises:
+        ConfigurationError: If it cannot be read, or there is no such program.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(f"--notify {command!r} cannot be read: {error}") from error
+    if not words:
+        raise ConfigurationError("--notify names no command")
+    if shutil.which(words[0]) is None:
+        raise ConfigurationError(
+            f"--notify: there is no program {words[0]!r}; it is run without a shell, so write sh -c '...' for one"
+        )
+    return words
+
+
+def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str | None:
+    """Run a command with the result as JSON on its stdin; return what went wrong, or None.
+
+    Args:
+        program: Program and arguments.
+        data: The result.
+        quiet: Whether what it prints must stay out of standard output.
+    """
+    facts = {"WATCHKEEPER_RUN_ID": str(data["run_id"]), "WATCHKEEPER_OK": str(data["ok"]).lower()}
+    env, stdout = {**os.environ, **facts}, 2 if quiet else None
+    try:
+        done = subprocess.run(
+            program, input=json.dumps(data), text=True, env=env, stdout=stdout, timeout=NOTIFY_SECONDS, check=False
+        )
+    except (OSError, ValueError) as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"not over after {NOTIFY_SECONDS:g} s"
+    return f"exit code {done.returncode}" if done.returncode else None
 
 
 def exit_code(result: AnyResult, requests: EndRequests) -> int:
     """Return 0 for work that was done, 128 and its number for a signal that ended the run, 1 for every other end."""
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
         return signalled(requests)
-    good = not result.not_done if isinstance(result, ManyResult) else result.ok
-    return DONE if good else STOPPED
+    return DONE if result.ok else STOPPED
 
 
 def signalled(requests: EndRequests) -> int:

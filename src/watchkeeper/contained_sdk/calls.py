@@ -8,21 +8,15 @@ refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it.
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
-
-import msgspec
+from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
-from watchkeeper.adapters.anthropic import MESSAGES
-from watchkeeper.adapters.openai_chat import CHAT, EMBEDDINGS
-from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.remote import check_remote
-from watchkeeper.adapters.wire import Seen, SentRequest, Wire, read_whole
+from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -32,14 +26,6 @@ from watchkeeper.core.workers import BreakOut
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 from watchkeeper.shield.decision import Decision
 
-WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
-"""The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""
-
-UNBILLED: Final = re.compile(
-    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
-)
-"""Posts that cost nothing by themselves."""
-
 FINE_TUNED: Final = "ft"
 """What the names of fine-tuned models begin with, before a colon; no provider's name."""
 
@@ -47,14 +33,8 @@ KEPT_ANSWERS: Final = 1024
 KEPT_CONVERSATIONS: Final = 8
 
 
-class PriceOf(Protocol):
-    """Looks up what a model charges; None if nobody knows."""
-
-    def __call__(
-        self, provider: str, model: str, wishes: Mapping[str, str], *, long_cache: bool, replies: bool
-    ) -> ModelPrice | None:
-        """Return the price, given the fields that may choose another one; embeddings have no replies."""
-        ...
+PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
+"""Looks up what a provider's model charges for a call; None if nobody knows."""
 
 
 class CallStopped(BreakOut):
@@ -208,7 +188,7 @@ class ContainedCall:
         name = self._model or sent.model
         replies = sent.wire.replies
         if not sent.audible:
-            self.price = block.price_of(self.provider, name, sent.wishes, long_cache=sent.long_cache, replies=replies)
+            self.price = block.price_of(self.provider, name, sent)
         cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
         least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
         self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, self.price)
@@ -301,27 +281,6 @@ class ContainedCall:
         if outcome.error is not None and self.failure is None:
             error = outcome.error
             raise error.__cause__ if isinstance(error, ProviderError) and error.__cause__ is not None else error
-
-
-def wire_at(path: str) -> Wire | None:
-    """Return the interface that a path belongs to, or None."""
-    if "/threads/" in path:
-        return None
-    return next((wire for wire in WIRES if path.endswith(wire.path)), None)
-
-
-def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
-    """Return the model call that a request is, or None if it is none that is known."""
-    wire = wire_at(path)
-    try:
-        return None if wire is None else SentRequest(wire, body, url)
-    except msgspec.DecodeError:
-        return None
-
-
-def is_unbilled(method: str, path: str) -> bool:
-    """Return whether a request costs nothing by itself: one that only reads, or one that is known to be free."""
-    return method != "POST" or UNBILLED.search(path) is not None
 
 
 def unpriced(error: UnpricedModelError) -> CallStopped:

@@ -22,21 +22,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from watchkeeper.adapters.wire import StreamReader
 from watchkeeper.contained_sdk.calls import (
     ACTIVE,
     CallStopped,
     ContainedCall,
     as_answer,
     as_whole,
-    is_unbilled,
     module_of,
     outgoing,
     translated,
     unpriced,
 )
+from watchkeeper.contained_sdk.reading import StreamReader, is_unbilled
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
@@ -401,8 +400,8 @@ def socket_of(response: Any) -> socket.socket | None:
 # --- transports and clients -------------------------------------------------------------------------------------------
 
 
-class AnyContainedTransport:
-    """What `ContainedTransport` and `AsyncContainedTransport` share.
+class ContainedTransport:
+    """An httpx transport, for plain and for async code, that lets each request through the gate of the block around it.
 
     Args:
         real: The transport that sends.
@@ -413,9 +412,6 @@ class AnyContainedTransport:
         ConfigurationError: If the cap is not a positive whole number.
     """
 
-    ways: Ways
-    stream: type[Streamed]
-
     def __init__(self, real: Any, *, provider: str = "", output_cap: int = DEFAULT_OUTPUT_CAP) -> None:
         cap: object = output_cap
         if not isinstance(cap, int) or isinstance(cap, bool) or cap < 1:
@@ -424,73 +420,56 @@ class AnyContainedTransport:
         self._provider = provider
         self._output_cap = output_cap
 
-    def _handle(self, request: Any) -> Steps:
-        """Send a request if it may be sent."""
-        block, ways, real = ACTIVE.get(), self.ways, self._real
-        if block is not None:
-            block.check(str(request.url), request.method)
-        if block is None or is_unbilled(request.method, request.url.path):
-            return (yield ways.send(real, request))
-        call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
-        if call.streaming:
-            return (yield from self.stream(ways, real, call, request).open())
-        try:
-            return (yield from Exchange(ways, real, call, request).answer())
-        except (UnpricedModelError, ConfigurationError) as error:
-            raise final(error) from None
-
-
-class ContainedTransport(AnyContainedTransport):
-    """An httpx transport that lets each request through the gate of the block around it."""
-
-    ways = BLOCKING
-    stream = ThreadStream
-
     def handle_request(self, request: Any) -> Any:
         """Send a request if it may be sent.
 
         Raises:
             CallStopped: If not.
         """
-        return run(self._handle(request))
+        return run(self._handle(request, BLOCKING, ThreadStream))
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Do the same for async code."""
+        return await arun(self._handle(request, AWAITING, TaskStream))
+
+    def _handle(self, request: Any, ways: Ways, stream: type[Streamed]) -> Steps:
+        block, real = ACTIVE.get(), self._real
+        if block is not None:
+            block.check(str(request.url), request.method)
+        if block is None or is_unbilled(request.method, request.url.path):
+            return (yield ways.send(real, request))
+        call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
+        if call.streaming:
+            return (yield from stream(ways, real, call, request).open())
+        try:
+            return (yield from Exchange(ways, real, call, request).answer())
+        except (UnpricedModelError, ConfigurationError) as error:
+            raise final(error) from None
 
     def close(self) -> None:
         """Close the transport that sends."""
         self._real.close()
 
-    def __enter__(self) -> ContainedTransport:
+    async def aclose(self) -> None:
+        """Close the transport that sends."""
+        await self._real.aclose()
+
+    def __enter__(self) -> Self:
         self._real.__enter__()
         return self
 
     def __exit__(self, *raised: Any) -> None:
         self._real.__exit__(*raised)
 
-
-class AsyncContainedTransport(AnyContainedTransport):
-    """The same for asyncio."""
-
-    ways = AWAITING
-    stream = TaskStream
-
-    async def handle_async_request(self, request: Any) -> Any:
-        """Send a request if it may be sent.
-
-        Raises:
-            CallStopped: If not.
-        """
-        return await arun(self._handle(request))
-
-    async def aclose(self) -> None:
-        """Close the transport that sends."""
-        await self._real.aclose()
-
-    async def __aenter__(self) -> AsyncContainedTransport:
+    async def __aenter__(self) -> Self:
         await self._real.__aenter__()
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
         await self._real.__aexit__(*raised)
 
+
+AsyncContainedTransport = ContainedTransport
 
 CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}
 LOADED_BY_FIRST_CALL: Final = ("openai.resources.chat", "openai.resources.responses")
@@ -513,8 +492,7 @@ def contained_http_client(
     Raises:
         MissingExtraError: If neither module is installed.
     """
-    module, real = _sending("HTTPTransport", transport, httpx)
-    return module.Client(transport=ContainedTransport(real, provider=provider, output_cap=output_cap))
+    return _client("", transport, provider, output_cap, httpx)
 
 
 def contained_async_http_client(
@@ -524,17 +502,16 @@ def contained_async_http_client(
 
     Args and errors are those of `contained_http_client`.
     """
-    module, real = _sending("AsyncHTTPTransport", transport, httpx)
-    return module.AsyncClient(transport=AsyncContainedTransport(real, provider=provider, output_cap=output_cap))
+    return _client("Async", transport, provider, output_cap, httpx)
 
 
-def _sending(kind: str, transport: Any, httpx: ModuleType | None) -> tuple[Any, Any]:
-    """Return the httpx module, and the transport that sends."""
+def _client(kind: str, transport: Any, provider: str, output_cap: int, httpx: ModuleType | None) -> Any:
     import_interfaces()
     module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
     if transport is None:
-        transport = getattr(module, kind)(limits=module.Limits(**CONNECTIONS))
-    return module, transport
+        transport = getattr(module, f"{kind}HTTPTransport")(limits=module.Limits(**CONNECTIONS))
+    contained = ContainedTransport(transport, provider=provider, output_cap=output_cap)
+    return getattr(module, f"{kind}Client")(transport=contained)
 
 
 def import_interfaces() -> None:

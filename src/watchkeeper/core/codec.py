@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -302,8 +301,7 @@ _HEADING: Final = re.compile(r"([A-Z][A-Za-z ]*):\s*")
 _ENTRY: Final = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(msgspec.Struct, frozen=True):
     """A docstring taken apart.
 
     Attributes:
@@ -312,7 +310,7 @@ class Docstring:
     """
 
     text: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict[str, str])
+    fields: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 def parse_docstring(docstring: str | None) -> Docstring:

@@ -100,11 +100,7 @@ class RunContext(msgspec.Struct, frozen=True, gc=False):
 def root_run_context(session_id: UUID, ids: IdSource = SYSTEM_IDS) -> RunContext:
     """Return the context of a run that has no parent, with a trace of its own."""
     return RunContext(
-        run_id=ids.uuid(),
-        request_id=ids.uuid(),
-        session_id=session_id,
-        trace_id=ids.trace_id(),
-        span_id=ids.span_id(),
+        run_id=ids.uuid(), request_id=ids.uuid(), session_id=session_id, trace_id=ids.trace_id(), span_id=ids.span_id()
     )
 
 

@@ -14,9 +14,10 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
 
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer
@@ -262,8 +263,7 @@ class _Handover(Generic[T]):
             on_late(job.value, job.error)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(msgspec.Struct, frozen=True):
     """How long to wait for a job.
 
     Attributes:

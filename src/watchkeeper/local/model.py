@@ -33,7 +33,7 @@ from watchkeeper.local.server import (
 )
 
 if TYPE_CHECKING:
-    from watchkeeper.adapters.endpoint import Endpoint
+    from watchkeeper.adapters.endpoint import Endpoint, Kept
     from watchkeeper.local.steps import StepPlan
 
 CONTEXT_TOKENS: Final = 8192
@@ -80,7 +80,7 @@ class LocalModel:
         self._options = EngineOptions(str(file), self.name, context_window, threads or default_threads())
         self._server: LocalServer | None = None
         self._reached: tuple[EngineAddress, Endpoint] | None = None
-        self._plans: Any = None
+        self._plans: Kept[StepPlan] | None = None
 
     async def turn(self, request: ModelRequest) -> ModelReply:
         """Ask for one reply; the first turn starts the engine, which takes seconds.
@@ -135,13 +135,14 @@ class LocalModel:
         return server.ensure()
 
     async def _ask(self, endpoint: Endpoint, request: ModelRequest, newlines: tuple[int, ...]) -> ModelReply:
+        from watchkeeper.adapters.endpoint import Kept
         from watchkeeper.adapters.openai_chat import CHAT, ENCODING, read_reply
         from watchkeeper.adapters.wire import exchange
-        from watchkeeper.local.steps import AnswerStream, StepPlans, read_step
+        from watchkeeper.local.steps import AnswerStream, make_plan, read_step
 
         if self._plans is None:
-            self._plans = StepPlans()
-        plan: StepPlan = self._plans.get(request.tools, request.output)
+            self._plans = Kept()
+        plan = self._plans.get(lambda: make_plan(request.tools, request.output), request.tools, request.output)
         body = request_body(self.name, request, plan, newlines)
         position = len(request.transcript)
         heard = None if request.on_delta is None else AnswerStream(plan, request.on_delta).feed

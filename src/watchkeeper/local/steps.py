@@ -210,7 +210,6 @@ ENCODING: Final = "local"
 FINAL: Final = "final_answer"
 ESCAPE_CHARS: Final = 12
 HALF_PAIR: Final = re.compile("[\ud800-\udbff]$")
-KEPT_PLANS: Final = 16
 
 
 class Step(msgspec.Struct):
@@ -236,26 +235,6 @@ class StepPlan:
     formats: dict[ToolChoice, bytes]
     final: str
     typed: bool
-
-
-class StepPlans:
-    """Plans by the tools and the schema that they were made from; the objects are held, so that ids stay theirs."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        """Start with none."""
-        self._entries: dict[tuple[int, int], tuple[tuple[ToolSpec, ...], OutputSchema | None, StepPlan]] = {}
-
-    def get(self, tools: tuple[ToolSpec, ...], output: OutputSchema | None) -> StepPlan:
-        """Return the plan for these very objects."""
-        key = (id(tools), id(output))
-        entry = self._entries.get(key)
-        if entry is None:
-            if len(self._entries) >= KEPT_PLANS:
-                self._entries.clear()
-            entry = self._entries[key] = (tools, output, make_plan(tools, output))
-        return entry[2]
 
 
 def make_plan(tools: Sequence[ToolSpec], output: OutputSchema | None) -> StepPlan:

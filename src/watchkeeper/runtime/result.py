@@ -301,7 +301,8 @@ def run_as_data(**facts: Any) -> dict[str, Any]:
     """Return what is known of a run as JSON-able data, in the order of `KEYS`; None for what is not known yet.
 
     Args:
-        facts: By key. Money is given in nano-dollars and written exactly in dollars, a length in seconds.
+        facts: By key; others are left out. Money is given in nano-dollars and written exactly in dollars, a length is
+            given in seconds.
     """
     cost, seconds = facts.get("cost_usd"), facts.get("duration_seconds")
     facts["run_id"] = str(facts["run_id"])

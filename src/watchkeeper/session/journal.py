@@ -63,14 +63,16 @@ class Journal:
         "_state",
     )
 
-    def __init__(self, clock: Clock, dispatcher: Dispatcher) -> None:
-        """Start empty and tell ``dispatcher`` about every event."""
-        self._clock = clock
-        self._dispatcher: Dispatcher | None = dispatcher
-        self._reducers = Reducers()
-        self._begin(EMPTY_STATE)
+    def __init__(
+        self, clock: Clock, dispatcher: Dispatcher | None, reducers: Reducers | None = None, state: State = EMPTY_STATE
+    ) -> None:
+        """Start with a state, by default an empty one, and tell ``dispatcher`` about every event.
 
-    def _begin(self, state: State) -> None:
+        Without a dispatcher it is the journal of a branch, which remembers what it writes.
+        """
+        self._clock = clock
+        self._dispatcher = dispatcher
+        self._reducers = reducers or Reducers()
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._publisher: int | None = None
@@ -81,13 +83,8 @@ class Journal:
 
     def branch(self) -> Journal:
         """Return a journal that starts with this one's state, remembers what it writes and tells nobody."""
-        branch = Journal.__new__(Journal)
-        branch._clock = self._clock
-        branch._dispatcher = None
-        branch._reducers = self._reducers
         state = self.read()
-        branch._begin(State(state.log, state.slices, EMPTY))
-        return branch
+        return Journal(self._clock, None, self._reducers, State(state.log, state.slices, EMPTY))
 
     def inherit(self, parent: Journal, snapshot: Snapshot | None) -> None:
         """Begin with another journal's reducers and with the slices of a snapshot; before anybody else knows this one.
@@ -130,7 +127,7 @@ class Journal:
             session_id=session_id,
             seq=len(state.log),
             created_at=self._clock.now(),
-            slices=_unchangeable(state.slices),
+            slices=state.slices if isinstance(state.slices, MappingProxyType) else MappingProxyType(state.slices),
             origin=Origin(self._owner, state.writes),
         )
 
@@ -314,10 +311,6 @@ class ReadOnlyJournal(Journal):
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything recorded in the other is told; False if that took too long or a subscriber asks."""
         return self._base.flush(timeout_s)
-
-
-def _unchangeable(slices: Slices) -> Slices:
-    return slices if isinstance(slices, MappingProxyType) else MappingProxyType(slices)
 
 
 def _raise(interrupt: BaseException | None) -> None:

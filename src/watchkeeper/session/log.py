@@ -21,7 +21,7 @@ from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.logs import logger
 from watchkeeper.core.type_tags import stored_as, tag_of
-from watchkeeper.core.views import SequenceView
+from watchkeeper.session.views import SequenceView
 from watchkeeper.session.slices import SliceView, Snapshot
 
 T = TypeVar("T")
@@ -193,8 +193,7 @@ class Dispatcher(Protocol):
 EventBus = Dispatcher
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Subscription:
+class _Subscription(msgspec.Struct, frozen=True, eq=False):
     event_type: type | None
     handler: Callable[[Any], object]
 
@@ -314,9 +313,5 @@ def report(happened: str, function: Callable[..., Any], envelope: Envelope, erro
     """Write a log line about code of the user's that raised on an event."""
     event: object = envelope.event
     logger().error(
-        happened,
-        function=name_of(function),
-        event_type=tag_of(type(event)),
-        seq=envelope.seq,
-        exc_info=error,
+        happened, function=name_of(function), event_type=tag_of(type(event)), seq=envelope.seq, exc_info=error
     )

@@ -369,7 +369,26 @@ class _Children:
         return tuple(session for session in sessions if session is not None)
 
 
-class Branch(Session):
+class _Derived(Session):
+    """Another session in another light: its identity, parent and children are those of its base."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:
+        """Stand on ``base``."""
+        self._base = base
+        self._journal = journal
+        self.clock = base.clock
+        self.dispatcher = dispatcher
+        self.session_id = base.session_id
+        self._above = base._above
+        self.log = EventLog(journal.read_log)
+
+    def _started(self) -> tuple[Session, ...]:
+        return self._base._started()
+
+
+class Branch(_Derived):
     """A session's state with writes of its own that nobody else sees, until they are merged or discarded.
 
     It has its session's identity, parent and children. Its log is its session's log at the start and then its own
@@ -377,25 +396,16 @@ class Branch(Session):
     After the end reading is still possible, any write raises: a thread that was given up can do no harm.
     """
 
-    __slots__ = ("_base",)
+    __slots__ = ()
 
     def __init__(self, base: Session) -> None:
         """Begin with what ``base``, a session or another branch, holds now."""
-        self._base = base
-        self._journal = base._journal.branch()
-        self.clock = base.clock
-        self.dispatcher = base.dispatcher
-        self.session_id = base.session_id
-        self._above = base._above
-        self.log = EventLog(self._journal.read_log)
+        super().__init__(base, base._journal.branch(), base.dispatcher)
 
     @property
     def origin(self) -> Session:
         """The session that this is a branch of, however deep."""
         return self._base.origin
-
-    def _started(self) -> tuple[Session, ...]:
-        return self._base._started()
 
     def close(self) -> NoReturn:
         """Raise: a branch ends with `merge` or `discard`, and its session is closed by whoever started it.
@@ -429,24 +439,16 @@ class Branch(Session):
         self._journal.discard()
 
 
-class SessionView(Session):
+class SessionView(_Derived):
     """A session as those below it and above it see it: live, and to be read only."""
 
-    __slots__ = ("_base",)
+    __slots__ = ()
 
     def __init__(self, base: Session) -> None:
         """Show ``base``."""
         why = f"session {base.session_id} can be read from below or above, but nothing can be written to it from there"
-        self._base = base
-        self._journal = ReadOnlyJournal(base._journal, why)
-        self.clock = base.clock
-        self.dispatcher = RefusingDispatcher(why)
-        self.session_id = base.session_id
-        self._above = base._above
+        super().__init__(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
         self.log = base.log
-
-    def _started(self) -> tuple[Session, ...]:
-        return self._base._started()
 
     def child(self, snapshot: Snapshot | None = None, **options: Any) -> Session:
         """Return a session below the one that is seen, as its own `child` does."""

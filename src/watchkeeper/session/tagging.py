@@ -15,7 +15,6 @@ import math
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -41,8 +40,7 @@ def _numbered(value: Any) -> Iterator[str]:
     return (f"[{index}]" for index in range(len(value)))
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """How values of one type are written and read.
 
     A form holds for exactly one type: a subclass may hold more than its value.
@@ -445,11 +443,7 @@ def _register_all() -> None:
         defaultdict,
         "defaultdict",
         Form(
-            lambda value: {
-                MARK: "defaultdict",
-                "factory": _dump(value.default_factory),
-                "items": _write_pairs(value),
-            },
+            lambda value: {MARK: "defaultdict", "factory": _dump(value.default_factory), "items": _write_pairs(value)},
             lambda data: defaultdict(_load(data["factory"]), _read_pairs(data)),
             lambda value: (value.default_factory, *_keys_and_items(value)),
             lambda value: (".default_factory", *_keyed(value)),

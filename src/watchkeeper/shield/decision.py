@@ -1,4 +1,7 @@
-"""What the gate says about a call, in the words of the seed execution-context."""
+"""What is said about a call: the chain it belongs to, what a hook sees of it, the decision, and the incident.
+
+Plain values, as docs/specification.md names them (execution-context). None is ever changed once it is made.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from watchkeeper.session.log import event
 
 @dataclass(frozen=True, slots=True)
 class ChainMetadata:
-    """Who a chain belongs to (seed: execution-context, section 4).
+    """Who a chain belongs to.
 
     Attributes:
         request_id: The request it serves.
@@ -62,17 +65,12 @@ class Decision(StrEnum):
     QUEUE = "QUEUE"
 
 
-# --- safety event -----------------------------------------------------------------------------------------------------
-# What the gate reports when it stops something (seed: execution-context, sections 2 and 7).
-#
-# One event per stop, never dropped. The gate's own events carry ``hook="ExecutionContext"`` and the stop reason as
-# their type.
-
-
 @event("safety_event")
 @dataclass(frozen=True, slots=True)
 class SafetyEvent:
-    """An incident.
+    """An incident: something was stopped, or somebody reported one.
+
+    There is one event for each stop. The gate's own have ``hook="ExecutionContext"`` and the stop reason as type.
 
     Attributes:
         event_type: What happened; one of the stop reasons for stops of the gate.
@@ -105,18 +103,14 @@ class SafetyEvent:
         object.__setattr__(self, "ts", self.ts.astimezone(UTC))
 
 
-# --- tool call context ------------------------------------------------------------------------------------------------
-# What a shield hook sees of one call: whose it is, what it is called, what it may cost (contract: containment).
-#
-# Frozen. The same object is handed to every hook that is asked before a call and to ``release`` if the call does not
-# run;
-# hooks that are asked afterwards get one with the same number and what the call really used.
-
 NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ToolCallContext(msgspec.Struct, frozen=True):
-    """One model call, tool call or request to the outside.
+    """One model call, tool call or request to the outside, as a hook sees it.
+
+    The same object is given to every hook that is asked before a call and to ``release`` if the call does not run;
+    hooks that are asked afterwards get one with the same number and what the call really used.
 
     Attributes:
         request_id: The request that the chain serves.

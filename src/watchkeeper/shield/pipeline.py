@@ -1,4 +1,4 @@
-"""The shield pipeline: hooks that are asked about one call at a time (seed: execution-context; contract: containment).
+"""The shield pipeline: hooks that are asked about one call at a time, and what they may be asked.
 
 Each slot holds any number of hooks, asked in order; the first that does not allow wins, and what it said becomes a
 `SafetyEvent`. A hook that raises, answers nonsense or takes longer than ``hook_timeout`` is recorded and counts as
@@ -23,19 +23,13 @@ from watchkeeper.core.text import shown
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
 # --- hooks ------------------------------------------------------------------------------------------------------------
-# The vocabulary of shield hooks: what a `ShieldPipeline` may ask, and when (seed: execution-context).
-#
 # Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
-# pipeline
-# is shared; one that raises, answers nonsense or takes too long is recorded and counts as HALT. A hook has the
-# methods of
-# its slot, and may have besides:
+# pipeline is shared. It has the methods of its slot, and may have besides:
 #
 # - ``release(ctx)``: a call about which it was asked does not run after all; gives back what it counted for it
-# - ``stop_reason``: one of `core.stop.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
+# - ``stop_reason``: one of `core.errors.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
 # - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
-# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait (for a person, a
-# server)
+# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait for a person or server
 # - ``fallback_model``: name of the cheaper model to take when it says DEGRADE
 
 
@@ -86,16 +80,6 @@ class ReleasingHook(Protocol):
 
     def release(self, ctx: ToolCallContext) -> object:
         """Give back what was counted for a call that does not run; harmless if there is nothing."""
-
-
-METHODS: Final = {
-    "pre_dispatch": ("before_llm_call",),
-    "tool_dispatch": ("before_tool_call",),
-    "egress": ("before_egress",),
-    "retry": ("on_error",),
-    "budget": ("before_charge",),
-}
-"""For each slot of a pipeline the methods that a hook in it must have."""
 
 
 HOOK_FAILED: Final = "hook_failed"
@@ -156,18 +140,15 @@ class ShieldPipeline:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Take the hooks and check them."""
-        slots = {
-            "pre_dispatch": pre_dispatch,
-            "egress": egress,
-            "retry": retry,
-            "budget": budget,
-            "tool_dispatch": tool_dispatch,
-        }
-        self._asked = {
-            method: methods_of(slot, as_hooks(slots[slot]), method) for slot, (method, *_) in METHODS.items()
-        }
         answering = [hook for hook in as_hooks(pre_dispatch) if hasattr(hook, "after_llm_call")]
-        self._asked["after_llm_call"] = methods_of("pre_dispatch", answering, "after_llm_call")
+        self._asked = {
+            "before_llm_call": methods_of("pre_dispatch", pre_dispatch, "before_llm_call"),
+            "after_llm_call": methods_of("pre_dispatch", answering, "after_llm_call"),
+            "before_tool_call": methods_of("tool_dispatch", tool_dispatch, "before_tool_call"),
+            "before_egress": methods_of("egress", egress, "before_egress"),
+            "on_error": methods_of("retry", retry, "on_error"),
+            "before_charge": methods_of("budget", budget, "before_charge"),
+        }
         self._releases = {
             method: tuple(asked.hook.release for asked in self._asked[method] if hasattr(asked.hook, "release"))
             for method in ("before_llm_call", "before_tool_call")
@@ -180,7 +161,7 @@ class ShieldPipeline:
         self._events: deque[SafetyEvent] = deque(maxlen=KEPT_EVENTS)
         self.events_dropped = 0
 
-    # --- the seed's face ----------------------------------------------------------------------------------------------
+    # --- one method for each question ---------------------------------------------------------------------------------
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision:
         """Ask whether a model may be asked."""
@@ -326,13 +307,14 @@ def as_hooks(slot: object) -> tuple[Any, ...]:
     return tuple(cast("Sequence[Any]", slot)) if isinstance(slot, list | tuple) else (slot,)
 
 
-def methods_of(slot: str, hooks: Sequence[Any], method: str) -> tuple[Asked, ...]:
-    """Return a method of every hook, checked.
+def methods_of(slot: str, given: object, method: str) -> tuple[Asked, ...]:
+    """Return a method of every hook in a slot, checked.
 
     Raises:
         ConfigurationError: If a hook does not have it or it cannot be called at once, or its ``stop_reason`` or
             ``blocks_for`` make no sense.
     """
+    hooks = as_hooks(given)
     for hook in hooks:
         bound = getattr(hook, method, None)
         if not callable(bound):

@@ -19,7 +19,7 @@ import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, StopReason
-from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration
+from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration, is_share
 from watchkeeper.shield.decision import Decision, ToolCallContext
 
 TokensOf = Callable[[Any], int | None]
@@ -338,6 +338,6 @@ def checked_share(share: object, field: str) -> float:
     Raises:
         LimitsError: If it is anything else.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+    if not is_share(share, whole=True):
         raise LimitsError(f"{field}={share!r} must be more than 0 and at most 1; write for example 0.8")
     return share

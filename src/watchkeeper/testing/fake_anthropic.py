@@ -7,7 +7,7 @@ It refuses what the real one refuses, changed thinking included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ import msgspec
 
 from watchkeeper.adapters.anthropic import MESSAGES
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.provider_checks import blocks_of, check_messages
 from watchkeeper.testing.wire import (
     ErrorRow,
     FakeProvider,
@@ -26,6 +25,7 @@ from watchkeeper.testing.wire import (
     error_table,
     event,
     pieces,
+    subschemas,
 )
 
 MODEL: Final = "claude-sonnet-5"
@@ -186,3 +186,96 @@ def _block_events(index: int, block: dict[str, Any]) -> Iterator[bytes]:
     for delta in deltas:
         yield event({"type": "content_block_delta", "index": index, "delta": delta})
     yield event({"type": "content_block_stop", "index": index})
+
+
+# --- what the provider refuses ----------------------------------------------------------------------------------------
+# Each function returns the provider's words, or None. Only rules that adapters have broken in practice are here: calls
+# and results that do not belong together, empty blocks, schemas outside the enforced subset, too many cache
+# breakpoints, reasoning that cannot be resolved.
+
+FORMAT: Final = "output_config.format.schema"
+CACHE_BREAKPOINTS: Final = 4
+UNSUPPORTED_BY_ANTHROPIC: Final = (
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "maxItems",
+)
+
+Problem = str | None
+
+
+def check_messages(body: Mapping[str, Any]) -> Problem:
+    """Check a request of Anthropic's Messages (https://platform.claude.com/docs/en/api/messages)."""
+    for name in ("model", "max_tokens", "messages"):
+        if name not in body:
+            return f"{name}: Field required"
+    messages: list[dict[str, Any]] = body["messages"]
+    if not messages:
+        return "messages: at least one message is required"
+    marks = str(body).count("'cache_control'")
+    if marks > CACHE_BREAKPOINTS:
+        return f"A maximum of {CACHE_BREAKPOINTS} blocks with cache_control may be provided. Found {marks}."
+    waiting: set[str] = set()
+    for index, message in enumerate(messages):
+        problem = _check_turn(message, index, waiting)
+        if problem:
+            return problem
+        waiting = {block["id"] for block in blocks_of(message) if block["type"] == "tool_use"}
+    if waiting:
+        return _unanswered(len(messages) - 1, waiting)
+    output_config: dict[str, Any] = body.get("output_config") or {}
+    output_format: dict[str, Any] = output_config.get("format") or {}
+    return check_anthropic_schema(output_format["schema"]) if output_format else None
+
+
+def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the content blocks of a turn; a text alone stands for one block."""
+    content: str | list[dict[str, Any]] = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _check_turn(message: Mapping[str, Any], index: int, waiting: set[str]) -> Problem:
+    blocks = blocks_of(message)
+    if not blocks:
+        return f"messages.{index}: all messages must have non-empty content"
+    answered = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
+    if waiting - answered:
+        return _unanswered(index - 1, waiting - answered)
+    if answered - waiting:
+        return (
+            f"messages.{index}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: "
+            f"{', '.join(sorted(answered - waiting))}. Each `tool_result` block must have a corresponding `tool_use` "
+            "block in the previous message."
+        )
+    for block in blocks:
+        if block["type"] == "text" and not block["text"].strip():
+            return "messages: text content blocks must contain non-whitespace text"
+    return None
+
+
+def _unanswered(index: int, ids: set[str]) -> str:
+    return (
+        f"messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+        f"{', '.join(sorted(ids))}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
+        "message."
+    )
+
+
+def check_anthropic_schema(schema: Mapping[str, Any]) -> Problem:
+    """Check an output schema (https://platform.claude.com/docs/en/build-with-claude/structured-outputs)."""
+    for _, part in subschemas(schema):
+        kind = part.get("type")
+        if kind == "object" and part.get("additionalProperties") is not False:
+            return (
+                "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
+            )
+        for key in UNSUPPORTED_BY_ANTHROPIC:
+            if key in part:
+                return f"{FORMAT}: For '{kind}' type, property '{key}' is not supported"
+    return None

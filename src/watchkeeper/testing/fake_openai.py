@@ -1,8 +1,8 @@
 """A fake of OpenAI's two interfaces on the loopback: Chat Completions and Responses, whole and streamed.
 
 Formats: openai/types/chat (chat_completion.py, chat_completion_chunk.py), openai/types/responses, and
-https://platform.openai.com/docs/guides/error-codes for errors. It refuses what the real one refuses (see
-`provider_checks`) and reports a script that ran out as a server error, so a wrong expectation is seen where it is.
+https://platform.openai.com/docs/guides/error-codes for errors. It refuses what the real one
+refuses, and reports a script that ran out as a server error, so a wrong expectation is seen where it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Final
 from watchkeeper.adapters.openai_chat import CHAT
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.testing.provider_checks import check_chat, check_responses
 from watchkeeper.testing.wire import (
     ErrorRow,
     FakeProvider,
@@ -25,6 +24,7 @@ from watchkeeper.testing.wire import (
     error_table,
     event,
     pieces,
+    subschemas,
 )
 
 MODEL: Final = "gpt-5-mini-2025-08-07"
@@ -281,3 +281,94 @@ def _part_events(place: dict[str, Any], part: dict[str, Any]) -> Iterator[dict[s
         yield {"type": f"{name}.delta", **place, **chances, "delta": piece}
     yield {"type": f"{name}.done", **place, **chances, key: part[key]}
     yield {"type": "response.content_part.done", **place, "part": part}
+
+
+# --- what the provider refuses ----------------------------------------------------------------------------------------
+# Each function returns the provider's words, or None. Only rules that adapters have broken in practice are here: calls
+# and results that do not belong together, empty blocks, schemas outside the enforced subset, too many cache
+# breakpoints, reasoning that cannot be resolved.
+
+UNSUPPORTED_BY_OPENAI: Final = ("default", "allOf", "oneOf", "not", "minLength", "maxLength", "uniqueItems")
+
+Problem = str | None
+
+
+def check_chat(body: Mapping[str, Any]) -> Problem:
+    """Check a request of Chat Completions (https://platform.openai.com/docs/api-reference/chat/create)."""
+    if not body.get("model"):
+        return "you must provide a model parameter"
+    messages: list[dict[str, Any]] = body.get("messages") or []
+    if not messages:
+        return (
+            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead."
+        )
+    open_calls: list[str] = []
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                return (
+                    "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
+                    f"'tool_calls' (messages.[{index}].role)."
+                )
+            open_calls.remove(message["tool_call_id"])
+        elif open_calls:
+            break
+        open_calls.extend(call["id"] for call in message.get("tool_calls") or ())
+    if open_calls:
+        return (
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+            f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(open_calls)}"
+        )
+    response_format: dict[str, Any] = body.get("response_format") or {}
+    if response_format.get("type") == "json_schema":
+        return check_openai_schema(response_format["json_schema"], "response_format")
+    return None
+
+
+def check_responses(body: Mapping[str, Any]) -> Problem:
+    """Check a request of Responses (https://platform.openai.com/docs/api-reference/responses/create)."""
+    items: list[dict[str, Any]] = [] if isinstance(body.get("input"), str) else body.get("input") or []
+    if not body.get("model") or not body.get("input"):
+        return "Missing required parameter: 'input'." if body.get("model") else "Missing required parameter: 'model'."
+    called = {item["call_id"] for item in items if item.get("type") == "function_call"}
+    answered = {item["call_id"] for item in items if item.get("type") == "function_call_output"}
+    for item in items:
+        if item.get("type") == "function_call_output" and item["call_id"] not in called:
+            return f"No tool call found for function call output with call_id {item['call_id']}."
+        if item.get("type") == "function_call" and item["call_id"] not in answered:
+            return f"No tool output found for function call {item['call_id']}."
+        if item.get("type") == "reasoning" and not (item.get("encrypted_content") or body.get("store", True)):
+            return (
+                f"Item with id '{item.get('id')}' not found. Items are not persisted when `store` is set to false. Try "
+                "again with `store` set to true, or remove this item from your input."
+            )
+    text: dict[str, Any] = body.get("text") or {}
+    output_format: dict[str, Any] = text.get("format") or {}
+    if output_format.get("type") == "json_schema":
+        return check_openai_schema(output_format, "text.format")
+    return None
+
+
+def check_openai_schema(named: Mapping[str, Any], where: str) -> Problem:
+    """Check a named schema (https://platform.openai.com/docs/guides/structured-outputs#supported-schemas)."""
+    prefix = f"Invalid schema for {where} '{named.get('name')}': "
+    if not named.get("strict"):
+        return None
+    schema: dict[str, Any] = named["schema"]
+    if schema.get("type") != "object":
+        return f"{prefix}schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema.get('type')}\"'."
+    for path, part in subschemas(schema):
+        for key in UNSUPPORTED_BY_OPENAI:
+            if key in part:
+                return f"{prefix}In context={path}, '{key}' is not permitted."
+        if "$ref" in part and len(part) > 1:
+            return f"{prefix}In context={path}, $ref cannot have keywords {sorted(part.keys() - {'$ref'})}."
+        if part.get("type") == "object":
+            if part.get("additionalProperties") is not False:
+                return f"{prefix}In context={path}, 'additionalProperties' is required to be supplied and to be false."
+            if set(part.get("required") or ()) != set(part.get("properties") or ()):
+                return (
+                    f"{prefix}In context={path}, 'required' is required to be supplied and to be an array including "
+                    "every key in properties."
+                )
+    return None

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import msgspec
@@ -24,6 +23,7 @@ from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.usage import TokenUsage
 
 HEAD_END: Final = b"\r\n\r\n"
+PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
@@ -77,7 +77,7 @@ class WireReply:
 
     def head(self) -> bytes:
         """Return status line and headers."""
-        lines = [f"HTTP/1.1 {self.status} {_phrase(self.status)}", f"content-type: {self.content_type}"]
+        lines = [f"HTTP/1.1 {self.status} {PHRASES.get(self.status, 'Unknown')}", f"content-type: {self.content_type}"]
         if self.parts:
             lines.append("transfer-encoding: chunked")
         else:
@@ -91,15 +91,8 @@ Answer = Callable[[WireRequest], WireReply]
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> WireReply:
-    """Return an answer with a JSON body."""
+    """Return an answer in JSON."""
     return WireReply(status=status, headers=headers or {}, body=msgspec.json.encode(value))
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"
 
 
 class WireServer:
@@ -183,9 +176,7 @@ class WireServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
     def __enter__(self) -> Self:
@@ -206,20 +197,16 @@ class WireServer:
         started.wait()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
     def opened(self, connection: _Connection) -> None:
-        """Take note of a connection."""
         self.connections += 1
         self._open.add(connection)
 
     def closed(self, connection: _Connection) -> None:
-        """Forget a connection."""
         self._open.discard(connection)
         self._changed()
 
@@ -231,7 +218,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._head: tuple[str, str, dict[str, str], int, int] | None = None
+        self._head: WireRequest | None = None
         self._busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -259,15 +246,16 @@ class _Connection(asyncio.Protocol):
             end = self._buffer.find(HEAD_END)
             if end < 0:
                 return
-            self._head = _parse_head(bytes(self._buffer[:end]), end + len(HEAD_END))
-        method, path, headers, start, length = self._head
-        if len(self._buffer) < start + length:
+            self._head = _parse_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(HEAD_END)]
+        length = int(self._head.headers.get("content-length", "0"))
+        if len(self._buffer) < length:
             return
-        body = bytes(memoryview(self._buffer)[start : start + length])
-        del self._buffer[: start + length]
+        request = replace(self._head, body=bytes(memoryview(self._buffer)[:length]))
+        del self._buffer[:length]
         self._head = None
         try:
-            reply = self._server.handle(WireRequest(method, path, headers, body))
+            reply = self._server.handle(request)
         except Exception as error:
             self._server.errors.append(error)
             reply = json_reply({"error": {"message": f"the fake server failed: {error!r}"}}, 500)
@@ -275,21 +263,18 @@ class _Connection(asyncio.Protocol):
             self._busy = True
         elif reply.delay or reply.parts:
             self._busy = True
-            asyncio.get_running_loop().call_later(reply.delay, self._send_first, reply)
+            asyncio.get_running_loop().call_later(reply.delay, self._send, reply)
         else:
-            self._send_whole(reply)
+            self._send(reply)
 
-    def _send_whole(self, reply: WireReply) -> None:
-        if self._transport is not None:
-            self._transport.write(reply.head() + reply.body)
-            self._done(reply)
-
-    def _send_first(self, reply: WireReply) -> None:
-        if not reply.parts:
-            self._send_whole(reply)
-        elif self._transport is not None:
-            self._transport.write(reply.head())
+    def _send(self, reply: WireReply) -> None:
+        if self._transport is None:
+            return
+        self._transport.write(reply.head() + (b"" if reply.parts else reply.body))
+        if reply.parts:
             self._send_part(reply, 0)
+        else:
+            self._done(reply)
 
     def _send_part(self, reply: WireReply, index: int) -> None:
         if self._transport is None:
@@ -312,14 +297,11 @@ class _Connection(asyncio.Protocol):
             self._next()
 
 
-def _parse_head(head: bytes, start: int) -> tuple[str, str, dict[str, str], int, int]:
+def _parse_head(head: bytes) -> WireRequest:
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return method, path, headers, start, int(headers.get("content-length", "0"))
+    fields = (line.partition(":") for line in lines)
+    return WireRequest(method, path, {name.strip().lower(): value.strip() for name, _, value in fields}, b"")
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
@@ -425,13 +407,7 @@ GARBAGE: Final = b"<html>Bad gateway</html>"
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How an interface words the answer to one request.
-
-    Attributes:
-        whole: A whole answer, as an object.
-        events: An answer as server-sent events.
-        failing: The event that reports a fault in the middle of a stream.
-    """
+    """How an interface words the answer to one request: whole, as events, and as the event of a fault midway."""
 
     whole: Callable[[Reply], Mapping[str, Any]]
     events: Callable[[Reply], Iterable[bytes]]
@@ -467,11 +443,9 @@ class FakeProvider(WireServer):
     """
 
     prefix: str
-    """What stands before the interface's path in an address."""
     errors_by_fault: Mapping[str, ErrorRow]
     id_header: str
     no_json: str
-    """What the provider says of a body that is no JSON."""
 
     def __init__(self, script: Script, *, key: str | None = None, strict: bool = True, record: bool = True) -> None:
         super().__init__(self._reply, record=record)
@@ -493,7 +467,7 @@ class FakeProvider(WireServer):
         raise NotImplementedError
 
     def problem(self, path: str, body: dict[str, Any]) -> str | None:
-        """Return what the real provider refuses in a request, in its words."""
+        """Return what the real provider refuses in a request."""
         raise NotImplementedError
 
     def wording(self, path: str, body: dict[str, Any], number: int) -> Wording:
@@ -568,3 +542,18 @@ def event(fields: Mapping[str, Any]) -> bytes:
 def pieces(text: str, length: int = 8) -> list[str]:
     """Cut a text into pieces, as streams do."""
     return [text[start : start + length] for start in range(0, len(text), length)]
+
+
+def subschemas(
+    schema: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield a schema and every schema in it, each with its path."""
+    yield path, dict(schema)
+    named: dict[str, dict[str, Any]] = {**(schema.get("properties") or {}), **(schema.get("$defs") or {})}
+    for name, part in named.items():
+        yield from subschemas(part, (*path, name))
+    if isinstance(schema.get("items"), dict):
+        yield from subschemas(schema["items"], (*path, "items"))
+    options: list[dict[str, Any]] = schema.get("anyOf") or []
+    for option in options:
+        yield from subschemas(option, path)

@@ -241,16 +241,7 @@ class ToolContext:
 
 
 ToolOutcome = Literal[
-    "ok",
-    "failed",
-    "invalid",
-    "unknown_tool",
-    "crashed",
-    "timeout",
-    "deadline",
-    "denied",
-    "skipped",
-    "cancelled",
+    "ok", "failed", "invalid", "unknown_tool", "crashed", "timeout", "deadline", "denied", "skipped", "cancelled"
 ]
 """How an attempt ended; only ``ok`` is a success."""
 

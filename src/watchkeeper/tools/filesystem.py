@@ -19,6 +19,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
+import msgspec
+
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import stored_as
 
@@ -27,8 +29,7 @@ EntryKind = Literal["file", "directory"]
 _NOUNS: Final[Mapping[EntryKind, str]] = {"file": "file", "directory": "folder"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """What stands at a path; a folder has no bytes, and where nothing stands there is no kind."""
 
     path: str

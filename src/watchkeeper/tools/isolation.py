@@ -16,10 +16,11 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar, cast
+
+import msgspec
 
 from watchkeeper.core import codec
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -39,8 +40,7 @@ KILL_GRACE_SECONDS: Final = 2.0
 """Seconds between TERM and KILL where the tool says nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Isolation:
+class Isolation(msgspec.Struct, frozen=True):
     """How a tool's function runs in a process of its own.
 
     Attributes:
@@ -207,8 +207,7 @@ PATIENCE_SECONDS: Final = 5.0
 GUARD_FILE: Final = str(Path(__file__).with_name("process_guard.py"))
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """How the process of a call ended.
 
     Attributes:
@@ -438,8 +437,7 @@ def whole(data: bytearray) -> bytes | None:
 BECOME: Final = Reference("watchkeeper.tools.process_worker", "become")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEnd:
+class CommandEnd(msgspec.Struct, frozen=True):
     """How a command ended.
 
     Attributes:

@@ -14,9 +14,10 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, Literal, cast
+
+import msgspec
 
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
@@ -33,8 +34,7 @@ MAIN_ELSEWHERE: Final = "__mp_main__"
 _importing: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True):
     """Address of a function: functions do not travel, only their addresses do.
 
     Another process imports the module as this one did: by its name, or from its file if the name does not lead there; a
@@ -164,8 +164,7 @@ MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
 """How large a result may be on its way, as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What the worker is to do.
 
     Attributes:
@@ -179,8 +178,7 @@ class Order:
     params: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What came of it.
 
     Attributes:

@@ -89,13 +89,16 @@ class Resources:
         with self._lock:
             if protocol in self._instances:
                 return cast("T", self._instances[protocol])
-            binding, owner = self._find(protocol)
-            if binding is None:
+            owner: Resources | None = self
+            while owner is not None and protocol not in owner._instances and protocol not in owner._bindings:
+                owner = owner._parent
+            if owner is None:
                 known = ", ".join(sorted({_name(item) for item in self._provided()})) or "none"
                 raise ConfigurationError(f"no resource {_name(protocol)}; known resources: {known}")
-            if binding.scope is Scope.RUN and owner is not self:
-                return owner.get(protocol)
-            return cast("T", self._make(binding))
+            binding = None if protocol in owner._instances else owner._bindings[protocol]
+            if binding is not None and (owner is self or binding.scope is Scope.TOOL_CALL):
+                return cast("T", self._make(binding))
+            return owner.get(protocol)
 
     def __contains__(self, protocol: object) -> bool:
         """Return whether somebody provides a resource of this type; nothing is made."""
@@ -187,14 +190,6 @@ class Resources:
             except Exception as error:
                 errors.append(error)
         _report(errors)
-
-    def _find(self, protocol: Any) -> tuple[ResourceBinding[Any] | None, Resources]:
-        """Return the nearest binding and who owns it, or the ancestor that has it as an instance."""
-        if protocol in self._instances:
-            return ResourceBinding(protocol, lambda _: None), self
-        if protocol in self._bindings:
-            return self._bindings[protocol], self
-        return self._parent._find(protocol) if self._parent is not None else (None, self)
 
     def _provided(self) -> set[Any]:
         inherited: set[Any] = self._parent._provided() if self._parent is not None else set()

@@ -39,8 +39,7 @@ MUTABLE: Final = (list, dict, set, bytearray)
 """Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """A function's parameters, as a tool sees them.
 
     Two shapes are read. ``def f(params: SomeDataclass, *, context)``: one parameter whose type is an object is the
@@ -58,8 +57,8 @@ class Signature:
     params_type: Any
     spreads: bool
     takes_context: bool
-    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    fresh: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    defaults: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    fresh: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 def read_signature(name: str, function: Callable[..., Any], names_in_scope: Mapping[str, Any]) -> Signature:

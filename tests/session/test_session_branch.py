@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.session.samples import Broken, Claimed, Counted, Plan, Step, Total, session_with_reducers
-from tests.session.test_slices import buffers
+from tests.session.samples import Broken, Claimed, Counted, Plan, Step, Total, buffers, session_with_reducers
 from watchkeeper.core.errors import ReducerError, SessionError
 from watchkeeper.session.log import RolledBack
 from watchkeeper.session.session import Branch, Session

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from watchkeeper.adapters.anthropic import MESSAGES
 from watchkeeper.adapters.openai_chat import CHAT
 from watchkeeper.adapters.openai_responses import RESPONSES
-from watchkeeper.adapters.wire import SentRequest, StreamReader, Wire, read_whole
-from watchkeeper.contained_sdk.calls import wire_at
+from watchkeeper.adapters.wire import Wire
+from watchkeeper.contained_sdk.reading import SentRequest, StreamReader, read_whole, wire_at
 from watchkeeper.core.usage import TokenUsage
 
 

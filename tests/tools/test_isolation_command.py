@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.processes import is_alive
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ToolProcessError
 from watchkeeper.tools import isolation as process_pipes
@@ -58,15 +59,6 @@ class Lives:
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-def is_alive(process: int) -> bool:
-    """Return whether a process exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_exit_code_output_and_folder_are_the_commands_own(tmp_path: Path) -> None:

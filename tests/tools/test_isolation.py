@@ -20,10 +20,10 @@ from typing import Any, cast
 import pytest
 
 from tests.tools import isolated_functions as functions
+from tests.tools.processes import is_alive
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
-from watchkeeper.tools import isolation as process_call
 from watchkeeper.tools import isolation as process_pipes
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.isolation import Ended, ProcessCall, ProcessPipes, framed, result_of, whole
@@ -42,15 +42,6 @@ async def called(function: Callable[..., Any], grace: str = "100ms", **arguments
     context = ToolContext(CallInfo("call-1", "any"), ToolScope(session, root_run_context(session.session_id)))
     given = next(iter(arguments.values())) if function is functions.file_order else arguments
     return await cast("Awaitable[ToolResult[Any]]", isolated(function, grace).call(given, context))
-
-
-def is_alive(process: int) -> bool:
-    """Return whether a process exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.fixture
@@ -380,4 +371,5 @@ def test_a_message_is_whole_only_with_its_last_byte() -> None:
 
 
 def test_the_names_of_signals_are_told() -> None:
-    assert process_call._ending(-11) == "was killed by SIGSEGV"  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ToolProcessError, match="its process was killed by SIGSEGV before"):
+        result_of(Ended(None, -11, ""))

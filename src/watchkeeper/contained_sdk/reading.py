@@ -1,0 +1,299 @@
+"""What clients that we did not write send to providers, and what they are answered, read from the bytes.
+
+A field of a request is changed only where the gate grants less than was asked, where no cap was named, where a stream
+would end without its token counts, or where a cheaper model takes over; every other value keeps its bytes. A stream is
+passed on as its bytes arrive. Token counts hold once the provider has said its last word on them. What is particular to
+an interface stands in its `Wire`. Nothing here sends, and nothing here decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from watchkeeper.adapters.anthropic import MESSAGES
+from watchkeeper.adapters.endpoint import given
+from watchkeeper.adapters.openai_chat import CHAT, EMBEDDINGS
+from watchkeeper.adapters.openai_responses import RESPONSES
+from watchkeeper.adapters.wire import Wire
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
+
+WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
+"""The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""
+
+UNBILLED: Final = re.compile(
+    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
+)
+"""Posts that cost nothing by themselves."""
+
+NO_INPUT: Final = frozenset(
+    {"max_completion_tokens", "max_tokens", "max_output_tokens", "n", "stream", "stream_options"}
+)
+"""Fields that add nothing to the input."""
+
+UNSIZED: Final = re.compile(
+    "audio|computer_screenshot|container_upload|document|file|image|image_url|input_audio|input_file|input_image"
+    "|item_reference|video_url"
+)
+"""Types of parts whose bytes say nothing of the tokens they cost."""
+
+SIZED_SOURCES: Final = frozenset({"text", "content"})
+AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers")
+OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
+"""Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
+
+PRICE_FIELDS: Final = ("service_tier", "speed", "inference_geo")
+"""Fields that may choose another price."""
+
+
+def wire_at(path: str) -> Wire | None:
+    """Return the interface that a path belongs to, or None."""
+    if "/threads/" in path:
+        return None
+    return next((wire for wire in WIRES if path.endswith(wire.path)), None)
+
+
+def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
+    """Return the model call that a request is, or None if it is none that is known."""
+    wire = wire_at(path)
+    try:
+        return None if wire is None else SentRequest(wire, body, url)
+    except msgspec.DecodeError:
+        return None
+
+
+def is_unbilled(method: str, path: str) -> bool:
+    """Return whether a request costs nothing by itself: one that only reads, or one that is known to be free."""
+    return method != "POST" or UNBILLED.search(path) is not None
+
+
+class SentRequest:
+    """One model call, read from the body of its request.
+
+    Attributes:
+        wire: The interface that it is for.
+        model: The model's name.
+        streaming: Whether the answer is to come as a stream.
+        cap: Output tokens that it asks for at most, all alternatives together; None if it names no cap.
+        copies: How many alternatives it asks for.
+        least: Output tokens without which the provider would refuse the request.
+        pieces: The messages of the conversation, as bytes.
+        fixed: Everything else that the input's tokens depend on; the same in each turn of one conversation.
+        previous: The stored answer that it goes on from, if it does.
+        wishes: Fields that may choose another price.
+        long_cache: Whether it asks for caches that live for an hour.
+        audible: Whether it asks for spoken answers, which no list of prices by token covers.
+        adds_usage: Whether the stream's token counts are there only because we ask for them.
+    """
+
+    def __init__(self, wire: Wire, body: bytes, url: str) -> None:
+        """Read a body.
+
+        Raises:
+            msgspec.DecodeError: If it is not a JSON object, or a field is not what it has to be.
+        """
+        self._fields = fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        self._url = url
+        self.wire = wire
+        self.model = self._get("model", str) or ""
+        self.streaming = self._get("stream", bool) or False
+        self.copies = max(self._get("n", int) or 1, 1) if wire.asks_usage else 1
+        caps = [cap for cap in (self._get(name, int) for name in wire.caps) if cap is not None]
+        self.cap = min(caps) * self.copies if caps else None
+        thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}
+        self.least = int(thinking.get("budget_tokens") or 0) + 1 if wire.thinks_in_cap else 0
+        self.wishes = {name: wish for name in PRICE_FIELDS if (wish := self._get(name, str)) is not None}
+        self.long_cache = re.search(rb'"ttl"\s*:\s*"1h"', body) is not None
+        self.audible = "audio" in fields
+        self.previous: str | None = self._get("previous_response_id", str) if wire.stored else None
+        self._options: dict[str, Any] = self._get("stream_options", dict) or {}
+        self.adds_usage = wire.asks_usage and self.streaming and not self._options.get("include_usage")
+        self.pieces: tuple[bytes, ...] = ()
+        if wire.history in fields and bytes(fields[wire.history]).lstrip()[:1] == b"[":
+            self.pieces = tuple(map(bytes, msgspec.json.decode(fields[wire.history], type=list[msgspec.Raw])))
+        left_out = NO_INPUT | ({wire.history} if self.pieces else frozenset[str]())
+        self.fixed = tuple((name, bytes(value)) for name, value in fields.items() if name not in left_out)
+        tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
+        self._fixed_bytes = sum(len(value) for _, value in self.fixed) + FRAME_TOKENS + (TOOLS_OVERHEAD if tools else 0)
+        at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
+        self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
+
+    def input_bound(self, known: int = 0) -> tuple[int, int]:
+        """Return an upper bound of the tokens of what is text, and how many parts there are that bytes do not bound.
+
+        Args:
+            known: How many messages, and with them everything fixed, the provider has counted before; they are left
+                out, but not what the provider may add by itself in each turn.
+        """
+        text, unsized = (FRAME_TOKENS if known else self._fixed_bytes), self._fixed_unsized
+        for piece in self.pieces[known:]:
+            size, parts = weigh(msgspec.json.decode(piece))
+            text += len(piece) - size + FRAME_TOKENS
+            unsized += parts
+        return text, unsized
+
+    def capped(self, granted: int | None, model: str | None = None) -> bytes:
+        """Return the body to send.
+
+        Args:
+            granted: Output tokens granted for all alternatives together; None leaves the cap as it is.
+            model: Asked instead of the one that the request names.
+        """
+        fields: dict[str, Any] = dict(self._fields)
+        caps = self.wire.caps
+        if granted is not None and caps and (self.cap is None or granted < self.cap):
+            for name in [name for name in caps if self._given(name)] or [self.wire.cap_at(self._url)]:
+                fields[name] = granted // self.copies
+        if self.adds_usage:
+            fields["stream_options"] = {**self._options, "include_usage": True}
+        if model is not None:
+            fields["model"] = model
+        return msgspec.json.encode(fields)
+
+    def _given(self, name: str) -> bool:
+        return name in self._fields and bytes(self._fields[name]) != b"null"
+
+    def _get(self, name: str, type_: Any) -> Any:
+        return msgspec.json.decode(self._fields[name], type=type_ | None) if name in self._fields else None
+
+
+def weigh(content: Any) -> tuple[int, int]:
+    """Return the bytes of the parts whose bytes say nothing of their tokens, and how many such parts there are."""
+    inner: Sequence[Any]
+    if isinstance(content, dict):
+        fields = cast("dict[str, Any]", content)
+        source: Any = fields.get("source")
+        plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
+        if UNSIZED.fullmatch(str(fields.get("type"))) and not plain:
+            return len(msgspec.json.encode(fields)), 1
+        inner = list(fields.values())
+    elif isinstance(content, list):
+        inner = cast("Sequence[Any]", content)
+    else:
+        return 0, 0
+    weights = [weigh(value) for value in inner if isinstance(value, list | dict)]
+    return sum(size for size, _ in weights), sum(parts for _, parts in weights)
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+DONE: Final = b"[DONE]"
+NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
+
+
+class Told(msgspec.Struct):
+    """What is read of an answer, or of one event of it, in any interface."""
+
+    type: Any = ""
+    id: Any = None
+    usage: Any = None
+    choices: Any = None
+    response: Any = None
+    message: Any = None
+
+
+class Seen:
+    """What an answer has told so far.
+
+    Attributes:
+        usage: Its token counts, once they are final and make sense.
+        response_id: The id under which the provider keeps the answer, if it does.
+        ended: Whether the answer said that it was complete.
+        size: Bytes of it so far.
+    """
+
+    __slots__ = ("_counts", "ended", "response_id", "size", "usage")
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.usage: TokenUsage | None = None
+        self.response_id = ""
+        self.ended = False
+        self.size = 0
+        self._counts: dict[str, Any] = {}
+
+    def take(self, wire: Wire, told: Told, *, final: bool) -> None:
+        """Take in an answer or an event; counts that came earlier hold until they are said again.
+
+        Raises:
+            msgspec.ValidationError: If the token counts are no counts.
+        """
+        inner: Any = told.response or told.message
+        inner = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+        for usage in (inner.get("usage"), told.usage):
+            if isinstance(usage, dict):
+                self._counts.update(given(cast("dict[str, Any]", usage)))
+        if wire.stored:
+            self.response_id = str(inner.get("id") or told.id or self.response_id)
+        if final and self._counts:
+            usage = msgspec.convert(self._counts, wire.usage).tokens()
+            parts = (usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
+            if usage.input_tokens > 0 and min(parts) >= 0:
+                self.usage = usage
+
+
+def read_whole(wire: Wire, content: bytes) -> Seen:
+    """Return what a whole answer tells; one that is no JSON tells nothing but its size."""
+    seen = Seen()
+    seen.size = len(content)
+    seen.ended = True
+    try:
+        seen.take(wire, msgspec.json.decode(content, type=Told), final=True)
+    except NO_ANSWER:
+        seen.usage = None  # the reservation is charged: no answer costs nothing
+    return seen
+
+
+class StreamReader:
+    """Reads the token counts out of a stream of server-sent events while it passes.
+
+    Attributes:
+        seen: What it has told so far.
+    """
+
+    def __init__(self, wire: Wire, *, hide_usage: bool) -> None:
+        """Begin.
+
+        Args:
+            wire: The interface whose events they are.
+            hide_usage: Whether to take out the chunk that brings nothing but token counts.
+        """
+        self.seen = Seen()
+        self._wire = wire
+        self._hide = hide_usage and wire.asks_usage
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take in bytes and return those to pass on: all events that are complete."""
+        self.seen.size += len(chunk)
+        lines = (self._rest + chunk).splitlines(keepends=True)
+        self._rest = b""
+        if lines and (not lines[-1].endswith(b"\n")):
+            self._rest = lines.pop()
+        return b"".join(line for line in lines if not self._swallows(line))
+
+    def finish(self) -> bytes:
+        """Return what is left at the end of the stream."""
+        rest, self._rest = self._rest, b""
+        return b"" if self._swallows(rest) else rest
+
+    def _swallows(self, line: bytes) -> bool:
+        """Read one line; return whether the caller is not to see it."""
+        if not line.startswith(b"data:"):
+            return False
+        data = line[5:].strip()
+        if data == DONE:
+            self.seen.ended = True
+        elif b'"usage"' in data or b'"message_stop"' in data or b'"response.' in data:
+            try:
+                told = msgspec.json.decode(data, type=Told)
+                self.seen.ended |= told.type in self._wire.ended
+                self.seen.take(self._wire, told, final=told.type in self._wire.counted)
+            except NO_ANSWER:
+                return False  # no token counts: the reservation is charged
+            return self._hide and told.usage is not None and not told.choices
+        return False

@@ -1,0 +1,63 @@
+"""Texts that somebody else wrote are bounded, and can be sent."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.messages import UserMessage, text_bytes
+from watchkeeper.core.text import CrashError, bounded, clipped, error_text, shown, storable
+
+
+@given(st.text(st.characters(), max_size=50), st.integers(1, 60))
+def test_what_is_cut_is_said(text: str, most: int) -> None:
+    shown = bounded(text, most)
+    shown.encode()  # raises where it could not be sent
+    if len(text) <= most:
+        assert len(shown) == len(text)
+    else:
+        assert shown.endswith(f"\n[cut: {len(text) - most} more characters]")
+
+
+def test_only_what_cannot_be_sent_is_replaced() -> None:
+    assert storable("naïve \U0001f600") == "naïve \U0001f600"
+    assert storable("caf\udce9") == "caf?"
+
+
+def test_a_lone_surrogate_counts_as_what_is_sent_for_it() -> None:
+    assert text_bytes(UserMessage.of("caf\udce9")) == len("caf\ufffd".encode())
+
+
+@given(st.text(max_size=20), st.integers(1, 20))
+def test_what_is_clipped_ends_with_an_ellipsis_and_is_no_longer_than_it_may_be(text: str, most: int) -> None:
+    short = clipped(text, most)
+    assert len(short) <= most
+    assert short == text if len(text) <= most else short == text[: most - 1] + "…"
+
+
+class Panic(BaseException):
+    """Stands for what a Rust extension raises."""
+
+
+class Mute(BaseException):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise ValueError("mute")
+
+    __repr__ = __str__
+
+
+def test_the_message_says_what_it_was() -> None:
+    assert str(CrashError(Panic("rust"))) == "Panic: rust"
+    assert error_text(CrashError(Panic("rust"))) == "Panic: rust"
+    assert error_text(Panic()) == "Panic"
+    assert error_text(Mute()) == "Mute, whose message cannot be read: ValueError"
+    assert error_text(KeyError("name")) == "KeyError: 'name'"
+    assert error_text(None) == "no error"
+
+
+def test_a_value_is_shown_though_it_cannot_show_itself() -> None:
+    assert shown([1]) == "[1]"
+    assert shown(Mute()) == "a Mute, whose repr cannot be read: ValueError"
