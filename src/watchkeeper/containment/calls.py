@@ -428,7 +428,7 @@ async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> 
     """Ask without blocking the running loop; return the call, or its refusal."""
     loop = asyncio.get_running_loop()
     asking: asyncio.Task[SafetyEvent | None] = loop.create_task(
-        run_in_worker(guarded.review, on_late=lambda *_: guarded.release())
+        run_in_worker(guarded.review, on_late=guarded.answered_late)
     )
 
     def give_up(_: str) -> None:
@@ -460,11 +460,11 @@ def block_for_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> 
         event = None if left else asking.result()
     except BaseException:
         if asking.leave():
-            asking.when_late(lambda *_: guarded.release())
+            asking.when_late(guarded.answered_late)
         calls.refund(guarded)
         raise
     finally:
         unlink()
     if left:
-        asking.when_late(lambda *_: guarded.release())
+        asking.when_late(guarded.answered_late)
     return calls.begin_guarded(guarded, event, answered=not left)
