@@ -397,7 +397,8 @@ def _record_end(
             ended_at=child.clock.now(),
         )
     )
-    log_end("child.ended", name, stop, completion, duration / 1000, usage, kind=kind, **_ids(parent, child))
+    ids, seconds = {**_ids(parent, child), "kind": kind}, round(duration / 1000, 3)
+    log_end("child.ended", ids, name, stop, completion, usage, duration_seconds=seconds)
 
 
 def _ids(parent: RunScope, child: RunScope) -> dict[str, str]:

@@ -147,12 +147,12 @@ def _close(
     recorder.record(ended)
     log_end(
         "run.completed" if end.stop is None else "run.stopped",
+        {"run_id": str(scope.run_context.run_id)},
         plan.prompt.name,
         end.stop,
         end.verdict,
-        duration.total_seconds(),
         usage,
-        run_id=str(scope.run_context.run_id),
+        duration_seconds=round(duration.total_seconds(), 3),
         remaining_seconds=None if remaining is None else round(remaining, 3),
     )
     return ended

@@ -9,7 +9,7 @@ every event of a run's log known.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -489,29 +489,29 @@ class Recorder:
 
 
 def log_end(
-    line: str, prompt: str, stop: Stop | None, completion: str, seconds: float, usage: Usage, **more: Any
+    line: str, ids: Mapping[str, str], prompt: str, stop: Stop | None, completion: str, usage: Usage, **more: Any
 ) -> None:
     """Write one structured log line about the end of a run.
 
     Args:
         line: Its name.
+        ids: Which run.
         prompt: ``ns/key`` of the run's prompt.
         stop: Why it ended early, or None.
         completion: Its checker's verdict.
-        seconds: How long it took.
         usage: What it used.
-        **more: What else the line says.
+        **more: What else the line says, such as times.
     """
     if enabled(logging.INFO):
         logger().info(
             line,
+            **ids,
             prompt=prompt,
             stop=stop.reason if stop else None,
             completion=completion,
-            duration_seconds=round(seconds, 3),
+            **more,
             tokens=usage.tokens.total,
             cost_usd=None if usage.cost is None else float(usage.cost),
-            **more,
         )
 
 
