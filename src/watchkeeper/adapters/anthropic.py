@@ -208,7 +208,8 @@ def encode_request(model: RemoteModel, request: ModelRequest, streaming: bool) -
     assert isinstance(model, AnthropicModel), "a wire encodes for the models of its own file"
     transcript = request.transcript
     pieces = marked_tails(transcript, encoded_turns(transcript, model.encoding), model.mark)
-    system = transcript[0] if len(transcript) and isinstance(transcript[0], SystemMessage) else None
+    first = transcript[0] if len(transcript) else None
+    system = first if isinstance(first, SystemMessage) else None
     closed = [*pieces, b"]}"] if any(pieces) else pieces
     head = request_head(model.name, request, streaming)
     return model.body(request, head, closed, lambda: fixed_fields(model, request, system), system)
@@ -220,9 +221,10 @@ def request_head(name: str, request: ModelRequest, streaming: bool) -> dict[str,
     wishes = {"stream": streaming or None, "temperature": settings.temperature, "top_p": settings.top_p}
     head: dict[str, Any] = {"model": name, "max_tokens": request.max_output_tokens, **given(wishes)}
     if request.tools and "tool_choice" not in settings.extra:
-        head["tool_choice"] = {"type": TOOL_CHOICE[request.tool_choice]}
+        choice: dict[str, Any] = {"type": TOOL_CHOICE[request.tool_choice]}
         if settings.parallel_tool_calls is False and request.tool_choice != "none":
-            head["tool_choice"]["disable_parallel_tool_use"] = True
+            choice["disable_parallel_tool_use"] = True
+        head["tool_choice"] = choice
     return head
 
 

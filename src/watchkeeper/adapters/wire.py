@@ -31,7 +31,7 @@ class Usage(Protocol):
 class Collector(Protocol):
     """Puts the events of a stream together to a whole answer."""
 
-    def feed(self, event: dict[str, Any]) -> None:
+    def feed(self, event: dict[str, Any], /) -> None:
         """Take in one event."""
         ...
 

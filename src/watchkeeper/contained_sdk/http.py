@@ -413,8 +413,7 @@ class ContainedTransport:
     """
 
     def __init__(self, real: Any, *, provider: str = "", output_cap: int = DEFAULT_OUTPUT_CAP) -> None:
-        cap: object = output_cap
-        if not isinstance(cap, int) or isinstance(cap, bool) or cap < 1:
+        if not is_count(output_cap):
             raise ConfigurationError(f"output_cap={output_cap!r} must be a whole number of tokens, 1 or more")
         self._real = real
         self._provider = provider
@@ -470,6 +469,12 @@ class ContainedTransport:
 
 
 AsyncContainedTransport = ContainedTransport
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value is a positive whole number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
 
 CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}
 LOADED_BY_FIRST_CALL: Final = ("openai.resources.chat", "openai.resources.responses")
