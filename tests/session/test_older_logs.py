@@ -74,5 +74,5 @@ def _parts(annotation: Any, seen: set[type]) -> Iterator[type]:
             yield from _parts(hint, seen)
 
 
-def _has_fields(type_: type) -> bool:
-    return dataclasses.is_dataclass(type_) or hasattr(type_, "__struct_fields__")
+def _has_fields(type_: Any) -> bool:
+    return bool(dataclasses.is_dataclass(type_)) or hasattr(type_, "__struct_fields__")

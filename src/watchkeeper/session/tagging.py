@@ -386,9 +386,13 @@ def _register_value(type_: type, tag: str, to_json: Step, from_json: Step) -> No
 
 def register_sequence(type_: Callable[[Iterable[Any]], Iterable[Any]], tag: str, *, ordered: bool = True) -> None:
     """Register a type that is made from its items; those of one without an order are written in the order of repr."""
-    arranged: Step = list if ordered else partial(sorted, key=repr)
+
+    def write(value: Iterable[Any]) -> dict[str, Any]:
+        items: list[Any] = list(map(_dump, value))
+        return {MARK: tag, "items": items if ordered else sorted(items, key=repr)}
+
     form = Form(
-        lambda value: {MARK: tag, "items": arranged(map(_dump, value))},
+        write,
         lambda data: type_(map(_load, data["items"])),
         iter,
         _numbered if ordered else lambda value: ["[...]"] * len(value),

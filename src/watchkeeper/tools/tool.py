@@ -39,6 +39,10 @@ MUTABLE: Final = (list, dict, set, bytearray)
 """Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
 
 
+def _is_mutable(value: object) -> bool:
+    return isinstance(value, MUTABLE)
+
+
 class Signature(msgspec.Struct, frozen=True):
     """A function's parameters, as a tool sees them.
 
@@ -123,7 +127,7 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
         except CodecError:
             continue  # a default that has no JSON form works all the same; it is only not shown
     made: Any = cast("Any", typing.TypedDict)(f"{name}_arguments", fields)
-    fresh: dict[str, Any] = {item.name: item.default for item in arguments if isinstance(item.default, MUTABLE)}
+    fresh: dict[str, Any] = {item.name: item.default for item in arguments if _is_mutable(item.default)}
     return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults, fresh=fresh)
 
 
