@@ -1,4 +1,4 @@
-"""Write the table of every public front from its imports, and the list of all public names with their signatures.
+"""Lay out every public front by its imports, and write the list of all public names with their signatures.
 
 A front is a package or module whose names may be imported from outside: it imports them for type checkers, under
 ``if TYPE_CHECKING:``, and finds them in a table when the program runs (`watchkeeper.core.lazy_names`). Only the imports
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "watchkeeper"
 SOURCE = ROOT / "src" / PACKAGE
 LISTED = ROOT / "tests" / "packaging" / "public_api.txt"
+NAMES = re.compile(r"(?<=\nif TYPE_CHECKING:\n).*?(?=\n\S|\Z)", re.DOTALL)
 TABLE = re.compile(r"(public_names\(\n        __name__,\n        )\{.*?\}(,\n    \)\n)", re.DOTALL)
 ROW_WIDTH = 120
 HEAD = """\
@@ -65,12 +66,30 @@ def names_of(path: Path) -> dict[str, str]:
     }
 
 
+def by_module(path: Path) -> dict[str, list[str]]:
+    """Return the names of a front by the module that defines them, both sorted."""
+    found: dict[str, list[str]] = {}
+    for name, module in sorted(names_of(path).items()):
+        found.setdefault(module, []).append(name)
+    return dict(sorted(found.items()))
+
+
+def imports_of(path: Path) -> str:
+    """Return the imports of a front: sorted, and as many names on a line as it holds."""
+    lines: list[str] = []
+    for module, names in by_module(path).items():
+        start = f"    from {module} import "
+        lines.append(start)
+        for name in names:
+            if lines[-1] != start and len(lines[-1]) + len(f"{name} as {name}") > ROW_WIDTH:
+                lines.append(start)
+            lines[-1] += f"{name} as {name}, "
+    return "\n".join(line.removesuffix(", ") for line in lines)
+
+
 def table_of(path: Path) -> str:
     """Return the rows of a front's table, as the formatter leaves them."""
-    by_module: dict[str, list[str]] = {}
-    for name, module in sorted(names_of(path).items()):
-        by_module.setdefault(module.partition(".")[2], []).append(name)
-    return "".join(row_of(module, by_module[module]) for module in sorted(by_module))
+    return "".join(row_of(module.partition(".")[2], names) for module, names in by_module(path).items())
 
 
 def row_of(module: str, names: list[str]) -> str:
@@ -89,9 +108,9 @@ def row_of(module: str, names: list[str]) -> str:
     )
 
 
-def with_table(path: Path) -> str:
-    """Return a front's text with the table that its imports ask for."""
-    text = path.read_text(encoding="utf-8")
+def laid_out(path: Path) -> str:
+    """Return a front's text with its imports in order, and with the table that they ask for."""
+    text = NAMES.sub(lambda _: imports_of(path), path.read_text(encoding="utf-8"), count=1)
     return TABLE.sub(lambda found: f"{found[1]}{{\n{table_of(path)}        }}{found[2]}", text)
 
 
@@ -167,7 +186,7 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def main() -> None:
     """Renew the tables and the list, and say which changed."""
-    wanted = {path: with_table(path) for path in fronts().values()} | {LISTED: public_api()}
+    wanted = {path: laid_out(path) for path in fronts().values()} | {LISTED: public_api()}
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

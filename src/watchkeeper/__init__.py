@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
-    from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
+    from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.core.budget import Budget as Budget, BudgetTracker as BudgetTracker
     from watchkeeper.core.clock import Deadline as Deadline
     from watchkeeper.core.errors import Stop as Stop, WatchkeeperError as WatchkeeperError
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from watchkeeper.core.model import Model as Model, ModelSettings as ModelSettings
     from watchkeeper.core.usage import ModelPrice as ModelPrice, TokenUsage as TokenUsage, Usage as Usage
     from watchkeeper.loop.adapter import Adapter as Adapter
-    from watchkeeper.prompt.completion import (
-        FileOutputChecker as FileOutputChecker,
-        PredicateChecker as PredicateChecker,
-        TaskCompletionResult as TaskCompletionResult,
-    )
+    from watchkeeper.prompt.completion import FileOutputChecker as FileOutputChecker
+    from watchkeeper.prompt.completion import PredicateChecker as PredicateChecker
+    from watchkeeper.prompt.completion import TaskCompletionResult as TaskCompletionResult
     from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
     from watchkeeper.prompt.template import Prompt as Prompt, PromptTemplate as PromptTemplate
     from watchkeeper.runtime.result import ManyResult as ManyResult, RunResult as RunResult

@@ -6,39 +6,25 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.core.codec import CodecError as CodecError
-    from watchkeeper.core.errors import (
-        BudgetExceededError as BudgetExceededError,
-        ConfigurationError as ConfigurationError,
-        DeadlineExceededError as DeadlineExceededError,
-        DispatchSubagentError as DispatchSubagentError,
-        FilesystemError as FilesystemError,
-        LimitsError as LimitsError,
-        MissingExtraError as MissingExtraError,
-        MissingKeyError as MissingKeyError,
-        NestedEvaluationError as NestedEvaluationError,
-        NestingDepthError as NestingDepthError,
-        ObserverError as ObserverError,
-        OutputParseError as OutputParseError,
-        Phase as Phase,
-        PromptDefinitionError as PromptDefinitionError,
-        PromptEvaluationError as PromptEvaluationError,
-        ProviderError as ProviderError,
-        ProviderFault as ProviderFault,
-        ReducerError as ReducerError,
-        RunStoppedError as RunStoppedError,
-        SessionError as SessionError,
-        SnapshotError as SnapshotError,
-        Stop as Stop,
-        StopReason as StopReason,
-        StoreError as StoreError,
-        ThrottleError as ThrottleError,
-        ToolDefinitionError as ToolDefinitionError,
-        ToolProcessError as ToolProcessError,
-        ToolValidationError as ToolValidationError,
-        UnknownModelError as UnknownModelError,
-        UnpricedModelError as UnpricedModelError,
-        WatchkeeperError as WatchkeeperError,
-    )
+    from watchkeeper.core.errors import BudgetExceededError as BudgetExceededError
+    from watchkeeper.core.errors import ConfigurationError as ConfigurationError
+    from watchkeeper.core.errors import DeadlineExceededError as DeadlineExceededError
+    from watchkeeper.core.errors import DispatchSubagentError as DispatchSubagentError
+    from watchkeeper.core.errors import FilesystemError as FilesystemError, LimitsError as LimitsError
+    from watchkeeper.core.errors import MissingExtraError as MissingExtraError, MissingKeyError as MissingKeyError
+    from watchkeeper.core.errors import NestedEvaluationError as NestedEvaluationError
+    from watchkeeper.core.errors import NestingDepthError as NestingDepthError, ObserverError as ObserverError
+    from watchkeeper.core.errors import OutputParseError as OutputParseError, Phase as Phase
+    from watchkeeper.core.errors import PromptDefinitionError as PromptDefinitionError
+    from watchkeeper.core.errors import PromptEvaluationError as PromptEvaluationError, ProviderError as ProviderError
+    from watchkeeper.core.errors import ProviderFault as ProviderFault, ReducerError as ReducerError
+    from watchkeeper.core.errors import RunStoppedError as RunStoppedError, SessionError as SessionError
+    from watchkeeper.core.errors import SnapshotError as SnapshotError, Stop as Stop, StopReason as StopReason
+    from watchkeeper.core.errors import StoreError as StoreError, ThrottleError as ThrottleError
+    from watchkeeper.core.errors import ToolDefinitionError as ToolDefinitionError, ToolProcessError as ToolProcessError
+    from watchkeeper.core.errors import ToolValidationError as ToolValidationError
+    from watchkeeper.core.errors import UnknownModelError as UnknownModelError, UnpricedModelError as UnpricedModelError
+    from watchkeeper.core.errors import WatchkeeperError as WatchkeeperError
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,

@@ -6,38 +6,18 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
-    from watchkeeper.prompt.rendered import (
-        PromptDeadlineAssigned as PromptDeadlineAssigned,
-        PromptExecuted as PromptExecuted,
-        PromptRendered as PromptRendered,
-    )
-    from watchkeeper.runtime.events import (
-        AdviceAcknowledged as AdviceAcknowledged,
-        ChildEnded as ChildEnded,
-        ChildStarted as ChildStarted,
-        CompletionChecked as CompletionChecked,
-        ContextCompacted as ContextCompacted,
-        EscalationTaken as EscalationTaken,
-        ItemEnded as ItemEnded,
-        ManyEnded as ManyEnded,
-        ManyStarted as ManyStarted,
-        ModelFailed as ModelFailed,
-        ModelReplied as ModelReplied,
-        ModelSwitched as ModelSwitched,
-        NoticeAppended as NoticeAppended,
-        ObserversRan as ObserversRan,
-        ReducerFailed as ReducerFailed,
-        RunEnded as RunEnded,
-        RunStarted as RunStarted,
-        SourceRan as SourceRan,
-    )
-    from watchkeeper.session.log import (
-        Envelope as Envelope,
-        RolledBack as RolledBack,
-        SessionReset as SessionReset,
-        SliceEdited as SliceEdited,
-        StateInherited as StateInherited,
-    )
+    from watchkeeper.prompt.rendered import PromptDeadlineAssigned as PromptDeadlineAssigned
+    from watchkeeper.prompt.rendered import PromptExecuted as PromptExecuted, PromptRendered as PromptRendered
+    from watchkeeper.runtime.events import AdviceAcknowledged as AdviceAcknowledged, ChildEnded as ChildEnded
+    from watchkeeper.runtime.events import ChildStarted as ChildStarted, CompletionChecked as CompletionChecked
+    from watchkeeper.runtime.events import ContextCompacted as ContextCompacted, EscalationTaken as EscalationTaken
+    from watchkeeper.runtime.events import ItemEnded as ItemEnded, ManyEnded as ManyEnded, ManyStarted as ManyStarted
+    from watchkeeper.runtime.events import ModelFailed as ModelFailed, ModelReplied as ModelReplied
+    from watchkeeper.runtime.events import ModelSwitched as ModelSwitched, NoticeAppended as NoticeAppended
+    from watchkeeper.runtime.events import ObserversRan as ObserversRan, ReducerFailed as ReducerFailed
+    from watchkeeper.runtime.events import RunEnded as RunEnded, RunStarted as RunStarted, SourceRan as SourceRan
+    from watchkeeper.session.log import Envelope as Envelope, RolledBack as RolledBack, SessionReset as SessionReset
+    from watchkeeper.session.log import SliceEdited as SliceEdited, StateInherited as StateInherited
     from watchkeeper.shield.decision import SafetyEvent as SafetyEvent
     from watchkeeper.subagents.payloads import Artifact as Artifact
     from watchkeeper.tools.context import ToolInvoked as ToolInvoked

@@ -11,29 +11,14 @@ if TYPE_CHECKING:
     from watchkeeper.adapters.openai_responses import OpenAIResponsesModel as OpenAIResponsesModel
     from watchkeeper.adapters.scripted import Call as Call, Calls as Calls, Say as Say, ScriptedModel as ScriptedModel
     from watchkeeper.app.models import model_from as model_from
-    from watchkeeper.core.messages import (
-        AssistantMessage as AssistantMessage,
-        ImagePart as ImagePart,
-        Message as Message,
-        Part as Part,
-        SystemMessage as SystemMessage,
-        TextPart as TextPart,
-        ToolCall as ToolCall,
-        ToolMessage as ToolMessage,
-        Transcript as Transcript,
-        UserMessage as UserMessage,
-    )
-    from watchkeeper.core.model import (
-        Effort as Effort,
-        FinishReason as FinishReason,
-        Model as Model,
-        ModelReply as ModelReply,
-        ModelRequest as ModelRequest,
-        ModelSettings as ModelSettings,
-        OutputSchema as OutputSchema,
-        ToolChoice as ToolChoice,
-        ToolSpec as ToolSpec,
-    )
+    from watchkeeper.core.messages import AssistantMessage as AssistantMessage, ImagePart as ImagePart
+    from watchkeeper.core.messages import Message as Message, Part as Part, SystemMessage as SystemMessage
+    from watchkeeper.core.messages import TextPart as TextPart, ToolCall as ToolCall, ToolMessage as ToolMessage
+    from watchkeeper.core.messages import Transcript as Transcript, UserMessage as UserMessage
+    from watchkeeper.core.model import Effort as Effort, FinishReason as FinishReason, Model as Model
+    from watchkeeper.core.model import ModelReply as ModelReply, ModelRequest as ModelRequest
+    from watchkeeper.core.model import ModelSettings as ModelSettings, OutputSchema as OutputSchema
+    from watchkeeper.core.model import ToolChoice as ToolChoice, ToolSpec as ToolSpec
     from watchkeeper.core.usage import ModelPrice as ModelPrice, Rate as Rate, TokenUsage as TokenUsage, Usage as Usage
     from watchkeeper.local.model import LocalModel as LocalModel
     from watchkeeper.loop.adapter import Adapter as Adapter

@@ -13,7 +13,7 @@ import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app import models
-from watchkeeper.app import models as lineup_module
+from watchkeeper.app import models as models_module
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.models import PROVIDERS, SERVER_KEY, model_from
 from watchkeeper.app.run import run, run_many
@@ -210,7 +210,7 @@ def test_a_fallback_named_by_a_string_is_made_asked_and_closed(monkeypatch: pyte
     made: dict[str, Closing] = {
         name: Closing(["hello"], name=name, provider="made") for name in ("made:one", "made:two")
     }
-    monkeypatch.setattr(lineup_module, "model_from", made.__getitem__)
+    monkeypatch.setattr(models_module, "model_from", made.__getitem__)
     result = run(HELLO, model=ScriptedModel(down), fallback=["made:one", "made:two"], store=None)
     assert result.output == "hello"
     assert [each.closed for each in made.values()] == [1, 1]
@@ -228,7 +228,7 @@ def test_what_was_made_is_closed_when_a_later_one_is_refused(monkeypatch: pytest
     def make(text: str) -> Model:
         return made if text == "made:one" else model_from(text)
 
-    monkeypatch.setattr(lineup_module, "model_from", make)
+    monkeypatch.setattr(models_module, "model_from", make)
     with pytest.raises(UnknownModelError, match="'nowhere:two'"):
         run(HELLO, model="made:one", fallback=["nowhere:two"], store=None)
     assert made.closed == 1
@@ -278,7 +278,7 @@ def test_every_model_needs_a_price_under_a_cost_ceiling() -> None:
 
 async def test_servers_at_two_addresses_are_two_models() -> None:
     async with AsyncExitStack() as stack:
-        made = lineup_module.checked_fallback(["http://127.0.0.1:9/v1#a"], "http://127.0.0.1:8/v1#a")
+        made = models_module.checked_fallback(["http://127.0.0.1:9/v1#a"], "http://127.0.0.1:8/v1#a")
         assert made == ("http://127.0.0.1:9/v1#a",)
         await stack.aclose()
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.cli.console import make_console
-from watchkeeper.cli.event_lines import HINT, UNSEEN, WORDINGS, Progress, line_of
+from watchkeeper.cli.event_lines import FORMATTERS, HINT, UNSEEN, Progress, line_of
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.messages import AssistantMessage, UserMessage
@@ -160,7 +160,7 @@ def test_an_event_in_words(event: Any, expected: tuple[str, str, str]) -> None:
     assert words(event) == expected
 
 
-@pytest.mark.parametrize("tag", sorted([*UNSEEN, *WORDINGS]))
+@pytest.mark.parametrize("tag", sorted([*UNSEEN, *FORMATTERS]))
 def test_every_tag_with_words_of_its_own_is_that_of_an_event(tag: str) -> None:
     assert type_of(tag) is not None
     assert (line_of(tag, {}) is None) == (tag in UNSEEN)
@@ -172,7 +172,7 @@ def test_every_tag_with_words_of_its_own_is_that_of_an_event(tag: str) -> None:
     )
 )
 def test_an_event_of_another_version_or_program_is_still_shown(body: dict[str, Any]) -> None:
-    for tag in (*WORDINGS, "from the future", "a:B"):
+    for tag in (*FORMATTERS, "from the future", "a:B"):
         assert line_of(tag, body) is not None
 
 

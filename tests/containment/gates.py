@@ -98,3 +98,25 @@ def until_other_thread(condition: Callable[[], bool]) -> None:
             return
         tick.wait(0.005)
     raise AssertionError("it never happened")
+
+
+def race(work: Callable[[int], object], threads: int = 64) -> None:
+    """Run ``work`` on many threads that start together; re-raise what any of them raised."""
+    barrier = threading.Barrier(threads)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(60)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]

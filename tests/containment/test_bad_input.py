@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.containment.gates import dollars, until_other_thread
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment import (
     CallRequest,
     CircuitBreaker,
@@ -49,11 +50,10 @@ def config(**changes: Any) -> ExecutionConfig:
 
 def check_nothing_is_lost(ctx: ExecutionContext) -> None:
     """Nothing is under way, nothing is reserved."""
-    ledger: Any = ctx._tree.ledger  # pyright: ignore[reportPrivateUsage]
-    waiters = ledger._waiters
-    assert not any((waiters.listed, waiters.reserving, waiters.landing))
-    assert ctx._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
-    assert ctx._calls.in_flight == {}  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(ctx.ledger, MemoryLedger)
+    assert ctx.ledger.is_idle
+    assert ctx.account.reserved == [0] * 7
+    assert ctx.in_flight == ()
     assert all(node.end_ts is not None for node in ctx.get_snapshot().nodes)
 
 
@@ -480,6 +480,6 @@ def test_a_late_result_of_bad_work_is_recorded_and_nothing_is_lost() -> None:
         outcome = ctx.call_tool(work, WrapOptions("slow", cost_estimate_hint=0.2, timeout_ms=20))
         assert outcome.stop_reason == "call_timeout"
         go_on.set()
-        until_other_thread(lambda: ctx._calls.in_flight == {})  # pyright: ignore[reportPrivateUsage]
+        until_other_thread(lambda: ctx.in_flight == ())
         assert ctx.usage.cost_nanos == dollars(0.2)
         check_nothing_is_lost(ctx)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.containment.gates import TOOL, answer, costing, dollars, gate_with, unlimited
 from watchkeeper.accounting.call_request import Charge
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
@@ -102,9 +103,9 @@ class World:
         steps = self.root.limits.ceiling("max_steps")
         assert self.root.usage.cost_nanos == self.spent <= dollars(5)
         assert self.root.usage.steps == self.executed <= (self.executed if steps is None else steps)
-        assert self.root._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
-        ledger: Any = self.root._tree.ledger  # pyright: ignore[reportPrivateUsage]
-        assert (ledger._waiters.listed, ledger._waiters.reserving, ledger._waiters.landing) == ([], set(), set())
+        assert self.root.account.reserved == [0] * 7
+        assert isinstance(self.root.ledger, MemoryLedger)
+        assert self.root.ledger.is_idle
 
 
 @pytest.mark.spec("FR-131")

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.containment.gates import TOOL, answer, charged, costing, dollars, gate_with, started, unlimited
-from tests.containment.test_races import race
+from tests.containment.gates import TOOL, answer, charged, costing, dollars, gate_with, race, started, unlimited
 from watchkeeper.accounting.account import COST, STEPS, Account
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.containment.config import WrapOptions
@@ -25,7 +24,7 @@ from watchkeeper.shield.decision import Decision
 
 
 def account_of(gate: ExecutionContext) -> Account:
-    return gate._account  # pyright: ignore[reportPrivateUsage]
+    return gate.account
 
 
 @pytest.fixture

@@ -500,7 +500,7 @@ async def test_closing_gives_back_what_was_kept_for_landing(clock: TestClock) ->
     assert not waiting.done()
     child.close()
     assert (await waiting).decision is Decision.ALLOW
-    assert root._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+    assert root.account.reserved == [0] * 7
 
 
 # --- children ---------------------------------------------------------------------------------------------------------

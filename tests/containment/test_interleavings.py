@@ -62,10 +62,9 @@ def opened(
 
 
 def check_nothing_is_held(gate: ExecutionContext) -> None:
-    ledger: Any = gate._tree.ledger  # pyright: ignore[reportPrivateUsage]
-    waiters = ledger._waiters
-    assert (waiters.listed, waiters.reserving, waiters.landing) == ([], set(), set())
-    assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(gate.ledger, MemoryLedger)
+    assert gate.ledger.is_idle
+    assert gate.account.reserved == [0] * 7
 
 
 def spend(seed: int, kind: type[MemoryLedger] = MemoryLedger) -> tuple[Bill, ExecutionContext]:
@@ -298,7 +297,7 @@ async def test_a_retry_is_left_to_the_call_inside_that_goes_on_through_every_lev
         await gate.acall_tool(middle)
 
     await gate.acall_tool(outer)
-    account = gate._account  # pyright: ignore[reportPrivateUsage]
+    account = gate.account
     assert account.reserved[RETRIES] == 1
     waiting = asyncio.create_task(gate.acall_llm(innermost))
     await asyncio.sleep(0)

@@ -14,6 +14,7 @@ import pytest
 from tests.containment.gates import TOOL, Held, answer, costing, gate_with, settle, started, unlimited
 from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
@@ -101,7 +102,7 @@ async def test_ten_thousand_contexts_with_hooks_a_breaker_and_children_leave_not
             with context, context.child(Limits()) as child:
                 if number % 100 == 0:
                     gone.extend(weakref.ref(kept) for kept in (context, child, context.cancellation))
-                    accounts.append(weakref.ref(context._account))  # pyright: ignore[reportPrivateUsage]
+                    accounts.append(weakref.ref(context.account))
                     await context.acall(CallRequest("llm", "refused"), answer)
                     await context.acall(
                         CallRequest("llm", "nested", spends_retry_on_error=True), partial(nested, child)
@@ -144,9 +145,9 @@ async def test_a_waiting_call_that_was_cancelled_leaves_nothing_behind() -> None
     held.let_go.set()
     await first
     assert timers() == before
-    ledger: Any = gate._tree.ledger  # pyright: ignore[reportPrivateUsage]
-    assert (ledger._waiters.listed, ledger._waiters.reserving, ledger._waiters.landing) == ([], set(), set())
-    assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(gate.ledger, MemoryLedger)
+    assert gate.ledger.is_idle
+    assert gate.account.reserved == [0] * 7
     gate.close()
 
 
@@ -180,7 +181,7 @@ async def test_a_context_that_nobody_closed_is_collected_and_gives_back_what_it_
     root = gate_with(SYSTEM_CLOCK, deadline="1h", max_steps=10)
     child = root.child(unlimited(landing=Landing()))
     await child.acall(TOOL, answer)
-    account = root._account  # pyright: ignore[reportPrivateUsage]
+    account = root.account
     assert account.reserved[STEPS] == 1
     gone = [weakref.ref(root), weakref.ref(child)]
     del root

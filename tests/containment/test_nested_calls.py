@@ -78,10 +78,9 @@ class Nest:
         self.outcomes[name] = await self.gate.acall(request, go_on)
         return self.outcomes[name]
 
-    def flight(self, name: str) -> InFlightCall:
+    def under_way(self, name: str) -> InFlightCall:
         """Return the call of this name, which is under way."""
-        flights = self.gate._calls.in_flight.values()  # pyright: ignore[reportPrivateUsage]
-        return next(flight for flight in flights if flight.node.name == name)
+        return next(call for call in self.gate.in_flight if call.node.name == name)
 
     def nodes(self) -> dict[str, tuple[str, str | None]]:
         """Return how each call was booked."""
@@ -119,7 +118,7 @@ async def test_three_calls_in_one_another_may_time_out_at_once(clock: TestClock,
     nest = Nest(gate_with(clock), work, dict.fromkeys(NAMES, 10))
     task = await started(nest.call())
     for name in order:
-        nest.flight(name).interrupt(CALL_TIMEOUT)
+        nest.under_way(name).interrupt(CALL_TIMEOUT)
     await settle()
     work.cleaning.set()
     outcome = await task
@@ -196,7 +195,7 @@ async def test_a_whole_chain_is_aborted_from_another_thread_step_by_step(clock: 
 
     task = await started(gate.acall(CallRequest("tool", "outer"), outer))
     for context in (gate, child):
-        thread = threading.Thread(target=context._calls.abort, args=("enough",))  # pyright: ignore[reportPrivateUsage]
+        thread = threading.Thread(target=context.abort, args=("enough",))
         thread.start()
         thread.join()
         await settle()
@@ -456,9 +455,9 @@ async def check_interrupted(events: list[str], cleaning: list[int], swallows: li
     asked = 0
     for event in events:
         if event in NAMES:
-            for flight in list(gate._calls.in_flight.values()):  # pyright: ignore[reportPrivateUsage]
-                if flight.node.name == event:
-                    flight.interrupt(reason)
+            for call in gate.in_flight:
+                if call.node.name == event:
+                    call.interrupt(reason)
         elif event == "elsewhere":
             asked += task.cancel()
         elif event == "grace":
@@ -490,7 +489,7 @@ async def check_interrupted(events: list[str], cleaning: list[int], swallows: li
     interrupted = {*events} & {*NAMES} if "elsewhere" not in events else set[str]()
     assert all(node.end_ts is not None for node in at_end if node.operation_name in interrupted)
     assert all(node.end_ts is not None for node in gate.get_snapshot().nodes)
-    assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+    assert gate.account.reserved == [0] * 7
     gate.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.containment.gates import charged, costing, dollars, gate_with, unlimited
+from tests.containment.gates import charged, costing, dollars, gate_with, race, unlimited
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -18,8 +18,6 @@ from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision
-
-THREADS = 64
 
 
 class Count:
@@ -33,28 +31,6 @@ class Count:
         with self._lock:
             self.value += 1
             return self.value
-
-
-def race(work: Callable[[int], object], threads: int = THREADS) -> None:
-    """Run ``work`` on many threads that start together; re-raise what any of them raised."""
-    barrier = threading.Barrier(threads)
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join(60)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
 
 
 def until_halt(call: Callable[[], Decision]) -> None:

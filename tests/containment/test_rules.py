@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.containment.gates import dollars, settle, unlimited
 from watchkeeper.accounting.account import TOOL_CALLS
 from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.clock import TestClock
@@ -463,7 +464,7 @@ class Gate(RuleBasedStateMachine):
     @invariant()
     def both_count_the_same(self) -> None:
         for context, book in zip(self.contexts, self.model.books, strict=True):
-            account = context._account  # pyright: ignore[reportPrivateUsage]
+            account = context.account
             seen = context.get_snapshot()
             spent = min(book.used["retries"], book.ceilings.get("retries", 10**9))
             assert (seen.step_count, seen.retries_used) == (book.used["steps"], spent)
@@ -489,9 +490,8 @@ class Gate(RuleBasedStateMachine):
             self.both_say_the_same_of_every_call()
             self.both_count_the_same()
             for context in self.contexts[:1]:
-                ledger: Any = context._tree.ledger  # pyright: ignore[reportPrivateUsage]
-                waiters = ledger._waiters
-                assert (waiters.listed, waiters.reserving, waiters.landing) == ([], set(), set())
+                assert isinstance(context.ledger, MemoryLedger)
+                assert context.ledger.is_idle
         finally:
             self.loop.close()
 

@@ -399,7 +399,7 @@ async def test_a_coroutine_that_is_closed_under_way_is_settled(clock: TestClock)
         assert gate.usage.cost_nanos == dollars(0.1 * number)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert gate._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+    assert gate.account.reserved == [0] * 7
 
 
 async def test_asyncio_time_outs_inside_the_work_are_the_works_own(clock: TestClock) -> None:
@@ -687,7 +687,7 @@ def test_abort_returns_from_sync_work_on_a_worker_at_once(clock: TestClock) -> N
     outcome = gate.call_llm(slow)
     go_on.set()
     assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
-    until_other_thread(lambda: not gate._calls.in_flight)  # pyright: ignore[reportPrivateUsage]
+    until_other_thread(lambda: not gate.in_flight)
 
 
 def test_sync_work_in_time_returns_its_value_from_the_worker(clock: TestClock) -> None:

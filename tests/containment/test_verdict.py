@@ -22,11 +22,11 @@ from tests.containment.gates import (
     costing,
     dollars,
     gate_with,
+    race,
     settle,
     started,
     unlimited,
 )
-from tests.containment.test_races import race
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
 from watchkeeper.accounting.admission import Demand, decide, kept_for_verdict
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
@@ -52,7 +52,7 @@ def clock() -> TestClock:
 
 
 def account_of(gate: ExecutionContext) -> Account:
-    return gate._account  # pyright: ignore[reportPrivateUsage]
+    return gate.account
 
 
 def keep(gate: ExecutionContext) -> ExecutionContext:
@@ -310,7 +310,7 @@ def test_the_whole_ceiling_bars_the_verdict_too(clock: TestClock) -> None:
 def test_the_calls_of_a_verdict_wait_for_each_other_like_any(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     verdict = keep(root)
-    ledger = root._tree.ledger  # pyright: ignore[reportPrivateUsage]
+    ledger = root.ledger
     first, second = (Demand(account_of(verdict), costing(0.06)) for _ in range(2))
     assert isinstance(ledger.admit(first, 0.0), Admitted)
     assert isinstance(ledger.admit(second, 0.0), Waits)
@@ -584,7 +584,7 @@ class Work(RuleBasedStateMachine):
 
     @property
     def ledger(self) -> Any:
-        return self.root._tree.ledger  # pyright: ignore[reportPrivateUsage]
+        return self.root.ledger
 
     @rule(
         pick=st.integers(0, 5),

@@ -12,9 +12,10 @@ import pytest
 
 from tests.containment.gates import dollars, unlimited
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket
-from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.limits import Landing
 from watchkeeper.shield.decision import Decision
 
@@ -25,8 +26,11 @@ class World:
     def __init__(self, seed: int, ceiling: float = 2.0) -> None:
         self.rng = random.Random(seed)
         self.ceiling = ceiling
+        self.clock: Clock = SYSTEM_CLOCK
         self.spent = 0
-        self.root = ExecutionContext(unlimited(max_cost_usd=ceiling, max_steps=self.rng.choice([None, 25])))
+        self.root = ExecutionContext(
+            unlimited(max_cost_usd=ceiling, max_steps=self.rng.choice([None, 25])), clock=self.clock
+        )
         self.lock = threading.Lock()
 
     def child(self, parent: ExecutionContext) -> ExecutionContext:
@@ -53,11 +57,9 @@ class World:
 
     def check(self) -> None:
         """Everything that was held came back, and what was spent is what was counted, within the ceiling."""
-        ledger: Any = self.root._tree.ledger  # pyright: ignore[reportPrivateUsage]
-        waiters = ledger._waiters
-        assert waiters.listed == []
-        assert waiters.reserving == waiters.landing == set()
-        assert self.root._account.reserved == [0] * 7  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(self.root.ledger, MemoryLedger)
+        assert self.root.ledger.is_idle
+        assert self.root.account.reserved == [0] * 7
         assert self.root.usage.cost_nanos == self.spent <= dollars(self.ceiling)
 
 
@@ -170,4 +172,4 @@ def test_agents_on_threads_all_come_home(seed: int) -> None:
 
 
 def test_the_clock_of_these_tests_is_the_machines_so_that_only_a_missed_wake_up_could_hang_them() -> None:
-    assert World(0).root._clock is SYSTEM_CLOCK  # pyright: ignore[reportPrivateUsage]
+    assert World(0).clock is SYSTEM_CLOCK

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import Held, dollars, started, until_other_thread
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
@@ -339,13 +340,14 @@ def test_calls_that_wait_on_threads_are_admitted_when_others_settle() -> None:
         begun.set()
         go_on.wait(30)
 
-    with ExecutionContext(config(timeout_ms=60_000), clock=clock) as ctx:
+    ledger = MemoryLedger()
+    with ExecutionContext(config(timeout_ms=60_000), ledger=ledger, clock=clock) as ctx:
         one = threading.Thread(target=lambda: results.append(ctx.call_llm(first, hint, cost_of=lambda _: 0.1)))
         one.start()
         begun.wait(30)
         two = threading.Thread(target=lambda: results.append(ctx.call_llm(lambda: "second", hint)))
         two.start()
-        until_other_thread(lambda: bool(ctx._tree.ledger._waiters.listed))  # type: ignore[attr-defined]
+        until_other_thread(lambda: bool(ledger.waiting))
         go_on.set()
         one.join(30)
         two.join(30)
@@ -356,13 +358,14 @@ def test_a_thread_that_waits_is_released_at_the_deadline() -> None:
     clock = TestClock()
     hint = WrapOptions(cost_estimate_hint=0.8)
     results: list[Any] = []
-    with ExecutionContext(config(), clock=clock) as root:
+    ledger = MemoryLedger()
+    with ExecutionContext(config(), ledger=ledger, clock=clock) as root:
         ctx = root.child(config(timeout_ms=5_000).as_limits(), carve=False)
 
         def first() -> None:
             waiter = threading.Thread(target=lambda: results.append(ctx.call_llm(lambda: "second", hint)))
             waiter.start()
-            until_other_thread(lambda: bool(ctx._tree.ledger._waiters.listed))  # type: ignore[attr-defined]
+            until_other_thread(lambda: bool(ledger.waiting))
             clock.advance(5)
             waiter.join(30)
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError, LimitsError
-from watchkeeper.core.limits import COUNTED, Limits
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -145,8 +146,7 @@ def test_the_time_has_its_share_and_is_no_count() -> None:
 
 def test_every_numeric_limit_is_among_the_counts() -> None:
     fields = {key: value for each in EVERY_LIMIT.values() for key, value in each.items()}
-    ceilings = {*COUNTED, "max_cost_usd", "max_retries"}
-    assert {name for name, _, _ in BudgetStatus(**fields).counts} == ceilings
+    assert {name for name, _, _ in BudgetStatus(**fields).counts} == BY_FIELD.keys()
 
 
 def test_retries_count_from_the_first_one_on() -> None:

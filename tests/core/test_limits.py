@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import COUNTED, AccountLimit, Landing, Limits, Verdict, account_name, period_days, tighten
+from watchkeeper.core.limits import AccountLimit, Landing, Limits, Verdict, account_name, period_days, tighten
+from watchkeeper.core.meters import METERS
 
 MOMENT = datetime(2026, 1, 1, 6, tzinfo=UTC)
-NUMERIC = (*COUNTED, "max_retries")
+NUMERIC = tuple(meter.field for meter in METERS if meter.measures != "money")
 
 ceilings = st.none() | st.integers(min_value=1, max_value=2**62)
 deadlines = st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=3)) | st.just(Deadline(MOMENT))
@@ -226,7 +227,7 @@ def test_a_moment_lies_in_its_own_period_and_the_next_day_begins_another(moment:
 
 def test_days_are_those_of_utc() -> None:
     late_in_new_york = datetime(2026, 1, 31, 20, tzinfo=timezone(timedelta(hours=-5)))
-    assert AccountLimit("month", tokens=1).days(late_in_new_york) == (date(2026, 2, 1), date(2026, 2, 28))
+    assert period_days("month", late_in_new_york) == (date(2026, 2, 1), date(2026, 2, 28))
 
 
 class TestInLimits:

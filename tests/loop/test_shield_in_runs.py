@@ -25,7 +25,7 @@ from tests.kit import (
     step,
     switches,
 )
-from watchkeeper.app.models import lineup
+from watchkeeper.app.models import models_of_run
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.limits import Limits
@@ -147,7 +147,7 @@ async def test_the_cheaper_model_need_not_be_a_fallback(monkeypatch: pytest.Monk
             closed.append(self.name)
 
     small = Small([DONE], name="small", provider="of-small")
-    monkeypatch.setattr(f"{lineup.__module__}.model_from", {"of-small:small": small}.__getitem__)
+    monkeypatch.setattr(f"{models_of_run.__module__}.model_from", {"of-small:small": small}.__getitem__)
     hook = Hook(Decision.DEGRADE, fallback_model="of-small:small")
     result = await play(agent(), named("one", []), shield=before_models(hook))
     assert result.output == Report(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import watchkeeper
-from scripts.render_fronts import LISTED, ROOT, SOURCE, fronts, names_of, public_api, with_table
+from scripts.render_fronts import LISTED, ROOT, SOURCE, fronts, laid_out, names_of, public_api
 
 MOST_NAMES = 40
 MOST_PACKAGES = 10
@@ -64,7 +64,7 @@ def test_type_checkers_see_the_names_that_the_program_finds(front: str) -> None:
 @by_front
 def test_the_table_is_that_of_the_imports(front: str) -> None:
     path = FRONTS[front]
-    assert with_table(path) == path.read_text(encoding="utf-8"), "run python -m scripts.render_fronts"
+    assert laid_out(path) == path.read_text(encoding="utf-8"), "run python -m scripts.render_fronts"
 
 
 @by_front

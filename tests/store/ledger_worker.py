@@ -13,12 +13,13 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import UNLIMITED
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
@@ -34,8 +35,7 @@ CEILINGS: Mapping[str, Mapping[str, Any]] = {
 
 def context(ledger: SqliteLedger, name: str) -> ExecutionContext:
     """Open the context that all processes share under a name, or whose account they share."""
-    lifted: dict[str, Any] = dict.fromkeys(("deadline", "max_total_tokens", "max_retries", "max_turns", "landing"))
-    limits = Limits(**{**lifted, **CEILINGS[name]})
+    limits = replace(UNLIMITED, landing=None, **CEILINGS[name])
     return ExecutionContext(limits, None, None if name == "account" else ChainMetadata("r", name), ledger=ledger)
 
 
@@ -83,7 +83,7 @@ def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
 
 def fork(ledger: SqliteLedger) -> None:
     """Make one call in a copy of this process, and two in this one, where there are steps for two in all."""
-    limits = Limits(deadline=None, max_steps=2, max_turns=None, landing=None)
+    limits = replace(UNLIMITED, max_steps=2, landing=None)
     gate = ExecutionContext(limits, None, ChainMetadata("r", "forked"), ledger=ledger)
     child = os.fork()
     if child == 0:

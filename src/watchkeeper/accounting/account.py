@@ -9,39 +9,43 @@ data: only a ledger changes it, under one lock for the tree.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.core.budget import SHOWN, BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
-from watchkeeper.core.limits import AccountLimit, Limits, Period
+from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
+from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import TokenUsage, Usage
 
-# What is counted, as indexes of the lists below. The first seven can have a ceiling; admission checks them in this
-# order. The next three are the kinds of tokens, as in `TokenUsage`.
-COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = range(7)
-CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = range(7, 11)
-
-CEILINGS: Final = (
-    "max_cost_nanos",
-    "max_total_tokens",
-    "max_input_tokens",
-    "max_output_tokens",
-    "max_steps",
-    "max_tool_calls",
-    "max_retries",
+# What is counted, as indexes of the lists below: the columns of the table of meters. Those that can have a ceiling come
+# first; admission checks them in this order.
+COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = map(
+    COLUMNS.index, ("cost_nanos", "total_tokens", "input_tokens", "output_tokens", "steps", "tool_calls", "retries")
 )
-"""Field of `Limits` for each count that can have a ceiling."""
+CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = map(
+    COLUMNS.index, ("cached_tokens", "cache_write_tokens", "reasoning_tokens", "model_calls")
+)
+
+LIMITED: Final = len(SHARED)
+"""How many of them can have a ceiling."""
+
+CEILINGS: Final = tuple(meter.ceiling for meter in SHARED)
+"""Attribute of `Limits` for each count that can have a ceiling."""
 
 ceilings_of: Final = attrgetter(*CEILINGS)
 """Returns the ceilings of limits, in that order."""
 
-NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0, 0, 0, 0)
+NOTHING: Final[tuple[int, ...]] = (0,) * LIMITED
+
+OTHERS: Final = tuple((count, meter) for count, meter in enumerate(SHARED) if meter not in SHOWN)
+"""The meters that have no fields of their own in `BudgetStatus`."""
 
 
 class Claim(msgspec.Struct, eq=False):
@@ -93,6 +97,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         stop: What ended everything here, if something did.
         barred: Why nothing is admitted here any more: that stop, or that it was closed.
         work_stop: What ended the work; a landing turn may still pass.
+        deadline: When everything is over, as wall time for display; None if it never is.
+        work_deadline: When the work is over and landing begins, as wall time.
         deadline_at: Monotonic instant at which everything is over; infinity without a deadline.
         work_until: Monotonic instant at which the work is over and landing begins.
         kept_seconds: How much of the time before ``deadline_at`` is reserved for the verdict.
@@ -115,8 +121,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     paths: tuple[tuple[Account, ...], ...] = ()
     ceilings: tuple[Row, ...] = ()
     beyond: tuple[Row, ...] = ()
-    settled: list[int] = msgspec.field(default_factory=lambda: [0] * 11)
-    reserved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)
+    settled: list[int] = msgspec.field(default_factory=lambda: [0] * len(COLUMNS))
+    reserved: list[int] = msgspec.field(default_factory=lambda: [0] * LIMITED)
     landing_hold: tuple[int, ...] = NOTHING
     verdict_hold: tuple[int, ...] = NOTHING
     keeps_verdict: bool = False
@@ -124,6 +130,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     stop: Stop | None = None
     barred: Stop | None = None
     work_stop: Stop | None = None
+    deadline: Deadline | None = None
+    work_deadline: Deadline | None = None
     deadline_at: float = math.inf
     work_until: float = math.inf
     kept_seconds: float = 0.0
@@ -142,11 +150,11 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
         parent = self.parent
         if parent is None:
-            self.paths = ((self,),) * 7
+            self.paths = ((self,),) * LIMITED
         else:
             self.carved = tuple(Claim(self, count, parent.paths[count]) for count in counts)
             self.claims = (*self.carved, *parent.claims)
-            self.paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(7))
+            self.paths = tuple((self,) if count in counts else (self, *parent.paths[count]) for count in range(LIMITED))
         self.ceilings = rows(self.paths)
         self.beyond = rows([self.chain[len(path) :] for path in self.paths]) if self.claims else ()
 
@@ -187,7 +195,9 @@ def usage_of(account: Account) -> Usage:
     """Return what an account and all below it have used."""
     settled = account.settled.copy()
     return Usage(
-        tokens=TokenUsage(settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS:MODEL_CALLS]),
+        tokens=TokenUsage(
+            settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS : REASONING_TOKENS + 1]
+        ),
         cost_nanos=None if account.unpriced else settled[COST],
         model_calls=settled[MODEL_CALLS],
         tool_calls=settled[TOOL_CALLS],
@@ -203,16 +213,14 @@ def retries_of(account: Account) -> int:
     return spent if ceiling is None else min(spent, ceiling)
 
 
-def budget_status_of(
-    account: Account, deadline: Deadline | None, now: float, turns_used: int | None = None
-) -> BudgetStatus:
+def budget_status_of(account: Account, now: float, turns_used: int | None = None) -> BudgetStatus:
     """Return the account's own ceilings beside what was used; of turns only if their number is given."""
     tops, settled = account.tops, account.settled
     # By position, each ceiling before its use: it is made for every tool call, and keywords cost five times as much.
     return BudgetStatus(
-        deadline,
+        account.deadline,
         now - account.opened_at,
-        None if deadline is None else max(account.deadline_at - now, 0.0),
+        None if account.deadline is None else max(account.deadline_at - now, 0.0),
         tops[TOTAL_TOKENS],
         settled[TOTAL_TOKENS],
         tops[TOOL_CALLS],
@@ -229,7 +237,16 @@ def budget_status_of(
         retries_of(account),
         None if turns_used is None else account.limits.ceiling("max_turns"),
         turns_used or 0,
+        tuple(others(account)) if OTHERS else (),
     )
+
+
+def others(account: Account) -> Iterator[tuple[str, int, int]]:
+    """Yield the limits that have no fields of their own in `BudgetStatus`: field of `Limits`, use, ceiling."""
+    for count, meter in OTHERS:
+        most, used = account.tops[count], account.settled[count]
+        if most is not None and is_told(meter, used, most):
+            yield meter.field, used, most
 
 
 def stop_of(account: Account) -> Stop | None:
@@ -264,58 +281,55 @@ def spent_share(account: Account) -> float | None:
 # work.
 
 
-class Ends(NamedTuple):
-    """The ends of a context as wall times, for display: of everything, and of the work; None without a deadline."""
-
-    deadline: Deadline | None
-    work_deadline: Deadline | None
-
-
-def set_ends(account: Account, above: tuple[Account, Ends] | None, clock: Clock) -> Ends:
+def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
     """Fix when an account that is opened now ends: its own deadline, or the end of the parent's work if earlier.
 
     One for a verdict ends with everything of its parent.
 
     Args:
-        account: Its instants are set.
-        above: The account of the context above, and its ends.
+        account: Its instants and wall times are set.
+        parent: The account of the context above.
         clock: Where time comes from.
     """
     limits = account.limits
     now = account.opened_at = clock.monotonic()
-    deadline = limits.start(clock)
+    account.deadline = limits.start(clock)
     if isinstance(limits.deadline, timedelta):
         account.deadline_at = now + limits.deadline.total_seconds()
-    elif deadline is not None:
-        account.deadline_at = deadline.instant(clock)
-    if above is not None:
-        parent, ends = above
-        verdict = account.for_verdict
-        end, wall = (parent.deadline_at, ends.deadline) if verdict else (parent.work_until, ends.work_deadline)
+    elif account.deadline is not None:
+        account.deadline_at = account.deadline.instant(clock)
+    if parent is not None:
+        whole = account.for_verdict
+        end, wall = (parent.deadline_at, parent.deadline) if whole else (parent.work_until, parent.work_deadline)
         if end < account.deadline_at:
-            account.deadline_at, deadline = end, wall
-    account.work_until, work_deadline = account.deadline_at, deadline
-    if limits.landing is not None and deadline is not None:
+            account.deadline_at, account.deadline = end, wall
+    kept = 0.0
+    if limits.landing is not None and account.deadline is not None:
         kept = limits.landing.seconds(max(account.deadline_at - now, 0.0))
-        account.work_until -= kept
-        work_deadline = Deadline(deadline.at - timedelta(seconds=kept))
-    return Ends(deadline, work_deadline)
+    end_work(account, kept)
 
 
-def keep_verdict_time(account: Account, deadline: Deadline | None) -> Deadline | None:
-    """Keep time for a verdict before the end of everything; return the end of the work, which comes earlier by it.
+def end_work(account: Account, kept: float) -> None:
+    """Let the work end so many seconds before everything does."""
+    account.work_until = account.deadline_at - kept
+    account.work_deadline = account.deadline
+    if kept and account.deadline is not None:
+        account.work_deadline = Deadline(account.deadline.at - timedelta(seconds=kept))
+
+
+def keep_verdict_time(account: Account) -> None:
+    """Keep time for a verdict before the end of everything: the work ends earlier by it.
 
     What is kept for a landing turn and for the verdict together is never more than half of the time: where it would
     be, both are reduced in proportion.
     """
     verdict, whole = account.limits.verdict, account.deadline_at - account.opened_at
-    if verdict is None or deadline is None:
-        return deadline
+    if verdict is None or account.deadline is None:
+        return
     seconds, landing = verdict.seconds(whole), account.deadline_at - account.work_until
     shrunk = min(1.0, max(whole, 0.0) / 2 / (seconds + landing)) if seconds else 1.0
     account.kept_seconds = seconds * shrunk
-    account.work_until = account.deadline_at - (seconds + landing) * shrunk
-    return Deadline(deadline.at - timedelta(seconds=account.deadline_at - account.work_until))
+    end_work(account, (seconds + landing) * shrunk)
 
 
 # --- shared accounts --------------------------------------------------------------------------------------------------
@@ -332,7 +346,7 @@ def shared_key(name: str) -> str:
     return PREFIX + name
 
 
-def account_above(limits: Limits, parent: Account | None, *, lasting: bool) -> Account | None:
+def account_above(limits: Limits, parent: Account | None, *, lasting: bool = True) -> Account | None:
     """Return what stands above a new context: its parent, or the shared account that its limits name.
 
     Args:
@@ -364,12 +378,10 @@ def shared_account(limits: Limits) -> Account | None:
     limit = limits.account_limit
     if limits.account is None or not isinstance(limit, AccountLimit):
         return None
-    ceilings = Limits(
-        deadline=None,
+    ceilings = replace(
+        UNLIMITED,
         max_cost_usd=limit.dollars,
         max_total_tokens=limit.tokens,
-        max_retries=None,
-        max_turns=None,
         min_output_tokens=limits.min_output_tokens,
         landing=None,
         account=limits.account,

@@ -21,12 +21,9 @@ from watchkeeper.accounting.account import (
     CEILINGS,
     COST,
     INPUT_TOKENS,
-    MODEL_CALLS,
     NOTHING,
     OUTPUT_TOKENS,
     RETRIES,
-    STEPS,
-    TOOL_CALLS,
     TOTAL_TOKENS,
     Account,
     Claim,
@@ -35,10 +32,14 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.refusals import Admitted, Exhausted, Expired, Ruling, Stopped, Waits
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
 from watchkeeper.core.quantities import is_number
 from watchkeeper.core.usage import NANOS_PER_USD
 
 SPENDABLE: Final = (COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
+"""What a call's estimate reserves and its charge settles; after these come the meters that count calls."""
+
+NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
 
 
 class Demand:
@@ -95,19 +96,19 @@ class Demand:
         most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
         self.account = account
         self.may_fail = request.spends_retry_on_error
-        self.concerns, self.counts, retries = SHAPES[request.kind, request.retry, self.may_fail]
-        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0, 1, 1, retries)
-        self.per_output = (estimate.output_nanos_per_token, 1, 0, 1, 0, 0, 0) if most else NOTHING
+        self.concerns, self.counts, of_calls = SHAPES[request.kind, request.retry, self.may_fail]
+        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0) + of_calls  # noqa: RUF005 - twice as fast
+        self.per_output = (estimate.output_nanos_per_token, 1, 0, 1) + NO_CALLS if most else NOTHING  # noqa: RUF005
         self.most = most
         least = estimate.min_output_tokens or account.limits.min_output_tokens
         self.least = least if least < most else most
         self.landing = request.phase == "landing"
         self.next_hold: tuple[int, ...] | None = None
-        if last is not None:  # the worst case of the landing turn; the step that is kept for it stays
+        if last is not None:  # the worst case of the landing turn; the calls that are kept for it stay
             tokens_in, tokens_out = last.input_tokens, last.max_output_tokens
             cost = last.input_nanos + last.output_nanos_per_token * tokens_out
-            steps = account.landing_hold[STEPS]
-            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, steps, 0, 0)
+            calls = account.landing_hold[len(SPENDABLE) :]
+            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, *calls)
         self.inside = inside
         if self.may_fail:  # read only then, and each attribute costs every call its nanoseconds
             self.has_retry = False
@@ -120,20 +121,24 @@ class Demand:
         self.day = ""
 
 
-Shape = tuple[tuple[bool, ...], tuple[int, ...], int]
+COUNTED_CALLS: Final = {**UNLIMITED_COUNTS, **{meter.column: meter.calls for meter in SHARED if meter.is_counted}}
+"""By column, the calls that count there."""
+
+Shape = tuple[tuple[bool, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
-    """Return what depends only on the kind of a call: the limits that concern it, its counts, its retries."""
-    concerns = (True, True, True, True, True, kind == "tool", retry or may_fail)
-    of_kind = {"llm": (MODEL_CALLS,), "tool": (TOOL_CALLS,)}.get(kind, ())
-    of_retry = (RETRIES,) if retry and not may_fail else ()
-    return concerns, (STEPS, *of_kind, *of_retry), int(retry or may_fail)
+    """Return what depends only on the kind of a call: the limits that concern it, what it counts for, what it needs."""
+    wanted = {kind, "retry"} if retry or may_fail else {kind}
+    settled = {kind, "retry"} if retry and not may_fail else {kind}
+    concerns = tuple(not wanted.isdisjoint(meter.calls) for meter in SHARED)
+    counts = tuple(COLUMNS.index(column) for column, calls in COUNTED_CALLS.items() if not settled.isdisjoint(calls))
+    return concerns, counts, tuple(int(concerned) for concerned in concerns[len(SPENDABLE) :])
 
 
 SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
     (kind, retry, may_fail): shape(kind, retry, may_fail)
-    for kind in ("llm", "tool", "child")
+    for kind in EVERY_CALL
     for retry in (False, True)
     for may_fail in (False, True)
 }
@@ -288,8 +293,8 @@ SAFETY_NETS: Final = Limits()
 """A ceiling left at its default is a safety net, no wish to have that much reserved."""
 
 
-LEAST_FOR_A_VERDICT: Final = {COST: 0, TOTAL_TOKENS: 4096, INPUT_TOKENS: 3072, OUTPUT_TOKENS: 1024}
-"""What is kept even where the share is less, unless that would be more than a quarter of what there is."""
+VERDICT_CALLS: Final = tuple(sum(kind in meter.calls for kind in ("child", "llm")) for meter in SHARED)
+"""By count, how many of the calls of a verdict it counts: a verdict is a model call inside a child run."""
 
 
 class Left(NamedTuple):
@@ -323,19 +328,20 @@ def wishes_of(account: Account) -> dict[int, int]:
 def kept_for_verdict(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
     """Return what an account keeps for a verdict, of all counts that its limits or those around it bound.
 
-    A verdict takes a model call inside a child run, so of steps at least two are kept, if that leaves the work some. An
-    account that runs share is no part of the run: of what it alone bounds, nothing is kept.
+    Of what is measured, at least what its meter says is kept, but no more than a quarter of what there is; of what
+    counts calls, at least the calls of a verdict, if that leaves the work some. An account that runs share is no part
+    of the run: of what it alone bounds, nothing is kept.
     """
     verdict = keeper.limits.verdict
     if verdict is None:
         return {}
     bounded = {count for count, _, level in (*keeper.ceilings, *keeper.beyond) if level.period is None}
     wishes: dict[int, int] = {}
-    for count in bounded & {*LEAST_FOR_A_VERDICT, STEPS}:
-        rest = left[count].amount
-        share = int(rest * verdict.share)
-        least = (2 if rest > 2 else 0) if count == STEPS else min(LEAST_FOR_A_VERDICT[count], rest // 4)
-        wishes[count] = max(share, least)
+    for count in bounded:
+        meter, calls, rest = SHARED[count], VERDICT_CALLS[count], left[count].amount
+        if calls:
+            least = min(meter.kept_for_verdict, rest // 4) if count in SPENDABLE else calls if rest > calls else 0
+            wishes[count] = max(int(rest * verdict.share), least)
     return {count: wish for count, wish in wishes.items() if wish}
 
 
@@ -366,7 +372,7 @@ def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left])
     """
     given = {count: min(wish, left[count].amount) for count, wish in wishes.items() if count in left}
     for count, amount in given.items():
-        if amount == 0 and count <= STEPS:
+        if amount == 0 and SHARED[count].calls == EVERY_CALL:
             return left[count].ceiling
     carved = [count for count, amount in given.items() if amount]
     for count in carved:
@@ -381,8 +387,7 @@ def limited(limits: Limits, tops: Mapping[int, int]) -> Limits:
     changes: dict[str, Any] = {}
     for count, top in tops.items():
         if limits.ceiling(CEILINGS[count]) != top:
-            field, value = ("max_cost_usd", Decimal(top) / NANOS_PER_USD) if count == COST else (CEILINGS[count], top)
-            changes[field] = value
+            changes[SHARED[count].field] = Decimal(top) / NANOS_PER_USD if count == COST else top
     return replace(limits, **changes) if changes else limits
 
 

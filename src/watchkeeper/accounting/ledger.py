@@ -24,7 +24,6 @@ from watchkeeper.accounting.account import (
     OUTPUT_TOKENS,
     REASONING_TOKENS,
     RETRIES,
-    STEPS,
     TOTAL_TOKENS,
     Account,
 )
@@ -45,8 +44,10 @@ from watchkeeper.accounting.admission import (
 from watchkeeper.accounting.call_request import NO_TOKENS, Charge
 from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.meters import SHARED
 
-ONE_STEP: Final = tuple(int(count == STEPS) for count in range(len(NOTHING)))
+LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
+"""What counts the model call of a landing turn."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -272,9 +273,8 @@ class MemoryLedger:
             put_stop(account, stop, work_only=False)
             return stop
         move_claims(account)
-        rooms = [top - at.settled[STEPS] - at.reserved[STEPS] for count, top, at in account.ceilings if count == STEPS]
-        if account.has_landing and rooms and min(rooms) >= 2:
-            self._set_hold(account, ONE_STEP)
+        if account.has_landing:
+            self._set_hold(account, one_call_of(account))
         return None
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
@@ -422,6 +422,12 @@ class MemoryLedger:
         else:
             self._waiters.landing.discard(account)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call waits, and nothing is reserved for a call or kept for a landing turn."""
+        with self._lock:
+            return not (self._waiters.listed or self._waiters.reserving or self._waiters.landing)
+
     # --- for ledgers that several processes share, built on this one --------------------------------------------------
 
     @property
@@ -453,6 +459,15 @@ def move_claims(account: Account) -> None:
     """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
     for claim in account.claims:
         update_claim(claim)
+
+
+def one_call_of(account: Account) -> tuple[int, ...]:
+    """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
+    hold = list(NOTHING)
+    for count in LANDING_CALLS:
+        rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
+        hold[count] = int(bool(rooms) and min(rooms) >= 2)
+    return tuple(hold)
 
 
 def held_again(demand: Demand) -> tuple[int, ...]:

@@ -11,19 +11,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.accounting.account import (
-    COST,
-    INPUT_TOKENS,
-    OUTPUT_TOKENS,
-    RETRIES,
-    STEPS,
-    TOOL_CALLS,
-    TOTAL_TOKENS,
-    Account,
-)
+from watchkeeper.accounting.account import RETRIES, STEPS, Account
 from watchkeeper.accounting.call_request import NodeKind
-from watchkeeper.core.errors import Stop, StopReason
-from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.meters import SHARED
+from watchkeeper.core.quantities import counted, format_duration
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
@@ -63,17 +55,6 @@ class Waits(NamedTuple):
 Ruling = Admitted | Stopped | Expired | Exhausted | Waits
 
 
-LIMITS: Final[dict[int, tuple[StopReason, str, str, str]]] = {
-    COST: ("budget_exceeded", "max_cost_usd", "", ""),
-    TOTAL_TOKENS: ("token_limit_exceeded", "max_total_tokens", "token", "tokens"),
-    INPUT_TOKENS: ("token_limit_exceeded", "max_input_tokens", "input token", "input tokens"),
-    OUTPUT_TOKENS: ("token_limit_exceeded", "max_output_tokens", "output token", "output tokens"),
-    STEPS: ("step_limit_exceeded", "max_steps", "step", "steps"),
-    TOOL_CALLS: ("tool_call_limit_exceeded", "max_tool_calls", "tool call", "tool calls"),
-    RETRIES: ("retry_budget_exceeded", "max_retries", "retry", "retries"),
-}
-"""For each count: the reason, the field of `Limits`, and the unit, of one and of many."""
-
 KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call", "child": "child run"}
 """What people call the kinds of calls."""
 
@@ -81,32 +62,35 @@ KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call"
 def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
     """Say that a ceiling leaves too little for the least call worth sending, of a context or of a shared account."""
     count, ceiling, account = verdict[:3]
-    reason, field, *_ = LIMITS[count]
+    meter = SHARED[count]
+    field = meter.field
     used = account.settled[count]
     if count == RETRIES:
         ceiling = account.tops[RETRIES] or 0
         used = min(used, ceiling)
-    value = amount(count, ceiling)
+    value = meter.amount(ceiling)
     shared = account.period is not None
     if shared:
         field, value = "account_limit", str(account.limits.account_limit)
         said = f"The account {account.name!r} reached its ceiling of {value}"
     else:
-        said = f"{subject(account, caller)} reached its {'cost ' if count == COST else ''}ceiling of {value}"
+        said = (
+            f"{subject(account, caller)} reached its {'cost ' if meter.measures == 'money' else ''}ceiling of {value}"
+        )
     if used < ceiling:
-        said += f" after {amount(count, used)}"
+        said += f" after {meter.amount(used)}"
     if count != STEPS and not shared:
         said += f" in {counted(account.settled[STEPS], 'call')}"
     if isinstance(verdict, Waits):
         said += "; others hold the rest"
     else:
         said += "" if shared else kept_back(count, account, caller, landing=landing)
-        if count <= OUTPUT_TOKENS and 0 < verdict.left < verdict.need:
-            need, left = amount(count, verdict.need), amount(count, verdict.left)
+        if not meter.is_counted and 0 < verdict.left < verdict.need:
+            need, left = meter.amount(verdict.need), meter.amount(verdict.left)
             said += f"; the next call could need up to {need}, with {left} left"
     if account.renews_on is not None:
         said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
-    return Stop(reason, "gate", f"{said}.", field, value)
+    return Stop(meter.reason, "gate", f"{said}.", field, value)
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
@@ -114,17 +98,10 @@ def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -
     hold = 0 if landing else account.landing_hold[count]
     judges = any(level.for_verdict and level.chain[1] is account for level in caller.chain)
     kept = 0 if judges else account.verdict_hold[count]
-    parts = [f"{amount(count, hold)} kept for its last turn"] if hold else []
-    parts += [f"{amount(count, kept)} kept for its verdict"] if kept else []
+    amount = SHARED[count].amount
+    parts = [f"{amount(hold)} kept for its last turn"] if hold else []
+    parts += [f"{amount(kept)} kept for its verdict"] if kept else []
     return "".join(f"; {part}" for part in parts)
-
-
-def amount(count: int, number: int) -> str:
-    """Write a number of what is counted, with its unit."""
-    if count == COST:
-        return format_money(number)
-    *_, one, many = LIMITS[count]
-    return counted(number, one, many)
 
 
 def expired(account: Account, *, landing: bool) -> Stop:

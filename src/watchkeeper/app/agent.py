@@ -113,7 +113,7 @@ class Agent(Generic[OutputT]):
     def prompt(self, task: str) -> Prompt[OutputT]:
         """Return the bound prompt for one task."""
         check_arguments({"task": task})
-        return Prompt(self.template).with_variables(instructions=self.instructions, task=task)
+        return self._any_task().with_variables(task=task)
 
     def run(self, task: str, *, session: Session | None = None, **options: Unpack[RunOptions]) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.run`.

@@ -30,6 +30,7 @@ from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.limits import AccountLimit, Limits
+from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
@@ -190,7 +191,7 @@ def own_ledger(terms: Terms) -> SqliteLedger | None:
 
 def is_bounded(limits: Limits) -> bool:
     """Return whether a ceiling on money or tokens holds."""
-    own = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens, limits.max_output_tokens)
+    own = (limits.ceiling(meter.ceiling) for meter in METERS if not meter.is_counted)
     return limits.account is not None or any(ceiling is not None for ceiling in own)
 
 
@@ -283,6 +284,10 @@ class Ceilings(TypedDict, total=False):
     account_limit: AccountLimit | str | None
 
 
+SINGLE: Final = ("timeout", "account", "account_limit", *(meter.field for meter in SHARED))
+"""The single ceilings that `contained` takes; `Ceilings` has their types."""
+
+
 def contained(
     *,
     limits: Limits | None = None,
@@ -316,7 +321,7 @@ def contained(
         ConfigurationError: For limits beside single ceilings, and for values that make no sense.
         TypeError: For a ceiling that does not exist.
     """
-    check_keywords(ceilings, Ceilings.__annotations__, OWN)
+    check_keywords(ceilings, SINGLE, OWN)
     hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
     check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock})
     if limits is None:

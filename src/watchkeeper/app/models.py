@@ -108,7 +108,7 @@ def _server(text: str) -> Model:
 # is the caller's.
 
 
-class Lineup(msgspec.Struct, frozen=True):
+class RunModels(msgspec.Struct, frozen=True):
     """The models of a run.
 
     Attributes:
@@ -137,13 +137,13 @@ class Lineup(msgspec.Struct, frozen=True):
         return not all(each.model.native_output for each in self.all)
 
 
-def lineup(
+def models_of_run(
     stack: AsyncExitStack,
     model: Model | str,
     limits: Limits,
     options: RunOptions,
     template: PromptTemplate[Any],
-) -> Lineup:
+) -> RunModels:
     """Make the models of a run; those that are made here are closed by ``stack``.
 
     Args:
@@ -178,7 +178,7 @@ def lineup(
         return priced(_made(stack, wanted))
 
     cheaper = None if shield is None else shield.fallback_model
-    return Lineup(
+    return RunModels(
         line[0],
         tuple(line[1:]),
         None if cheaper is None else found(cheaper),
@@ -217,7 +217,7 @@ def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str,
 
 
 def settings_for(model: Model, first: Model, settings: ModelSettings) -> ModelSettings:
-    """Return how a model is asked: fields of one provider's own are for no other."""
+    """Return the settings for a model, without the extra fields that belong to another provider."""
     return settings if model.provider == first.provider or not settings.extra else replace(settings, extra={})
 
 

@@ -230,7 +230,7 @@ def renamed(error: LimitsError, field: str, name: str) -> LimitsError:
 
 
 def brief(value: object) -> str:
-    """Return a value for a message: as it shows itself, or only what kind of thing it is where that is long."""
+    """Return a value for a message: its repr, or only the name of its type if the repr is long."""
     text = shown(value)
     if len(text) <= BRIEF_CHARS and "\n" not in text:
         return text

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
-from watchkeeper.core.limits import Limits, Verdict, tighten
+from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
 from watchkeeper.core.model import Model
 from watchkeeper.core.text import error_text
 from watchkeeper.core.workers import is_crash
@@ -43,7 +44,7 @@ from watchkeeper.tools.resources import Resources
 OutputT = TypeVar("OutputT")
 ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
-PER_ITEM: Final = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None)
+PER_ITEM: Final = UNLIMITED
 """What limits one item beside the ceilings over all: nothing but the turns, unless the caller says so."""
 
 CONCURRENCY: Final = 4
@@ -63,8 +64,8 @@ def run(
 
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
-    order = _Order(prompt, model, limits, options_for_run(options), Interrupts(), session)
-    return PORTAL.call(order.carry_out(_run), "arun", order.interrupts.interrupt)
+    request = _Request(prompt, model, limits, options_for_run(options), Interrupts(), session)
+    return PORTAL.call(request.carry_out(_run), "arun", request.interrupts.interrupt)
 
 
 async def arun(
@@ -89,7 +90,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _Order(prompt, model, limits, options_for_run(options), Interrupts(), session).carry_out(_run)
+    return await _Request(prompt, model, limits, options_for_run(options), Interrupts(), session).carry_out(_run)
 
 
 def run_many(
@@ -102,11 +103,11 @@ def run_many(
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
     items = listed(items)
-    order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
     return PORTAL.call(
-        order.carry_out(lambda opened: _Crew(items, opened).work(), landing=False),
+        request.carry_out(lambda opened: _Items(items, opened).work(), landing=False),
         "arun_many",
-        order.interrupts.interrupt,
+        request.interrupts.interrupt,
     )
 
 
@@ -133,12 +134,12 @@ async def arun_many(
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
     items = listed(items)
-    order = _Order(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return await order.carry_out(lambda opened: _Crew(items, opened).work(), landing=False)
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
+    return await request.carry_out(lambda opened: _Items(items, opened).work(), landing=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Order(Generic[OutputT]):
+class _Request(Generic[OutputT]):
     """What the caller asked for, before anything is opened."""
 
     prompt: Prompt[OutputT] | PromptTemplate[OutputT]
@@ -260,7 +261,7 @@ class _Opened(Generic[OutputT]):
             filesystem=self.options.get("filesystem"),
             parent_run_id=parent_run_id,
             item=item,
-            watch=self.around.watch_child,
+            watch=partial(self.around.watch, child=True),
         )
 
 
@@ -269,7 +270,7 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
 
 
-class _Crew(Generic[OutputT]):
+class _Items(Generic[OutputT]):
     """The items in progress: each worker takes the next one until none is left or the whole is stopped."""
 
     def __init__(self, items: tuple[Any, ...], opened: _Opened[OutputT]) -> None:

@@ -18,20 +18,14 @@ from typing import Any, Final, cast
 from watchkeeper.app.options import renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import METERS
 from watchkeeper.core.quantities import duration
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
 FIELDS: Final[Mapping[str, str]] = {
     "timeout": "deadline",
-    "max_cost": "max_cost_usd",
-    "max_tokens": "max_total_tokens",
-    "max_input_tokens": "max_input_tokens",
-    "max_output_tokens": "max_output_tokens",
-    "max_steps": "max_steps",
-    "max_turns": "max_turns",
-    "max_tool_calls": "max_tool_calls",
-    "max_retries": "max_retries",
+    **{meter.setting: meter.field for meter in METERS},
 }
 """Setting name (``WATCHKEEPER_`` and upper case in the environment) to the field of Limits."""
 
@@ -79,11 +73,8 @@ Settings = Mapping[str, Setting]
 
 def find_pyproject(start: Path) -> Path | None:
     """Return the nearest pyproject.toml at or above ``start``, or None."""
-    for folder in (start, *start.parents):
-        candidate = folder / "pyproject.toml"
-        if candidate.is_file():
-            return candidate
-    return None
+    candidates = (folder / "pyproject.toml" for folder in (start, *start.parents))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def file_settings(start: Path) -> dict[str, Setting]:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.app.models import Lineup, lineup
+from watchkeeper.app.models import RunModels, models_of_run
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
@@ -56,7 +56,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         ledger: Where what is spent is kept; None for memory.
     """
 
-    models: Lineup
+    models: RunModels
     breakers: CircuitBreakers | None
     events: Listener[tuple[Any]] | None
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
@@ -68,16 +68,15 @@ class Surroundings(msgspec.Struct, frozen=True):
         events = self.events
         return (lambda text: events.put((TextDelta(text),))) if events is not None else None
 
-    def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
-        """Forward a session's events to the listeners; return a function that ends it."""
-        return self._forward(session, run_id, self.events)
+    def watch(self, session: Session, run_id: UUID, *, child: bool = False) -> Callable[[], None]:
+        """Forward a session's events to the listeners; return a function that ends it.
 
-    def watch_child(self, session: Session, run_id: UUID) -> Callable[[], None]:
-        """Forward a child's events, each with the id of its run; ``on_event``, which is told no id, gets none."""
-        return self._forward(session, run_id, None)
-
-    def _forward(self, session: Session, run_id: UUID, events: Listener[tuple[Any]] | None) -> Callable[[], None]:
-        subscribe = session.dispatcher.subscribe_all
+        Args:
+            session: Whose events.
+            run_id: Its run.
+            child: Whether it is a child's: ``on_event``, which is told no id of a run, does not get those.
+        """
+        events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
         endings += [subscribe(partial(_put_record, records, run_id)) for records in self.records]
 
@@ -103,7 +102,7 @@ def open_surroundings(
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store or the ledger cannot be written.
     """
-    models = lineup(stack, model, limits, options, template)
+    models = models_of_run(stack, model, limits, options, template)
     records: list[Listener[tuple[UUID, Envelope]]] = []
     where = options.get("store", DEFAULT)
     store = open_store(where)

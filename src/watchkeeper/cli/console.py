@@ -42,7 +42,7 @@ class PlainConsole(Console):
 
 
 def silence(stream: IO[str]) -> None:
-    """Let what a stream still holds, and whatever comes, go nowhere; it could not be written."""
+    """Discard what a stream still buffers and all that is written to it from now on."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

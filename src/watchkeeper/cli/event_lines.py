@@ -1,7 +1,7 @@
 """One event in one line, for a person: the same words live and from the store.
 
-It works on an event's tag and JSON alone, so that it can word events of programs that are not here. Events nobody has
-worded show as their tag and their fields.
+It works on an event's tag and JSON alone, so that it can show events of programs that are not here. Events that have no
+formatter show as their tag and their fields.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
 Body = Mapping[str, Any]
 UNSEEN: Final = frozenset(
-    {
-        "run_started",
-        "many_started",
-        "many_ended",
-        "prompt_deadline_assigned",
-        "prompt_executed",
-        "run_ended",
-    }
+    ("run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended")
 )
 """What the head and the end of a report, or the lines around it, say already."""
 
@@ -64,21 +57,21 @@ class Line:
 
 
 def line_of(tag: str, body: Body) -> Line | None:
-    """Word an event, given as a store holds it; None for one that says nothing to a person."""
+    """Return the line of an event, given as a store holds it; None for one that says nothing to a person."""
     if tag in UNSEEN:
         return None
     fields = untyped(body)
-    worded = WORDINGS.get(tag)
-    if worded is not None and UNWRITABLE not in fields:
+    format_line = FORMATTERS.get(tag)
+    if format_line is not None and UNWRITABLE not in fields:
         try:
-            return worded(fields)
+            return format_line(fields)
         except (LookupError, TypeError, ValueError, AttributeError):
             pass  # another version wrote it, with other fields: show them as they are
     return Line("·", "dim", one_line(tag, CUT), one_line(json.dumps(fields, ensure_ascii=False), CUT))
 
 
 def done_mark(verdict: str) -> tuple[str, str]:
-    """Return mark and colour of work that is done; of such that nobody could verify, others than of a pass."""
+    """Return mark and colour of completed work; they differ if nobody could verify it."""
     return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
 
 
@@ -188,7 +181,7 @@ def _slice_edited(body: Body) -> Line:
     return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
 
 
-WORDINGS: Final[Mapping[str, Callable[[Body], Line]]] = {
+FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "prompt_rendered": _prompt_rendered,
     "model_replied": _model_replied,
     "tool_invoked": _tool_invoked,

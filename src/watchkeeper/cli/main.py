@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from watchkeeper.cli import report, running
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console, printing, say
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
+from watchkeeper.store.ledger_file import account_reports, ledger_path
 from watchkeeper.store.run_store import RunStore, store_path
 
 app = typer.Typer(
@@ -137,9 +139,15 @@ def account_command(
     as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
 ) -> None:
     """Show what accounts have used today and this month (UTC), and what runs hold right now."""
-    from watchkeeper.cli.report import show_accounts
-
-    show_accounts(name, ledger, as_json=as_json)
+    path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
+    reports = account_reports(path, name)
+    with printing() as out:
+        if as_json:
+            out.write(json.dumps([asdict(each) for each in reports], indent=2) + "\n")
+        elif reports:
+            report.print_accounts(make_console(out), reports)
+        else:
+            make_console(out).print(f"no accounts in {path}")
 
 
 def open_for_reading(named: str | None) -> RunStore:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
-from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli.console import make_console, one_line, print_table, printable, printing, styled
+from watchkeeper.cli.console import one_line, print_table, printable, styled
 from watchkeeper.cli.event_lines import done_mark, line_of, parts_of
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import format_duration, format_money
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.store.ledger_file import AccountReport, account_reports, ledger_path
+from watchkeeper.store.ledger_file import AccountReport
 from watchkeeper.store.run_store import untyped
 
 if TYPE_CHECKING:
@@ -140,27 +138,6 @@ def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
         "tag": event.tag,
         "event": event.body,
     }
-
-
-# --- accounts -------------------------------------------------------------------------------------------------------
-# What ``watchkeeper account`` prints: what accounts have used today and this month, and what is held right now.
-
-
-def show_accounts(name: str | None, ledger: str | None, *, as_json: bool) -> None:
-    """Print the figures of one account, or of all.
-
-    Raises:
-        StoreError: If there is no ledger, or no such account.
-    """
-    path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
-    reports = account_reports(path, name)
-    with printing() as out:
-        if as_json:
-            out.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
-        elif reports:
-            print_accounts(make_console(out), reports)
-        else:
-            make_console(out).print(f"no accounts in {path}")
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:

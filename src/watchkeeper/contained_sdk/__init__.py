@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING
 from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.contained_sdk.http import (
-        contained_async_http_client as contained_async_http_client,
-        contained_http_client as contained_http_client,
-    )
+    from watchkeeper.contained_sdk.http import contained_async_http_client as contained_async_http_client
+    from watchkeeper.contained_sdk.http import contained_http_client as contained_http_client
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,

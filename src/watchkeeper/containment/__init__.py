@@ -9,45 +9,28 @@ from typing import TYPE_CHECKING
 from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.accounting.call_request import (
-        CallRequest as CallRequest,
-        Charge as Charge,
-        Estimate as Estimate,
-        NodeKind as NodeKind,
-    )
+    from watchkeeper.accounting.call_request import CallRequest as CallRequest, Charge as Charge, Estimate as Estimate
+    from watchkeeper.accounting.call_request import NodeKind as NodeKind
     from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
+    from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.containment.in_flight import Outcome as Outcome, Ticket as Ticket
     from watchkeeper.containment.record import ContextSnapshot as ContextSnapshot, NodeRecord as NodeRecord
-    from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
     from watchkeeper.core.budget import BudgetStatus as BudgetStatus
     from watchkeeper.core.cancellation import CancellationToken as CancellationToken
     from watchkeeper.core.limits import AccountLimit as AccountLimit, Verdict as Verdict
-    from watchkeeper.shield.circuit_breaker import (
-        CircuitBreaker as CircuitBreaker,
-        CircuitBreakers as CircuitBreakers,
-        CircuitState as CircuitState,
-        PolicyContext as PolicyContext,
-        PolicyDecision as PolicyDecision,
-    )
-    from watchkeeper.shield.decision import (
-        ChainMetadata as ChainMetadata,
-        Decision as Decision,
-        SafetyEvent as SafetyEvent,
-        ToolCallContext as ToolCallContext,
-    )
+    from watchkeeper.shield.circuit_breaker import CircuitBreaker as CircuitBreaker, CircuitBreakers as CircuitBreakers
+    from watchkeeper.shield.circuit_breaker import CircuitState as CircuitState, PolicyContext as PolicyContext
+    from watchkeeper.shield.circuit_breaker import PolicyDecision as PolicyDecision
+    from watchkeeper.shield.decision import ChainMetadata as ChainMetadata, Decision as Decision
+    from watchkeeper.shield.decision import SafetyEvent as SafetyEvent, ToolCallContext as ToolCallContext
     from watchkeeper.shield.egress import EgressAllowList as EgressAllowList
     from watchkeeper.shield.model_downgrade import ModelDowngradeHook as ModelDowngradeHook
-    from watchkeeper.shield.pipeline import (
-        BudgetBoundaryHook as BudgetBoundaryHook,
-        EgressBoundaryHook as EgressBoundaryHook,
-        PreDispatchHook as PreDispatchHook,
-        ReleasingHook as ReleasingHook,
-        ResponseHook as ResponseHook,
-        RetryBoundaryHook as RetryBoundaryHook,
-        ShieldPipeline as ShieldPipeline,
-        ToolDispatchHook as ToolDispatchHook,
-    )
+    from watchkeeper.shield.pipeline import BudgetBoundaryHook as BudgetBoundaryHook
+    from watchkeeper.shield.pipeline import EgressBoundaryHook as EgressBoundaryHook, PreDispatchHook as PreDispatchHook
+    from watchkeeper.shield.pipeline import ReleasingHook as ReleasingHook, ResponseHook as ResponseHook
+    from watchkeeper.shield.pipeline import RetryBoundaryHook as RetryBoundaryHook, ShieldPipeline as ShieldPipeline
+    from watchkeeper.shield.pipeline import ToolDispatchHook as ToolDispatchHook
     from watchkeeper.shield.tool_permission import ToolPermissionHook as ToolPermissionHook
     from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
 else:

@@ -168,10 +168,6 @@ class ContextCalls:
             grant = Refused(exhausted(grant, self.account, landing=request.phase == "landing"), latched=False)
         return self._refuse(request, grant, outer, now)
 
-    def withdraw(self, waiter: Waiter) -> None:
-        """Stop waiting; harmless if the call was admitted or refused."""
-        self.ledger.withdraw(waiter, self.clock.monotonic())
-
     def phase_ends(self, request: CallRequest) -> float:
         """Return the monotonic instant at which the phase of a call is over."""
         return self.account.ends_at(landing=request.phase == "landing")
@@ -351,13 +347,17 @@ class ContextCalls:
             aborted=self.aborted,
             abort_reason=self._last_refusal() if stop is None else stop.reason,
             elapsed_ms=(self.clock.monotonic() - account.opened_at) * 1000,
-            nodes=self.nodes.view([call.node for call in list(self.in_flight.values())]),
+            nodes=self.nodes.view(self._running_nodes()),
             events=self.incidents.view(),
             nodes_dropped=self.nodes.dropped,
             events_dropped=self.incidents.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
         )
+
+    def _running_nodes(self) -> Iterator[Node]:
+        for call in list(self.in_flight.values()):
+            yield call.node
 
     def _last_refusal(self) -> str | None:
         """Return why the last call was stopped, if one call was and not the chain."""
@@ -406,7 +406,7 @@ async def wait_for_turn(
         unlink()
         if timer is not None:
             timer.cancel()
-        calls.withdraw(waiter)
+        calls.ledger.withdraw(waiter, clock.monotonic())
 
 
 def block_for_turn(
@@ -429,7 +429,7 @@ def block_for_turn(
         return admitted
     finally:
         unlink()
-        calls.withdraw(waiter)
+        calls.ledger.withdraw(waiter, clock.monotonic())
 
 
 async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import CoroutineType, FunctionType
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.accounting.call_request import NO_ESTIMATE, CallRequest, Charge, Dollars, Estimate, NodeKind, nanos
 from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.limits import Limits
+from watchkeeper.core.limits import UNLIMITED, Limits
 from watchkeeper.core.quantities import count, money
 
 T = TypeVar("T")
@@ -52,13 +52,12 @@ class ExecutionConfig:
 
     def as_limits(self) -> Limits:
         """Return limits with these ceilings and none other, and a hard stop at each."""
-        return Limits(
+        return replace(
+            UNLIMITED,
             deadline=timedelta(milliseconds=self.timeout_ms) if self.timeout_ms else None,
             max_cost_usd=self.max_cost_usd,
-            max_total_tokens=None,
             max_steps=self.max_steps,
             max_retries=self.max_retries_total,
-            max_turns=None,
             landing=None,
         )
 

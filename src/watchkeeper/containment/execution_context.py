@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 from watchkeeper.accounting.account import (
     CEILINGS,
     Account,
-    Ends,
     account_above,
     budget_status_of,
     keep_verdict_time,
@@ -72,7 +71,8 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import COUNTED, Limits
+from watchkeeper.core.limits import UNLIMITED, Limits
+from watchkeeper.core.meters import NO_CEILINGS
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent
@@ -83,11 +83,7 @@ T = TypeVar("T")
 COUNTER_BITS: Final = 48
 """Low bits of a node's UUID that count the nodes of a tree; the others are random and the same for the tree."""
 
-ONE_CALL: Final = Limits(
-    deadline=None, max_total_tokens=None, max_steps=1, max_retries=None, max_turns=None, landing=None
-)
-NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(("deadline", "max_cost_usd", "max_retries", *COUNTED))
-"""No ceiling of its own, as fields of `Limits`."""
+ONE_CALL: Final = replace(UNLIMITED, max_steps=1, landing=None)
 
 
 class ExecutionContext:
@@ -97,14 +93,10 @@ class ExecutionContext:
 
     Attributes:
         limits: Its own ceilings.
-        deadline: The moment at which everything is over, or None.
-        work_deadline: The moment at which the work is over and a landing turn may begin, or None.
         cancellation: Cancelled by an abort here or above, and when it is closed.
+        ledger: Where its figures are kept.
+        account: Its figures, for reading only.
     """
-
-    deadline: Deadline | None
-    work_deadline: Deadline | None
-    _account: Account
 
     def __init__(
         self,
@@ -137,8 +129,10 @@ class ExecutionContext:
         if pipeline is not None or circuit_breaker is not None:
             guards = Guards(pipeline, circuit_breaker, metadata)
         tree = Tree(clock, ledger if ledger is not None else MemoryLedger(), numbers, guards)
-        self._set_up(limits, tree, Incidents(metadata, clock, on_event), None, "")
-        self._opened(tree.ledger.open(self._account))
+        above = account_above(limits, None, lasting=not isinstance(tree.ledger, MemoryLedger))
+        account = Account(limits, above, key=metadata.chain_id)
+        self._set_up(account, tree, Incidents(metadata, clock, on_event), None)
+        self._opened(tree.ledger.open(self.account))
 
     @classmethod
     def for_one_call(
@@ -150,36 +144,21 @@ class ExecutionContext:
         """
         return cls(ONE_CALL, pipeline, metadata, clock=clock)
 
-    def _set_up(
-        self,
-        limits: Limits,
-        tree: Tree,
-        incidents: Incidents,
-        parent: ExecutionContext | None,
-        name: str,
-        *,
-        carved: bool = False,
-        for_verdict: bool = False,
-    ) -> None:
+    def _set_up(self, account: Account, tree: Tree, incidents: Incidents, parent: ExecutionContext | None) -> None:
         """Do what a root and a child have in common before the ledger opens their account."""
-        self.limits: Limits = limits
+        self.limits: Limits = account.limits
+        self.account: Account = account
+        self.ledger: Ledger = tree.ledger
         self._tree = tree
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
-        key = None if parent else incidents.metadata.chain_id
-        above = account_above(
-            limits, parent._account if parent else None, lasting=not isinstance(tree.ledger, MemoryLedger)
-        )
-        account = Account(limits, above, name, key=key, carved_on_open=carved, for_verdict=for_verdict)
-        self._account = account
-        around = None if parent is None else (parent._account, Ends(parent.deadline, parent.work_deadline))
-        self.deadline, self.work_deadline = set_ends(account, around, tree.clock)
+        set_ends(account, parent.account if parent else None, tree.clock)
         self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
         self._calls = ContextCalls(tree, account, self.cancellation, incidents)
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
-        self.limits = self._account.limits
+        self.limits = self.account.limits
         self._unlink = self.cancellation.on_cancel(self._calls.abort)
         if stop is not None:
             self._calls.report_stop(stop)
@@ -207,7 +186,7 @@ class ExecutionContext:
             ConfigurationError: If this context is closed.
         """
         child = self._below(limits, name, on_event, carved=carve)
-        child._opened(self._tree.ledger.open(child._account))
+        child._opened(self.ledger.open(child.account))
         return child
 
     def split(self, weights: Mapping[str, float]) -> dict[str, ExecutionContext]:
@@ -227,8 +206,10 @@ class ExecutionContext:
             ConfigurationError: If this context is closed.
         """
         check_weights(weights)
-        siblings = {name: self._below(replace(self.limits, **NO_CEILINGS), name, carved=True) for name in weights}
-        stops = self._tree.ledger.open_shares([one._account for one in siblings.values()], list(weights.values()))
+        siblings = {
+            name: self._below(replace(self.limits, deadline=None, **NO_CEILINGS), name, carved=True) for name in weights
+        }
+        stops = self.ledger.open_shares([one.account for one in siblings.values()], list(weights.values()))
         for sibling, stop in zip(siblings.values(), stops, strict=True):
             sibling._opened(stop)
         return siblings
@@ -249,15 +230,15 @@ class ExecutionContext:
         """
         if self.limits.verdict is None:
             return None
-        account = self._account
+        account = self.account
         if any(account.verdict_hold) or not (account.keeps_verdict or self._calls.nodes.newest is None):
             raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
         verdict = self._below(
-            replace(self.limits, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
+            replace(self.limits, deadline=None, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
         )
-        verdict._opened(self._tree.ledger.open(verdict._account))
+        verdict._opened(self.ledger.open(verdict.account))
         if not account.keeps_verdict:
-            self.work_deadline = keep_verdict_time(account, self.deadline)
+            keep_verdict_time(account)
             account.keeps_verdict = True
         return verdict
 
@@ -275,7 +256,10 @@ class ExecutionContext:
         ours = self._calls.incidents
         child = object.__new__(ExecutionContext)
         incidents = Incidents(ours.metadata, self._clock, on_event or ours.listener, ours)
-        child._set_up(limits_of(limits), self._tree, incidents, self, name, carved=carved, for_verdict=for_verdict)
+        limits = limits_of(limits)
+        above = account_above(limits, self.account)
+        account = Account(limits, above, name, carved_on_open=carved, for_verdict=for_verdict)
+        child._set_up(account, self._tree, incidents, self)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -448,46 +432,61 @@ class ExecutionContext:
 
         Nothing is reserved, and nothing is latched if they do not.
         """
-        return not isinstance(decide(Demand(self._account, request), self._clock.monotonic()), Exhausted)
+        return not isinstance(decide(Demand(self.account, request), self._clock.monotonic()), Exhausted)
 
     # --- what there is to see; from any thread ------------------------------------------------------------------------
 
     @property
+    def deadline(self) -> Deadline | None:
+        """The moment at which everything is over, or None."""
+        return self.account.deadline
+
+    @property
+    def work_deadline(self) -> Deadline | None:
+        """The moment at which the work is over and a landing turn may begin, or None."""
+        return self.account.work_deadline
+
+    @property
     def stop(self) -> Stop | None:
         """What ended everything, found here or above; None while something may still run."""
-        return stop_of(self._account)
+        return stop_of(self.account)
 
     @property
     def work_stop(self) -> Stop | None:
         """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
-        return work_stop_of(self._account)
+        return work_stop_of(self.account)
 
     @property
     def usage(self) -> Usage:
         """What this context and those below it have used."""
-        return usage_of(self._account)
+        return usage_of(self.account)
 
     def left(self) -> dict[str, int]:
         """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
 
         What calls under way may still use, and what is reserved for others, is not left.
         """
-        return {CEILINGS[count]: left.amount for count, left in left_of(self._account).items()}
+        return {CEILINGS[count]: left.amount for count, left in left_of(self.account).items()}
 
     @property
     def is_booked(self) -> bool:
         """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
-        account = self._account
+        account = self.account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
 
     def stands_below(self, other: ExecutionContext) -> bool:
         """Return whether it is a context, or stands below it: what passes here counts there."""
-        return other._account in self._account.chain
+        return other.account in self.account.chain
+
+    @property
+    def in_flight(self) -> tuple[InFlightCall, ...]:
+        """Its calls under way, and abandoned ones that are not over yet."""
+        return tuple(self._calls.in_flight.values())
 
     @property
     def elapsed_seconds(self) -> float:
         """Seconds since it was opened."""
-        return self._clock.monotonic() - self._account.opened_at
+        return self._clock.monotonic() - self.account.opened_at
 
     @property
     def snapshot_at_stop(self) -> ContextSnapshot | None:
@@ -500,7 +499,7 @@ class ExecutionContext:
         Args:
             turns_used: Model turns taken, which only the loop counts; without it nothing is said of turns.
         """
-        return budget_status_of(self._account, self.deadline, self._clock.monotonic(), turns_used)
+        return budget_status_of(self.account, self._clock.monotonic(), turns_used)
 
     def get_snapshot(self) -> ContextSnapshot:
         """Return the state of the chain at this moment; from any thread, at any time, also after it was closed."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
+from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType, coroutine
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -214,9 +215,6 @@ class InFlightCall(Ticket):
         if self._token is not None:
             self._token.cancel(self._parent_token.reason or self.interrupted)
 
-    def _expire(self) -> None:
-        self.interrupt(self.overrun)
-
     def _cancel_task(self) -> None:
         """Cancel the task, on its own loop; never in the middle of one of its own steps, nor before the first."""
         task = self.task
@@ -241,7 +239,7 @@ class InFlightCall(Ticket):
         if outer is not None and (outer.task is None or outer.task is task):  # it may have yet to be armed
             outer.inner = self
         if self.expires_at != NEVER:
-            self._timer = set_timer(clock, self.expires_at, self._expire)
+            self._timer = set_timer(clock, self.expires_at, partial(self.interrupt, self.overrun))
         if self.interrupted is not None:
             task.get_loop().call_soon(self._cancel_task)
 

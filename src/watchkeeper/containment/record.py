@@ -230,21 +230,23 @@ class NodeStore:
         """Return the nodes as they are now.
 
         Args:
-            unfinished: The nodes that may still change: under way, or let go of before their result came.
+            unfinished: Yields the nodes that may still change: under way, or abandoned before their result came.
         """
         with self._lock:
             older, newer = self._older, self.newer
-            endings = {node.number: node.ending for node in unfinished}
+            length = len(newer)  # before the calls under way are looked at: what begins in between is not in the view
+            running = tuple(unfinished)
+            endings = {node.number: node.ending for node in running}
             early: tuple[Node, ...] = ()
-            if self.dropped and endings:
-                early = tuple(node for node in unfinished if node.number < older[0].number)
+            if self.dropped and running:
+                early = tuple(node for node in running if node.number < older[0].number)
         first, second = len(early), len(early) + len(older)
 
         def look_up(place: int) -> NodeRecord:
             node = early[place] if place < first else older[place - first] if place < second else newer[place - second]
             return record_of(node, endings.get(node.number, node.ending), self._wall_time)
 
-        return FrozenView(second + len(newer), look_up, "node", brief=True)
+        return FrozenView(second + length, look_up, "node", brief=True)
 
     def _wall_time(self, instant: float) -> datetime:
         return self._wall + timedelta(seconds=instant - self._instant)

@@ -1,8 +1,8 @@
-"""The ceilings of an evaluation, and a tracker that parents and children share.
+"""The ceilings of an evaluation, a tracker that several evaluations share, and what is left at one moment.
 
-`Budget` is ceilings only, immutable. What was used is `Usage`. `BudgetTracker` holds both together, is safe under
-threads, and may be handed from a parent to a child so that both draw from one budget. `BudgetStatus` is a look at both
-at one moment: what a tool, an observer or a person is shown; nothing is enforced with it.
+`Budget` is ceilings only, immutable; what was used is `Usage`. `BudgetTracker` holds both together, is safe under
+threads, and may be handed from a parent to a child so that both draw from one budget. `BudgetStatus` is a snapshot of
+both, for a tool, an observer or a person. Nothing here enforces anything: that is the gate's work, on `Limits`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
 from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
@@ -50,10 +52,10 @@ class Budget:
         """Parse friendly forms and refuse what makes no sense."""
         if isinstance(self.deadline, datetime):
             object.__setattr__(self, "deadline", Deadline(self.deadline))
-        for name in ("max_total_tokens", "max_input_tokens", "max_output_tokens", "max_tool_calls"):
-            value = getattr(self, name)
+        for meter in _BUDGETED:
+            value = getattr(self, meter.field)
             if value is not None:
-                object.__setattr__(self, name, count(value, name))
+                object.__setattr__(self, meter.field, count(value, meter.field))
         if self.max_cost_usd is not None:
             money(self.max_cost_usd, "max_cost_usd")
 
@@ -64,16 +66,12 @@ class Budget:
 
     def as_limits(self) -> Limits:
         """Return limits with these ceilings and none other."""
-        return Limits(
-            deadline=self.deadline,
-            max_cost_usd=self.max_cost_usd,
-            max_total_tokens=self.max_total_tokens,
-            max_input_tokens=self.max_input_tokens,
-            max_output_tokens=self.max_output_tokens,
-            max_tool_calls=self.max_tool_calls,
-            max_retries=None,
-            max_turns=None,
-        )
+        ceilings: dict[str, Any] = {name: getattr(self, name, None) for name in BY_FIELD}
+        return Limits(deadline=self.deadline, **ceilings)
+
+
+_BUDGETED: Final = tuple(meter for meter in TOLD if meter.field in Budget.__slots__ and meter.measures != "money")
+"""The meters that a `Budget` has a ceiling for, but money."""
 
 
 @stored_as("budget_status")
@@ -102,6 +100,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         retries_used: Calls that repeated a failed one.
         max_turns: Ceiling of model turns; None also where nobody said how many there were.
         turns_used: Model turns taken.
+        others: Limits that have no fields here, as in ``counts``.
     """
 
     deadline: Deadline | None = None
@@ -123,6 +122,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     retries_used: int = 0
     max_turns: int | None = None
     turns_used: int = 0
+    others: tuple[tuple[str, int, int], ...] = ()
 
     @cached_property
     def counts(self) -> Sequence[tuple[str, int, int]]:
@@ -131,24 +131,9 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         Money is in nano-dollars, and is missing while nobody knows what was spent. Retries are told from the first one
         on: where nothing fails, nobody need think of them.
         """
-        counts: list[tuple[str, int, int]] = []
-        if self.max_tokens is not None:
-            counts.append(("max_total_tokens", self.tokens_used, self.max_tokens))
-        if self.max_input_tokens is not None:
-            counts.append(("max_input_tokens", self.input_tokens_used, self.max_input_tokens))
-        if self.max_output_tokens is not None:
-            counts.append(("max_output_tokens", self.output_tokens_used, self.max_output_tokens))
-        if self.max_cost_nanos is not None and self.cost_nanos is not None:
-            counts.append(("max_cost_usd", self.cost_nanos, self.max_cost_nanos))
-        if self.max_tool_calls is not None:
-            counts.append(("max_tool_calls", self.tool_calls_used, self.max_tool_calls))
-        if self.max_steps is not None:
-            counts.append(("max_steps", self.steps_used, self.max_steps))
-        if self.max_turns is not None:
-            counts.append(("max_turns", self.turns_used, self.max_turns))
-        if self.max_retries is not None and self.retries_used:
-            counts.append(("max_retries", self.retries_used, self.max_retries))
-        return counts
+        rows = zip(SHOWN, _ceilings_of(self), _uses_of(self), strict=True)
+        counts = [(meter.field, used, most) for meter, most, used in rows if is_told(meter, used, most)]
+        return [*counts, *self.others]
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
@@ -194,6 +179,18 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
         return _dollars(max(self.max_cost_nanos - self.cost_nanos, 0))
 
 
+SHOWN: Final = tuple(meter for meter in TOLD if meter.status[0] in BudgetStatus.__struct_fields__)
+"""The meters that have fields of their own in `BudgetStatus`."""
+
+_ceilings_of: Final = attrgetter(*(meter.status[0] for meter in SHOWN))
+_uses_of: Final = attrgetter(*(meter.status[1] for meter in SHOWN))
+
+
+def is_told(meter: LimitMeter, used: int | None, most: int | None) -> bool:
+    """Return whether somebody who looks at the budget is told of a limit: it holds, and its use is known."""
+    return most is not None and used is not None and bool(used or not meter.occasional)
+
+
 def _dollars(nanos: int | None) -> Decimal | None:
     return None if nanos is None else Decimal(nanos) / NANOS_PER_USD
 
@@ -230,16 +227,11 @@ class BudgetTracker:
             BudgetExceededError: If one of its ceilings is used up.
         """
         used, budget = self._usage, self.budget
-        spent = {
-            "max_total_tokens": used.tokens.total,
-            "max_input_tokens": used.tokens.input_tokens,
-            "max_output_tokens": used.tokens.output_tokens,
-            "max_tool_calls": used.tool_calls,
-        }
         left: dict[str, Any] = {"deadline": budget.deadline}
-        for name, amount in spent.items():
-            most: int | None = getattr(budget, name)
+        for meter in _BUDGETED:
+            name, most = meter.field, getattr(budget, meter.field)
             if most is not None:
+                amount = attrgetter(meter.usage)(used)
                 left[name] = most - amount
                 _check_left(name, left[name], f"{amount:,} of {most:,}")
         if budget.max_cost_usd is not None:

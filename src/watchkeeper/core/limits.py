@@ -1,8 +1,10 @@
-"""What a run may spend.
+"""What a run may spend: `Limits`, and `AccountLimit` for what all runs under an account may spend in a day or a month.
 
-`Limits` is a frozen value, safe by default: one hour, 100 turns, 2,000,000 tokens, 20 retries; None lifts a limit.
-All ceilings but ``max_turns`` hold for the whole tree of a run, children included. Text and other friendly forms are
-parsed at construction, so what a Limits holds is always exact. Tightening is the only way two limits combine.
+`Limits` is a frozen value, safe by default: one hour, 100 turns, 2,000,000 tokens, 20 retries; None lifts a limit. All
+ceilings but ``max_turns`` hold for the whole tree of a run, children included. Text and other friendly forms are parsed
+at construction, so what a value holds is always exact; what makes no sense is a `LimitsError` that names the field and
+the value. Two limits combine by tightening only. How much was used is the ledger's business, never that of these
+values. What is known of each numeric limit beside its type is in `core.meters`.
 """
 
 from __future__ import annotations
@@ -16,116 +18,18 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
 from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD
 
 T = TypeVar("T")
 
-
-# --- account limit --------------------------------------------------------------------------------------------------
-# What may be used under an account in a day or a month, over all runs: "$20/day", "$300 a month", "500k tokens/day".
-#
-# Days and months are those of UTC. Read once, where limits are made; text that makes no sense is a `LimitsError` that
-# names the field and the value. Which runs have used how much is the ledger's matter, not that of this value.
-
 Period = Literal["day", "month"]
 
 _PERIOD: Final = re.compile(r"(.+?)\s*(?:/|\ba\b|\bper\b)\s*(day|month)", re.IGNORECASE | re.ASCII)
 _TOKENS: Final = re.compile(r"(.+?)\s*tokens?", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
-
-
-@stored_as("account_limit")
-@dataclass(frozen=True, slots=True)
-class AccountLimit:
-    """A ceiling for each day or each month: of money, or of tokens.
-
-    Attributes:
-        period: ``day`` or ``month``, in UTC.
-        nanos: Nano-dollars for each period; None if tokens are limited.
-        tokens: Input and output tokens for each period; None if money is limited.
-    """
-
-    period: Period
-    nanos: int | None = None
-    tokens: int | None = None
-
-    @classmethod
-    def parse(cls, given: object, field: str) -> AccountLimit:
-        """Read a text such as "$20/day", "$300 per month" or "500k tokens/day"; a value stays as it is.
-
-        Args:
-            given: The text.
-            field: Name for the error message.
-
-        Raises:
-            LimitsError: If it is no such text, or its amount makes no sense.
-        """
-        if isinstance(given, AccountLimit):
-            return given
-        match = _PERIOD.fullmatch(given.strip()) if isinstance(given, str) else None
-        if match is None:
-            raise LimitsError(
-                f"{field}={given!r} is not an amount for a period; write for example '$20/day', '$300/month' or "
-                "'500k tokens/day'"
-            )
-        amount, period = match[1], _period(match[2])
-        tokens = _TOKENS.fullmatch(amount)
-        if tokens is not None:
-            return cls(period, tokens=count(tokens[1], field))
-        return cls(period, nanos=money(amount, field))
-
-    def __str__(self) -> str:
-        """Write it as it is read: ``$20.00/day``, ``500,000 tokens/month``."""
-        amount = f"{self.tokens:,} tokens" if self.nanos is None else format_money(self.nanos)
-        return f"{amount}/{self.period}"
-
-    @property
-    def dollars(self) -> Decimal | None:
-        """The money of each period, in dollars."""
-        return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
-
-    def days(self, moment: datetime) -> tuple[date, date]:
-        """Return the first and the last day of the period in which a moment lies; see `period_days`."""
-        return period_days(self.period, moment)
-
-
-def period_days(period: Period, moment: datetime) -> tuple[date, date]:
-    """Return the first and the last day, in UTC, of the period in which an aware moment lies."""
-    today = moment.astimezone(UTC).date()
-    if period == "day":
-        return today, today
-    first = today.replace(day=1)
-    return first, (first + timedelta(days=32)).replace(day=1) - timedelta(days=1)
-
-
-def account_name(given: object, field: str) -> str:
-    """Return the name of an account.
-
-    Raises:
-        LimitsError: If it is not 1 to 100 letters, digits, and ``. _ @ / -`` between them.
-    """
-    if isinstance(given, str) and _NAME.fullmatch(given):
-        return given
-    raise LimitsError(
-        f"{field}={given!r} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, such "
-        "as 'team-a'"
-    )
-
-
-def _period(text: str) -> Period:
-    return "day" if text.lower() == "day" else "month"
-
-
-COUNTED: Final = (
-    "max_total_tokens",
-    "max_input_tokens",
-    "max_output_tokens",
-    "max_tool_calls",
-    "max_steps",
-    "max_turns",
-)
 
 
 def _check_share(share: object, field: str) -> None:
@@ -229,16 +133,16 @@ class Limits:
         """Parse every friendly form; name the field and the value where one makes no sense."""
         put = object.__setattr__
         put(self, "deadline", _deadline(self.deadline))
-        if self.max_cost_usd is not None:
-            nanos = money(self.max_cost_usd, "max_cost_usd")
-            put(self, "max_cost_nanos", nanos)
-            put(self, "max_cost_usd", Decimal(nanos) / NANOS_PER_USD)
-        for name in COUNTED:
-            value = getattr(self, name)
-            if value is not None:
-                put(self, name, count(value, name))
-        if self.max_retries is not None:
-            put(self, "max_retries", count(self.max_retries, "max_retries", zero=True))
+        for meter in METERS:
+            value = getattr(self, meter.field)
+            if value is None:
+                continue
+            if meter.measures == "money":
+                nanos = money(value, meter.field)
+                put(self, meter.ceiling, nanos)
+                put(self, meter.field, Decimal(nanos) / NANOS_PER_USD)
+            else:
+                put(self, meter.field, count(value, meter.field, zero=meter.zero))
         put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
         _check_kept(self.landing, self.verdict)
         if self.account is not None or self.account_limit is not None:
@@ -269,10 +173,10 @@ def _described(limits: Limits) -> str:
         parts.append(f"deadline {deadline.at.isoformat(timespec='seconds')}")
     if limits.max_cost_nanos is not None:
         parts.append(f"cost {format_money(limits.max_cost_nanos)}")
-    for name in (*COUNTED, "max_retries"):
-        value = limits.ceiling(name)
-        if value is not None:
-            parts.append(f"{name.removeprefix('max_').replace('_', ' ')} {value:,}")
+    for meter in TOLD:
+        value = limits.ceiling(meter.ceiling)
+        if value is not None and meter.measures != "money":
+            parts.append(f"{meter.field.removeprefix('max_').replace('_', ' ')} {value:,}")
     if limits.account is not None:
         parts.append(f"account {limits.account} {limits.account_limit}")
     return ", ".join(parts) or "none"
@@ -283,8 +187,7 @@ def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
 
     A deadline that both (or only one) give as a length stays one; a length beside a moment counts from now.
     """
-    names = ("max_cost_usd", "max_retries", *COUNTED)
-    changes: dict[str, Any] = {name: _least(getattr(limits, name), getattr(other, name)) for name in names}
+    changes: dict[str, Any] = {name: _least(getattr(limits, name), getattr(other, name)) for name in BY_FIELD}
     return replace(limits, deadline=_tighter(limits, other, clock), **changes)
 
 
@@ -298,16 +201,6 @@ def _tighter(limits: Limits, other: Limits, clock: Clock) -> Deadline | timedelt
 def _least(one: T | None, two: T | None) -> T | None:
     given: list[Any] = [value for value in (one, two) if value is not None]
     return cast("T", min(given)) if given else None
-
-
-def _account_limit(account: object, limit: object) -> AccountLimit:
-    """Return what may be used under an account; name and limit stand together, or not at all."""
-    if account is None:
-        raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
-    name = account_name(account, "account")
-    if limit is None:
-        raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")
-    return AccountLimit.parse(limit, "account_limit")
 
 
 def _check_kept(landing: object, verdict: object) -> None:
@@ -325,3 +218,95 @@ def _deadline(given: object) -> Deadline | timedelta | None:
     if isinstance(given, Deadline | None):
         return given
     raise LimitsError(f"deadline={given!r} must be a text like '30m', a timedelta, a datetime or a Deadline")
+
+
+@stored_as("account_limit")
+@dataclass(frozen=True, slots=True)
+class AccountLimit:
+    """A ceiling of money or of tokens for each day or each month, over all runs under an account.
+
+    Attributes:
+        period: ``day`` or ``month``, in UTC.
+        nanos: Nano-dollars for each period; None if tokens are limited.
+        tokens: Input and output tokens for each period; None if money is limited.
+    """
+
+    period: Period
+    nanos: int | None = None
+    tokens: int | None = None
+
+    @classmethod
+    def parse(cls, given: object, field: str) -> AccountLimit:
+        """Read a text such as "$20/day", "$300 per month" or "500k tokens/day"; a value stays as it is.
+
+        Args:
+            given: The text.
+            field: Name for the error message.
+
+        Raises:
+            LimitsError: If it is no such text, or its amount makes no sense.
+        """
+        if isinstance(given, AccountLimit):
+            return given
+        match = _PERIOD.fullmatch(given.strip()) if isinstance(given, str) else None
+        if match is None:
+            raise LimitsError(
+                f"{field}={given!r} is not an amount for a period; write for example '$20/day', '$300/month' or "
+                "'500k tokens/day'"
+            )
+        amount, period = match[1], _period(match[2])
+        tokens = _TOKENS.fullmatch(amount)
+        if tokens is not None:
+            return cls(period, tokens=count(tokens[1], field))
+        return cls(period, nanos=money(amount, field))
+
+    def __str__(self) -> str:
+        """Write it as it is read: ``$20.00/day``, ``500,000 tokens/month``."""
+        amount = f"{self.tokens:,} tokens" if self.nanos is None else format_money(self.nanos)
+        return f"{amount}/{self.period}"
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """The money of each period, in dollars."""
+        return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
+
+
+def period_days(period: Period, moment: datetime) -> tuple[date, date]:
+    """Return the first and the last day, in UTC, of the period in which an aware moment lies."""
+    today = moment.astimezone(UTC).date()
+    if period == "day":
+        return today, today
+    first = today.replace(day=1)
+    return first, (first + timedelta(days=32)).replace(day=1) - timedelta(days=1)
+
+
+def account_name(given: object, field: str) -> str:
+    """Return the name of an account.
+
+    Raises:
+        LimitsError: If it is not 1 to 100 letters, digits, and ``. _ @ / -`` between them.
+    """
+    if isinstance(given, str) and _NAME.fullmatch(given):
+        return given
+    raise LimitsError(
+        f"{field}={given!r} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, such "
+        "as 'team-a'"
+    )
+
+
+def _period(text: str) -> Period:
+    return "day" if text.lower() == "day" else "month"
+
+
+def _account_limit(account: object, limit: object) -> AccountLimit:
+    """Return what may be used under an account; name and limit stand together, or not at all."""
+    if account is None:
+        raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
+    name = account_name(account, "account")
+    if limit is None:
+        raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")
+    return AccountLimit.parse(limit, "account_limit")
+
+
+UNLIMITED: Final = Limits(deadline=None, **NO_CEILINGS)
+"""Limits without a deadline and without any ceiling."""

@@ -1,8 +1,10 @@
-"""What was used: tokens of a reply, and the running total of a run.
+"""What was used, and what it costs: tokens of a reply, the total of a run, the price of a model.
 
-Values only, added with ``+``. Money is integer nano-dollars (1e-9 USD), so that sums are exact; ``None`` means that
-the cost is not known, which is never the same as 0. Input tokens include the cached ones (providers differ; adapters
-normalise), output tokens include the reasoning ones.
+Values only. Money is integer nano-dollars (1e-9 USD), so that sums are exact; ``None`` means that the cost is not
+known, which is never the same as 0. Charges are rounded up to the next nano-dollar, so that a ceiling is never passed
+by rounding. Input tokens include the cached ones (providers differ; adapters normalise), output tokens include the
+reasoning ones. Rates are nano-dollars per million tokens. Where a price has tiers, the tier that the size of the input
+selects applies to the whole call, as providers bill it; a worst case takes the dearest tier that the call could reach.
 """
 
 from __future__ import annotations
@@ -90,13 +92,6 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             retries=self.retries + other.retries,
         )
 
-
-# --- price ----------------------------------------------------------------------------------------------------------
-# What a model charges, and what a call costs by that price; exact integer arithmetic.
-#
-# Rates are nano-dollars per million tokens. Reservations and charges are rounded up to the next nano-dollar, so a
-# ceiling can only be met or missed on the safe side. Where a price has tiers, the tier that the size of the input
-# selects applies to the whole call, as providers bill it; a worst case takes the dearest tier it could reach.
 
 OPTIONAL_RATES: Final = ("cached", "cache_write")
 

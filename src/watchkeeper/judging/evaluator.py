@@ -44,6 +44,8 @@ from watchkeeper.core.ids import RunContext
 from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.core.messages import AssistantMessage, Transcript
 from watchkeeper.core.model import Model, ModelReply, ModelRequest
+from watchkeeper.core.quantities import is_whole
+from watchkeeper.core.text import error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.states import End
@@ -246,7 +248,7 @@ def _kind(error: PromptEvaluationError) -> str:
 def failure(error: Exception, kind: str) -> NestedEvaluationError:
     """Return an error as a nested evaluation's, with the original as its cause."""
     phase: Any = getattr(error, "phase", None)
-    said = str(error) if isinstance(error, PromptEvaluationError) else f"{type(error).__name__}: {error}"
+    said = str(error) if isinstance(error, PromptEvaluationError) else error_text(error)
     nested = NestedEvaluationError(said, kind=kind, phase=phase)
     nested.__cause__ = error
     return nested
@@ -402,16 +404,12 @@ def _checked(adapter: ProviderAdapter, response: object) -> PromptResponse[Any]:
     if not isinstance(response, PromptResponse):
         raise TypeError(f"{name} must return a PromptResponse, not {response!r}")
     usage, cost = cast("object", said.usage), cast("object", said.cost)
-    if not isinstance(usage, TokenUsage) or not all(map(_is_count, msgspec.structs.astuple(usage))):
+    # One NaN in the sums, and no ceiling would hold any more.
+    if not isinstance(usage, TokenUsage) or not all(is_whole(count, 0) for count in msgspec.structs.astuple(usage)):
         raise ValueError(f"{name} says that it used {usage!r}; that is no TokenUsage")
     if cost is not None and not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
         raise ValueError(f"{name} says that it cost {cost!r} dollars")
     return said
-
-
-def _is_count(given: object) -> bool:
-    """Return whether this is a count; one NaN in the sums, and no ceiling would hold any more."""
-    return isinstance(given, int) and not isinstance(given, bool) and given >= 0
 
 
 def _nanos(response: PromptResponse[Any]) -> int | None:
@@ -426,5 +424,5 @@ def _stop(label: str, outcome: Outcome[PromptResponse[Any]]) -> Stop:
     if isinstance(error, ProviderError):
         return provider_stop(error)
     if error is not None:
-        return Stop("error", "provider", f"{label} failed: {type(error).__name__}: {error}")
+        return Stop("error", "provider", f"{label} failed: {error_text(error)}")
     return Stop("policy_halt", "hook", f"{label} may not be asked: {held_back(outcome)}.")

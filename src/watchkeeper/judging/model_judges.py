@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, get_type_hints, runtime_checkable
+from typing import Any, Final, Literal, Protocol, get_type_hints
 
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.errors import (
@@ -147,19 +147,13 @@ ENDS: Final = (".", "!", "?", ":", ";", "…")
 """What a sentence ends with."""
 
 
-@runtime_checkable
 class Verdict(Protocol):
     """What a judge must answer with; it may also have ``evidence`` and ``missing``, as `CompletionVerdict` has."""
 
     @property
-    def complete(self) -> bool:
-        """Whether the work is done."""
-        ...
-
+    def complete(self) -> bool: ...
     @property
-    def explanation(self) -> str:
-        """Why."""
-        ...
+    def explanation(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

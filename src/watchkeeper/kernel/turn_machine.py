@@ -13,6 +13,7 @@ import msgspec
 
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.messages import AssistantMessage, Transcript, UserMessage
+from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import STATES, CompletionState, FinishReason, ModelReply
 from watchkeeper.core.quantities import counted
 from watchkeeper.kernel.states import (
@@ -38,16 +39,7 @@ from watchkeeper.kernel.states import (
     Unparsable,
 )
 
-CEILING_STOPS: Final = frozenset(
-    {
-        "budget_exceeded",
-        "token_limit_exceeded",
-        "step_limit_exceeded",
-        "tool_call_limit_exceeded",
-        "retry_budget_exceeded",
-        "turn_limit_exceeded",
-    }
-)
+CEILING_STOPS: Final = frozenset(meter.reason for meter in METERS)
 """Stops that say that a ceiling on money or on a count was reached."""
 
 LANDABLE: Final = CEILING_STOPS | {"timeout", "context_full", "interrupted", "escalated"}

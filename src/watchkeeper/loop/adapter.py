@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar, Unpack
+from dataclasses import replace
+from typing import Any, Final, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, Family
 from watchkeeper.children.nested_adapter import response_of
@@ -19,7 +20,7 @@ from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, checked_deadline
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
-from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.core.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.loop.run import execute
@@ -41,7 +42,8 @@ from watchkeeper.session.session import Session
 OutputT = TypeVar("OutputT")
 
 
-UNLIMITED = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None, landing=None)
+HARD_STOPS: Final = replace(UNLIMITED, landing=None)
+"""What limits an evaluation where nothing else is said."""
 
 
 def _checked_model(model: object) -> Model:
@@ -139,7 +141,7 @@ class Adapter:
         Raises:
             UnpricedModelError: If that is a cost ceiling, and nobody knows what the model charges.
         """
-        limits = UNLIMITED
+        limits = HARD_STOPS
         for ceilings in (Budget(deadline=deadline) if deadline else None, budget, session[Budget].latest()):
             if ceilings is not None:
                 limits = tighten(limits, ceilings.as_limits(), self._clock)

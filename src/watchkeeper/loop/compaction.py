@@ -32,7 +32,8 @@ from watchkeeper.core.messages import (
     Transcript,
     UserMessage,
 )
-from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.meters import BY_FIELD
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.type_tags import stored_as
 from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
 from watchkeeper.kernel.states import Compacted, Stopped
@@ -170,16 +171,6 @@ FOREWORD: Final = (
     "the messages below, if there are any. What is missing in them you can look up again with your tools."
 )
 
-WORDS: Final = {
-    "max_total_tokens": "tokens",
-    "max_input_tokens": "input tokens",
-    "max_output_tokens": "output tokens",
-    "max_tool_calls": "tool calls",
-    "max_steps": "calls of any kind",
-    "max_retries": "retries",
-}
-"""What is counted down beside money, turns and time, by the limit's name."""
-
 HEADINGS: Final = {
     "done": "Done",
     "findings": "Findings",
@@ -255,12 +246,12 @@ def limits_left(status: BudgetStatus, turns_left: int | None) -> list[str]:
         status: What the gate says.
         turns_left: Model turns that are left, or None without a ceiling.
     """
-    left = {name: (max(most - used, 0), most) for name, used, most in status.counts}
     said: list[str] = []
-    if "max_cost_usd" in left:
-        nanos, whole = left["max_cost_usd"]
-        said.append(f"money: {format_money(nanos)} of {format_money(whole)}")
-    said += [f"{word}: {left[name][0]:,} of {left[name][1]:,}" for name, word in WORDS.items() if name in left]
+    for name, used, most in sorted(status.counts, key=lambda count: BY_FIELD[count[0]].measures != "money"):
+        meter = BY_FIELD[name]
+        if meter.shared:
+            left = meter.figure(max(most - used, 0))
+            said.append(f"{meter.left_heading}: {left} of {meter.figure(most)}")
     if turns_left is not None:
         said.append(f"turns: {max(turns_left, 0):,}")
     if status.remaining_seconds is not None:

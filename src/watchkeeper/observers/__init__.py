@@ -14,18 +14,12 @@ if TYPE_CHECKING:
     from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
     from watchkeeper.observers.stall import StallDetector as StallDetector
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
-    from watchkeeper.prompt.observer import (
-        Escalation as Escalation,
-        FeedbackContext as FeedbackContext,
-        FeedbackProvider as FeedbackProvider,
-        FeedbackProviderConfig as FeedbackProviderConfig,
-        FeedbackTrigger as FeedbackTrigger,
-        ObserverConfig as ObserverConfig,
-        ObserverContext as ObserverContext,
-        ObserverTrigger as ObserverTrigger,
-        TrajectoryObserver as TrajectoryObserver,
-        on_loop as on_loop,
-    )
+    from watchkeeper.prompt.observer import Escalation as Escalation, FeedbackContext as FeedbackContext
+    from watchkeeper.prompt.observer import FeedbackProvider as FeedbackProvider
+    from watchkeeper.prompt.observer import FeedbackProviderConfig as FeedbackProviderConfig
+    from watchkeeper.prompt.observer import FeedbackTrigger as FeedbackTrigger, ObserverConfig as ObserverConfig
+    from watchkeeper.prompt.observer import ObserverContext as ObserverContext, ObserverTrigger as ObserverTrigger
+    from watchkeeper.prompt.observer import TrajectoryObserver as TrajectoryObserver, on_loop as on_loop
     from watchkeeper.prompt.trajectory import CallDigest as CallDigest, Trajectory as Trajectory
 else:
     __getattr__, __dir__, __all__ = public_names(

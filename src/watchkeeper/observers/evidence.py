@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.core.quantities import is_share, is_whole
+from watchkeeper.core.text import clipped
 from watchkeeper.prompt.advice import check_source_name
 from watchkeeper.tools.context import ToolInvoked, error_message
 
@@ -85,12 +87,11 @@ def shorten(text: str, most: int = VALUE_CHARS) -> str:
         most: Characters that may be shown.
     """
     line = " ".join(text[: 8 * most].split())
-    return line if len(line) <= most and len(text) <= 8 * most else f"{line[: most - 1]}…"
+    return clipped(line, most) if len(text) <= 8 * most else f"{line[: most - 1]}…"
 
 
 def _shown(value: object) -> str:
-    text = reprlib.repr(value)
-    return text if len(text) <= VALUE_CHARS else f"{text[: VALUE_CHARS - 1]}…"
+    return clipped(reprlib.repr(value), VALUE_CHARS)
 
 
 def check_settings(observer: Any, *shares: str, **counts: tuple[int, int | None]) -> None:
@@ -118,7 +119,7 @@ def check_count(observer: str, field: str, value: object, least: int = 1, most: 
     Raises:
         ObserverError: Naming observer, field and value.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+    if not is_whole(value, least, most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ObserverError(f"{observer}({field}={_shown(value)}) must be a whole number {bounds}")
 
@@ -129,7 +130,7 @@ def check_share(observer: str, field: str, value: object) -> None:
     Raises:
         ObserverError: Naming observer, field and value.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+    if not is_share(value):
         raise ObserverError(f"{observer}({field}={_shown(value)}) must be more than 0 and less than 1")
 
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.core.quantities import counted, format_money
+from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
+from watchkeeper.core.quantities import counted
 from watchkeeper.observers.evidence import check_settings, line_of
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
@@ -32,20 +33,6 @@ SUGGESTIONS: Final[dict[Severity, tuple[str, ...]]] = {
 }
 
 
-WORDS: Final = {
-    "max_total_tokens": ("used", "token", "Do less per step"),
-    "max_input_tokens": ("used", "input token", "Do less per step"),
-    "max_output_tokens": ("used", "output token", "Do less per step"),
-    "max_cost_usd": ("spent", "cost", "Do less per step"),
-    "max_tool_calls": ("made", "tool call", "Get more out of each call"),
-    "max_steps": ("taken", "step", "Get more out of each call"),
-    "max_turns": ("taken", "turn", "Do more in each turn"),
-    "max_retries": ("used", "retry", ""),
-}
-"""By the limit's name: what is done with it, what it counts, and what makes it last; retries are not projected."""
-
-COST: Final = "max_cost_usd"
-PROJECTED: Final = tuple(name for name, (_, _, remedy) in WORDS.items() if remedy)
 MADE_AT: Final = attrgetter("created_at")
 
 
@@ -111,31 +98,20 @@ def _timed(elapsed: float, left: float) -> tuple[str, float]:
 
 
 def _counted(name: str, used: int, most: int) -> tuple[str, float]:
-    verb, noun, _ = WORDS[name]
+    meter = BY_FIELD[name]
     left = most - used
     if left <= 0:
-        return f"You have exhausted your {noun} budget.", 0.0
-    remaining = format_money(left) if name == COST else plural(left, noun.removeprefix("tool "))
-    of = used_of(name, used, most, "" if is_measured(name) else "allowed ")
-    share = f" ({percent(used, most)} of budget)" if is_measured(name) else ""
-    return f"You have {verb} {of}{share}. {remaining} remaining.", left / most
+        return f"You have exhausted your {meter.unit} budget.", 0.0
+    remaining = counted(left, meter.left_unit) if meter.left_unit else meter.amount(left)
+    of = used_of(meter, used, most, "allowed " if meter.is_counted else "")
+    share = "" if meter.is_counted else f" ({percent(used, most)} of budget)"
+    return f"You have {meter.verb} {of}{share}. {remaining} remaining.", left / most
 
 
-def is_measured(name: str) -> bool:
-    """Return whether a limit is on an amount, of tokens or money, and not on a number of calls, steps or turns."""
-    return name == COST or name.endswith("_tokens")
-
-
-def used_of(name: str, used: int, most: int, before: str = "") -> str:
+def used_of(meter: LimitMeter, used: int, most: int, before: str = "") -> str:
     """Return what is used of a limit, in its unit: ``3 of 10 tool calls``, ``$0.10 of $1``."""
-    if name == COST:
-        return f"{format_money(used)} of {format_money(most)}"
-    return f"{used:,} of {plural(most, WORDS[name][1], before)}"
-
-
-def plural(amount: int, noun: str, before: str = "") -> str:
-    """Return an amount with its noun: ``1 call``, ``1,000 calls``, ``2 allowed retries``."""
-    return counted(amount, f"{before}{noun}", f"{before}{noun[:-1]}ies" if noun.endswith("ry") else "")
+    most_said = counted(most, f"{before}{meter.unit}", f"{before}{meter.units}") if before else meter.amount(most)
+    return f"{meter.figure(used)} of {most_said}"
 
 
 def percent(used: int, most: int) -> str:
@@ -148,12 +124,12 @@ def format_remaining(seconds: float) -> str:
     if seconds < 1:
         return "less than a second"
     if seconds < 60:
-        return plural(int(seconds), "second")
+        return counted(int(seconds), "second")
     if seconds < 3600:
-        return plural(int(seconds / 60), "minute")
+        return counted(int(seconds / 60), "minute")
     length, unit = (3600, "hour") if seconds < 86_400 else (86_400, "day")
     whole, tenth = divmod(int(10 * seconds / length), 10)
-    return f"{whole:,}.{tenth} {unit}s" if tenth else plural(whole, unit)
+    return f"{whole:,}.{tenth} {unit}s" if tenth else counted(whole, unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +176,9 @@ class PaceEstimator:
         elapsed, calls = budget.elapsed_seconds, budget.tool_calls_used
         lasts = elapsed * (most - used) / used
         more = calls * (most - used) // used
-        about = f"about {plural(more, 'more tool call')}" if more else "less than one more tool call"
-        _, noun, remedy = WORDS[first]
-        what = f"{noun} budget" if is_measured(first) else f"{noun}s"
+        about = f"about {counted(more, 'more tool call')}" if more else "less than one more tool call"
+        meter = BY_FIELD[first]
+        what = meter.units if meter.is_counted else f"{meter.unit} budget"
         said = f"At the present rate the {what} will be used up in about {_about(lasts)} ({about})"
         severity: Severity = "info"
         if budget.remaining_seconds is not None:
@@ -211,9 +187,9 @@ class PaceEstimator:
             said += f", before the deadline in {_about(budget.remaining_seconds)}"
             whole = elapsed + budget.remaining_seconds
             severity = "warning" if elapsed + lasts < self.warning_share * whole else "caution"
-        of = f"{used_of(first, used, most)} ({percent(used, most)})"
-        rate = f"{of} used in {_about(elapsed)} with {plural(calls, 'tool call')}"
-        advice = f"{remedy}, or drop what matters least, so that the budget lasts."
+        of = f"{used_of(meter, used, most)} ({percent(used, most)})"
+        rate = f"{of} used in {_about(elapsed)} with {counted(calls, 'tool call')}"
+        advice = f"{meter.remedy}, or drop what matters least, so that the budget lasts."
         suggestions = () if severity == "info" else (advice,)
         return Assessment(self.name, f"{said}.", (Observation("pace", rate, _cited(context)),), suggestions, severity)
 
@@ -221,10 +197,10 @@ class PaceEstimator:
 def _first(shares: Mapping[str, float]) -> tuple[str, float]:
     """Return the limit that is used up first at the present rate, which is the one most used, and its share."""
     first, most = "", 0.0
-    for name in PROJECTED:
-        share = shares.get(name, 0.0)
+    for meter in TOLD:
+        share = 0.0 if meter.occasional else shares.get(meter.field, 0.0)
         if share > most:
-            first, most = name, share
+            first, most = meter.field, share
     return first, most
 
 

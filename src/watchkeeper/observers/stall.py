@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -255,20 +255,20 @@ class StallDetector:
         return Found("stall", said, [call.index for call in most], "caution")
 
 
+@dataclass(slots=True, eq=False)
 class Look:
-    """Some calls in a row, and which of them are alike. Results are compared only where the arguments are equal."""
+    """Some calls in a row, and which of them are alike. Results are compared only where the arguments are equal.
 
-    __slots__ = ("_at_edges", "_calls", "_edges", "recent")
+    Attributes:
+        recent: The calls, the oldest first.
+        calls: Every call of the session.
+        at_edges: Whether only the first and last line of a result is read; calls may then seem alike that are not.
+    """
 
-    def __init__(self, recent: Sequence[CallDigest], calls: Sequence[ToolInvoked], *, at_edges: bool = False) -> None:
-        """Take some calls, the oldest of them first, and every call of the session.
-
-        With ``at_edges`` only the first and the last line of a result is read: calls may then seem alike that are not.
-        """
-        self.recent = recent
-        self._calls = calls
-        self._at_edges = at_edges
-        self._edges: dict[int, int | None] = {}
+    recent: Sequence[CallDigest]
+    calls: Sequence[ToolInvoked]
+    at_edges: bool = False
+    _edges: dict[int, int | None] = field(default_factory=dict[int, "int | None"], init=False)
 
     def alike(self, one: CallDigest, other: CallDigest) -> bool:
         """Return whether two calls are the same, and brought the same but for times and addresses."""
@@ -279,7 +279,7 @@ class Look:
         edges = self._edges_of(one)
         if edges is None or edges != self._edges_of(other):
             return False
-        return self._at_edges or what_lasts(self._result(one)) == what_lasts(self._result(other))
+        return self.at_edges or what_lasts(self._result(one)) == what_lasts(self._result(other))
 
     def was_seen(self, place: int) -> bool:
         """Return whether a call, by its place, is like one of those before it."""
@@ -303,7 +303,7 @@ class Look:
         return self._edges[index]
 
     def _result(self, call: CallDigest) -> str:
-        return self._calls[call.index - 1].rendered_output
+        return self.calls[call.index - 1].rendered_output
 
 
 @lru_cache(maxsize=REMEMBERED)

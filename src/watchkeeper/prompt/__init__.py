@@ -5,23 +5,18 @@ from typing import TYPE_CHECKING
 from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.prompt.completion import (
-        CompositeChecker as CompositeChecker,
-        FileOutputChecker as FileOutputChecker,
-        PredicateChecker as PredicateChecker,
-        TaskCompletionChecker as TaskCompletionChecker,
-        TaskCompletionContext as TaskCompletionContext,
-        TaskCompletionResult as TaskCompletionResult,
-    )
+    from watchkeeper.prompt.completion import CompositeChecker as CompositeChecker
+    from watchkeeper.prompt.completion import FileOutputChecker as FileOutputChecker
+    from watchkeeper.prompt.completion import PredicateChecker as PredicateChecker
+    from watchkeeper.prompt.completion import TaskCompletionChecker as TaskCompletionChecker
+    from watchkeeper.prompt.completion import TaskCompletionContext as TaskCompletionContext
+    from watchkeeper.prompt.completion import TaskCompletionResult as TaskCompletionResult
     from watchkeeper.prompt.nested import PromptResponse as PromptResponse
     from watchkeeper.prompt.output import parse_output as parse_output
     from watchkeeper.prompt.rendered import RenderedPrompt as RenderedPrompt
     from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
-    from watchkeeper.prompt.template import (
-        Prompt as Prompt,
-        PromptTemplate as PromptTemplate,
-        ProviderAdapter as ProviderAdapter,
-    )
+    from watchkeeper.prompt.template import Prompt as Prompt, PromptTemplate as PromptTemplate
+    from watchkeeper.prompt.template import ProviderAdapter as ProviderAdapter
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,

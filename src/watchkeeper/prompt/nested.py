@@ -18,7 +18,7 @@ from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.core.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.usage import TokenUsage
@@ -113,15 +113,7 @@ MAX_NESTED: Final = timedelta(seconds=30)
 NESTED_BUDGET: Final = Budget(max_total_tokens=1000)
 """What one may spend unless somebody says otherwise, where its budget is not shared."""
 
-NESTED_LIMITS: Final = Limits(
-    deadline=None,
-    max_total_tokens=None,
-    max_retries=None,
-    max_turns=20,
-    min_output_tokens=64,
-    landing=None,
-    verdict=None,
-)
+NESTED_LIMITS: Final = replace(UNLIMITED, max_turns=20, min_output_tokens=64, landing=None, verdict=None)
 """Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
 
 

@@ -21,7 +21,7 @@ import msgspec
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
 from watchkeeper.core.type_tags import tag_of, type_of
-from watchkeeper.core.views import SequenceView
+from watchkeeper.session.views import SequenceView
 from watchkeeper.session.tagging import MARK, Form, dump, load, register_form, register_sequence
 
 T = TypeVar("T")

@@ -5,31 +5,18 @@ from typing import TYPE_CHECKING
 from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.shield.circuit_breaker import (
-        CircuitBreaker as CircuitBreaker,
-        CircuitBreakers as CircuitBreakers,
-        CircuitState as CircuitState,
-        PolicyContext as PolicyContext,
-        PolicyDecision as PolicyDecision,
-    )
-    from watchkeeper.shield.decision import (
-        ChainMetadata as ChainMetadata,
-        Decision as Decision,
-        SafetyEvent as SafetyEvent,
-        ToolCallContext as ToolCallContext,
-    )
+    from watchkeeper.shield.circuit_breaker import CircuitBreaker as CircuitBreaker, CircuitBreakers as CircuitBreakers
+    from watchkeeper.shield.circuit_breaker import CircuitState as CircuitState, PolicyContext as PolicyContext
+    from watchkeeper.shield.circuit_breaker import PolicyDecision as PolicyDecision
+    from watchkeeper.shield.decision import ChainMetadata as ChainMetadata, Decision as Decision
+    from watchkeeper.shield.decision import SafetyEvent as SafetyEvent, ToolCallContext as ToolCallContext
     from watchkeeper.shield.egress import EgressAllowList as EgressAllowList
     from watchkeeper.shield.model_downgrade import ModelDowngradeHook as ModelDowngradeHook
-    from watchkeeper.shield.pipeline import (
-        BudgetBoundaryHook as BudgetBoundaryHook,
-        EgressBoundaryHook as EgressBoundaryHook,
-        PreDispatchHook as PreDispatchHook,
-        ReleasingHook as ReleasingHook,
-        ResponseHook as ResponseHook,
-        RetryBoundaryHook as RetryBoundaryHook,
-        ShieldPipeline as ShieldPipeline,
-        ToolDispatchHook as ToolDispatchHook,
-    )
+    from watchkeeper.shield.pipeline import BudgetBoundaryHook as BudgetBoundaryHook
+    from watchkeeper.shield.pipeline import EgressBoundaryHook as EgressBoundaryHook, PreDispatchHook as PreDispatchHook
+    from watchkeeper.shield.pipeline import ReleasingHook as ReleasingHook, ResponseHook as ResponseHook
+    from watchkeeper.shield.pipeline import RetryBoundaryHook as RetryBoundaryHook, ShieldPipeline as ShieldPipeline
+    from watchkeeper.shield.pipeline import ToolDispatchHook as ToolDispatchHook
     from watchkeeper.shield.tool_permission import Questioner as Questioner, ToolPermissionHook as ToolPermissionHook
     from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
 else:

@@ -175,22 +175,22 @@ class CircuitBreaker:
             if self._probe_is_free():
                 self._probe, self._probe_until = CHECKED, self._clock.monotonic() + self._recovery
                 return PolicyDecision(True, "circuit_breaker")
-            wait = math.ceil(self._seconds_left() * 1000)
+            wait = math.ceil(self.seconds_left * 1000)
         return PolicyDecision(False, "circuit_breaker", self.explain(), rate_limit_ms=wait)
 
     def record_success(self) -> None:
-        """Report, after `check`, that the call went well; while it is open this is old news and ignored."""
-        with self._lock:
-            if self._state is CircuitState.CLOSED or self._probe is CHECKED:
-                self._report(failed=False)
+        """Report, after `check`, that the call went well; ignored while it is open."""
+        self._record(failed=False)
 
     def record_failure(self, *, error: BaseException | None = None) -> None:
-        """Report, after `check`, that the call failed; while it is open this is old news and ignored."""
-        if error is not None and not self.counts(error):
-            return
+        """Report, after `check`, that the call failed; ignored while it is open."""
+        if error is None or self.counts(error):
+            self._record(failed=True)
+
+    def _record(self, *, failed: bool) -> None:
         with self._lock:
             if self._state is CircuitState.CLOSED or self._probe is CHECKED:
-                self._report(failed=True)
+                self._report(failed=failed)
 
     def reset(self) -> None:
         """Close it, whatever happened; calls under way no longer count."""
@@ -208,13 +208,19 @@ class CircuitBreaker:
     def seconds_left(self) -> float:
         """Seconds until a probe may pass; 0 if one may now, or if it is closed."""
         with self._lock:
-            return self._seconds_left()
+            if self._state is CircuitState.OPEN:
+                until = self._open_until
+            elif self._state is CircuitState.CLOSED or self._probe is None or self._probe_until == math.inf:
+                return 0.0
+            else:
+                until = self._probe_until
+            return max(until - self._clock.monotonic(), 0.0)
 
     def explain(self) -> str:
         """Say, in one sentence, why nothing may pass."""
         what = self.name or "What was called"
         with self._lock:
-            left, state = self._seconds_left(), self._state
+            left, state = self.seconds_left, self._state
         if state is CircuitState.HALF_OPEN:
             return f"{what} failed too often in a row; one call is testing whether it is back."
         times = f"{self._threshold} {'time' if self._threshold == 1 else 'times'} in a row"
@@ -250,14 +256,6 @@ class CircuitBreaker:
         if self._state is not CircuitState.HALF_OPEN:
             return False
         return self._probe is None or self._clock.monotonic() >= self._probe_until
-
-    def _seconds_left(self) -> float:
-        if self._state is CircuitState.CLOSED:
-            return 0.0
-        until = self._open_until if self._state is CircuitState.OPEN else self._probe_until
-        if self._state is CircuitState.HALF_OPEN and (self._probe is None or until == math.inf):
-            return 0.0
-        return max(until - self._clock.monotonic(), 0.0)
 
 
 class Permit:

@@ -82,16 +82,6 @@ class ReleasingHook(Protocol):
         """Give back what was counted for a call that does not run; harmless if there is nothing."""
 
 
-METHODS: Final = {
-    "pre_dispatch": ("before_llm_call",),
-    "tool_dispatch": ("before_tool_call",),
-    "egress": ("before_egress",),
-    "retry": ("on_error",),
-    "budget": ("before_charge",),
-}
-"""For each slot of a pipeline the methods that a hook in it must have."""
-
-
 HOOK_FAILED: Final = "hook_failed"
 
 ASKED: Final = {
@@ -150,18 +140,15 @@ class ShieldPipeline:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Take the hooks and check them."""
-        slots = {
-            "pre_dispatch": pre_dispatch,
-            "egress": egress,
-            "retry": retry,
-            "budget": budget,
-            "tool_dispatch": tool_dispatch,
-        }
-        self._asked = {
-            method: methods_of(slot, as_hooks(slots[slot]), method) for slot, (method, *_) in METHODS.items()
-        }
         answering = [hook for hook in as_hooks(pre_dispatch) if hasattr(hook, "after_llm_call")]
-        self._asked["after_llm_call"] = methods_of("pre_dispatch", answering, "after_llm_call")
+        self._asked = {
+            "before_llm_call": methods_of("pre_dispatch", pre_dispatch, "before_llm_call"),
+            "after_llm_call": methods_of("pre_dispatch", answering, "after_llm_call"),
+            "before_tool_call": methods_of("tool_dispatch", tool_dispatch, "before_tool_call"),
+            "before_egress": methods_of("egress", egress, "before_egress"),
+            "on_error": methods_of("retry", retry, "on_error"),
+            "before_charge": methods_of("budget", budget, "before_charge"),
+        }
         self._releases = {
             method: tuple(asked.hook.release for asked in self._asked[method] if hasattr(asked.hook, "release"))
             for method in ("before_llm_call", "before_tool_call")
@@ -320,13 +307,14 @@ def as_hooks(slot: object) -> tuple[Any, ...]:
     return tuple(cast("Sequence[Any]", slot)) if isinstance(slot, list | tuple) else (slot,)
 
 
-def methods_of(slot: str, hooks: Sequence[Any], method: str) -> tuple[Asked, ...]:
-    """Return a method of every hook, checked.
+def methods_of(slot: str, given: object, method: str) -> tuple[Asked, ...]:
+    """Return a method of every hook in a slot, checked.
 
     Raises:
         ConfigurationError: If a hook does not have it or it cannot be called at once, or its ``stop_reason`` or
             ``blocks_for`` make no sense.
     """
+    hooks = as_hooks(given)
     for hook in hooks:
         bound = getattr(hook, method, None)
         if not callable(bound):

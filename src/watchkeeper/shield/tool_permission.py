@@ -102,6 +102,11 @@ class ToolPermissionHook:
         """Seconds for which a question may hold a call; None if no tool is asked about."""
         return self._timeout if self._ask else None
 
+    @property
+    def pending(self) -> int:
+        """Number of questions that wait for an answer, or for their turn."""
+        return self._queue.length
+
     def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
         """Return None for a tool that may be used, else HALT."""
         why = self._objection(ctx)
@@ -151,7 +156,11 @@ class ToolPermissionHook:
 
     def _put(self, ctx: ToolCallContext, name: str, seconds: float, withdrawn: CancellationToken) -> str | None:
         """Ask, now; return the objection."""
-        call = BlockingCall(partial(self._said, ctx, seconds, withdrawn))
+        ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
+        if isinstance(ask_with, Questioner):
+            call = BlockingCall[object](partial(ask_with.ask, question(ctx, seconds), withdrawn))
+        else:
+            call = BlockingCall(partial(ask_with, ctx))
         withdrawn.on_cancel(lambda _: call.wake())
         call.wait(seconds, self._clock)
         if call.leave():
@@ -166,10 +175,6 @@ class ToolPermissionHook:
             return f"Nobody is there to allow the tool {name!r}."
         return f"The tool {name!r} was not allowed when somebody was asked."
 
-    def _said(self, ctx: ToolCallContext, seconds: float, withdrawn: CancellationToken) -> object:
-        ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
-        return ask_with.ask(question(ctx, seconds), withdrawn) if isinstance(ask_with, Questioner) else ask_with(ctx)
-
 
 class _Queue:
     """Gives turns to threads, in the order in which they came, each at most until its time is over."""
@@ -180,6 +185,10 @@ class _Queue:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[threading.Event] = deque()
+
+    @property
+    def length(self) -> int:
+        return len(self._waiting)
 
     @contextmanager
     def turn(self, until: float, withdrawn: CancellationToken) -> Generator[bool]:

@@ -22,7 +22,8 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Period, period_days
-from watchkeeper.store.ledger_file import COLUMNS, KEEP_SECONDS, Held, LedgerFile, ledger_failures
+from watchkeeper.core.meters import COLUMNS
+from watchkeeper.store.ledger_file import KEEP_SECONDS, Held, LedgerFile, ledger_failures
 
 T = TypeVar("T")
 
@@ -51,25 +52,33 @@ class Figures:
     Attributes:
         file: The ledger's file.
         lease_seconds: How long what this process holds stays without a sign of life.
-        looking: Held while the lists of figures change.
+        lock: Held while the lists of figures change.
     """
 
     def __init__(
-        self, file: LedgerFile, lease_seconds: float, clock: Clock, ids: IdSource, looking: AbstractContextManager[Any]
+        self, file: LedgerFile, lease_seconds: float, clock: Clock, ids: IdSource, lock: AbstractContextManager[Any]
     ) -> None:
-        """Know nothing yet."""
+        """Start without accounts.
+
+        Args:
+            file: The ledger's file.
+            lease_seconds: How long reservations stay without a sign of life.
+            clock: Time.
+            ids: Names this holder of reservations.
+            lock: Held while the lists of figures change.
+        """
         self.file = file
         self._clock = clock
         self._ids = ids
         self.lease_seconds = lease_seconds
-        self.looking = looking
+        self.lock = lock
         self._accounts: weakref.WeakSet[Account] = weakref.WeakSet()
         self._settled: weakref.WeakValueDictionary[tuple[str, Period | None], Numbers] = weakref.WeakValueDictionary()
         self._reserved: weakref.WeakValueDictionary[str, Numbers] = weakref.WeakValueDictionary()
-        self.start_over()
+        self.become_new_holder()
 
-    def start_over(self) -> None:
-        """Be a new holder that holds nothing and has nothing to write."""
+    def become_new_holder(self) -> None:
+        """Become a new holder, with no reservations and nothing to write: at the start, and after a fork."""
         ABANDONED.extend(connection for connection in (self.file.abandon(),) if connection is not None)
         self._holder = str(self._ids.uuid())
         self._held: dict[str, list[int]] = {}
@@ -77,7 +86,7 @@ class Figures:
         self._dirty: set[str] = set()
         self._masks: dict[str, int] = {}
         self._others: dict[str, Held] = {}
-        self._aside: list[tuple[str, list[int]]] = []
+        self._released: list[tuple[str, list[int]]] = []
         self._renewed_at = -math.inf
         self._now = self._clock.now()
 
@@ -94,7 +103,7 @@ class Figures:
             self._accounts.add(level)
 
     def held_elsewhere(self, account: Account, count: int) -> bool:
-        """Return whether others hold something of a count that may come back without our giving way."""
+        """Return whether another holder has reserved some of a count and may give it back by itself."""
         held = None if account.key is None else self._others.get(account.key)
         return held is not None and held.moving[count] > 0
 
@@ -106,7 +115,7 @@ class Figures:
     @property
     def is_changed(self) -> bool:
         """Whether something has yet to be written."""
-        return bool(self._unwritten or self._dirty or self._aside)
+        return bool(self._unwritten or self._dirty or self._released)
 
     def today(self) -> str:
         """Return the present day, in UTC."""
@@ -135,9 +144,9 @@ class Figures:
             self.file.begin()
             now = self._now = self._clock.now()  # not before: others may have kept us waiting
             self.file.release_expired(now.timestamp(), self._holder)
-            with self.looking:
-                while self._aside:
-                    self._note_held(*self._aside.pop())
+            with self.lock:
+                while self._released:
+                    self._note_held(*self._released.pop())
                 for level in shared:
                     self._load_one(level, now)
 
@@ -160,9 +169,9 @@ class Figures:
         if level.period is not None:
             level.renews_on = period_days(level.period, now)[1] + timedelta(days=1)
 
-    def watch(self, shared: tuple[Account, ...], act: Callable[[], T], day: str = "") -> T:
-        """Do something and note what it changes; what it books counts for ``day``, or for the present one."""
-        with self.looking:
+    def record(self, shared: tuple[Account, ...], act: Callable[[], T], day: str = "") -> T:
+        """Do something and record what it changes for `write`; what it books counts for ``day``, or for today."""
+        with self.lock:
             before = [(level, level.settled.copy(), level.reserved.copy(), level.unpriced) for level in shared]
             try:
                 return act()
@@ -170,15 +179,15 @@ class Figures:
                 for level, settled, reserved, unpriced in before:
                     self._note(level, settled, reserved, unpriced, day)
 
-    def watch_aside(self, shared: tuple[Account, ...], act: Callable[[], T]) -> T:
-        """Do something that only gives back, whoever uses the file now; it is noted with what follows."""
-        with self.looking:
+    def record_release(self, shared: tuple[Account, ...], act: Callable[[], T]) -> T:
+        """Do something that only releases reservations, without the file; the next transaction writes it."""
+        with self.lock:
             before = [(level, level.reserved.copy()) for level in shared]
             result = act()
             for level, reserved in before:
                 if level.reserved != reserved:
                     change = [new - old for new, old in zip(level.reserved, reserved, strict=True)]
-                    self._aside.append((str(level.key), change))
+                    self._released.append((str(level.key), change))
         return result
 
     def _note(self, level: Account, settled: list[int], reserved: list[int], unpriced: bool, day: str) -> None:
@@ -203,7 +212,7 @@ class Figures:
             del self._held[name]
         self._dirty.add(name)
 
-    def is_past(self, shared: Iterable[Account], day: str) -> bool:
+    def is_outdated(self, shared: Iterable[Account], day: str) -> bool:
         """Return whether a day counts no longer for one of the accounts."""
         return bool(day) and not all(in_window(level, day, self._now) for level in shared)
 
@@ -214,7 +223,7 @@ class Figures:
             StoreError: If it cannot be written; it stays noted.
         """
         file, now = self.file, self._now.timestamp()
-        masks = self._masks_of(inner)
+        masks = self._stuck_masks(inner)
         changed = self._dirty | {name for name, mask in masks.items() if mask != self._masks.get(name, ALL_MOVE)}
         due = bool(self._held) and not 0 <= now - self._renewed_at < self.lease_seconds / 3
         with self._used():
@@ -222,7 +231,7 @@ class Figures:
                 file.renew(self._holder, now, self.lease_seconds)
                 changed |= self._held.keys()
             for name in changed:
-                file.hold(name, self._holder, self._held.get(name, NOTHING), masks.get(name, ALL_MOVE))
+                file.reserve(name, self._holder, self._held.get(name, NOTHING), masks.get(name, ALL_MOVE))
             self._book()
             file.commit()
         self._unwritten.clear()
@@ -234,14 +243,14 @@ class Figures:
     def _book(self) -> None:
         for (name, day), change in self._unwritten.items():
             if any(change.amounts) or change.unpriced:
-                self.file.book(name, day, change.amounts, change.unpriced, self._now.timestamp())
+                self.file.add_used(name, day, change.amounts, change.unpriced, self._now.timestamp())
 
-    def moves_otherwise(self, inner: MemoryLedger) -> bool:
-        """Return whether others should learn that what is held here is stuck, or no longer is."""
-        return self._masks_of(inner) != self._masks
+    def stuck_changed(self, inner: MemoryLedger) -> bool:
+        """Return whether other holders must learn that reservations here became stuck, or no longer are."""
+        return self._stuck_masks(inner) != self._masks
 
-    def _masks_of(self, inner: MemoryLedger) -> dict[str, int]:
-        """Return for every name under which something that cannot come back by itself is held what can."""
+    def _stuck_masks(self, inner: MemoryLedger) -> dict[str, int]:
+        """Return, by name, a bit for each count whose reservation can come back by itself, where not all can."""
         if not self._held or not inner.waiting:
             return {}
         masks: dict[str, int] = {}
@@ -252,8 +261,8 @@ class Figures:
                     masks[level.key] = mask
         return masks
 
-    def leave(self) -> None:
-        """Write what is noted and give back all that is held.
+    def release_all(self) -> None:
+        """Write what is noted and release all reservations of this holder.
 
         Raises:
             StoreError: If it cannot be written.
@@ -262,17 +271,17 @@ class Figures:
             self.file.begin()
             self._now = self._clock.now()
             self._book()
-            self.file.leave(self._holder)
+            self.file.release_all(self._holder)
             self.file.commit()
         self._unwritten.clear()
         self._held.clear()
         self._dirty.clear()
-        self._aside.clear()
+        self._released.clear()
         self._masks.clear()
 
     @contextmanager
     def _used(self) -> Generator[None]:
-        """Say what failed in our own terms, and let go of a connection on which something failed."""
+        """Turn errors into StoreError, and close a connection on which something failed."""
         try:
             with ledger_failures(self.file.path):
                 yield

@@ -101,13 +101,13 @@ _HOLD: Final = f"INSERT OR REPLACE INTO reserved VALUES ({', '.join('?' * (len(R
 
 
 class Held(NamedTuple):
-    """What others have set aside at an account, by count, and how much of that may come back by itself."""
+    """What other holders have reserved at an account, by count, and how much of that may come back by itself."""
 
     amounts: tuple[int, ...]
     moving: tuple[int, ...]
 
 
-NONE_HELD: Final = Held((0,) * 7, (0,) * 7)
+NONE_HELD: Final = Held((0,) * len(RESERVED), (0,) * len(RESERVED))
 
 
 class LedgerFile:
@@ -143,7 +143,7 @@ class LedgerFile:
         connection.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Make what was changed last."""
+        """Commit the transaction."""
         self._used.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -184,7 +184,7 @@ class LedgerFile:
         return [name for (name,) in self._used.execute(query)]
 
     def reserved(self, name: str, but: str) -> Held:
-        """Return what all holders but one have set aside under a name."""
+        """Return what all holders but one have reserved under a name."""
         rows = self._used.execute(_RESERVED, (name, but)).fetchall()
         if not rows:
             return NONE_HELD
@@ -192,24 +192,24 @@ class LedgerFile:
         moving = tuple(sum(row[count] for row in rows if row[-1] >> count & 1) for count in range(len(RESERVED)))
         return Held(amounts, moving)
 
-    def book(self, name: str, day: str, change: Sequence[int], unpriced: bool, now: float) -> None:
+    def add_used(self, name: str, day: str, change: Sequence[int], unpriced: bool, now: float) -> None:
         """Add to what was used."""
         self._used.execute(_BOOK, (name, day, *change, int(unpriced), now))
 
-    def hold(self, name: str, holder: str, amounts: Sequence[int], moving: int) -> None:
-        """Say what a holder has set aside under a name."""
+    def reserve(self, name: str, holder: str, amounts: Sequence[int], moving: int) -> None:
+        """Write what a holder has reserved under a name."""
         if any(amounts):
             self._used.execute(_HOLD, (name, holder, *amounts, moving))
         else:
             self._used.execute("DELETE FROM reserved WHERE name = ? AND holder = ?", (name, holder))
 
     def renew(self, holder: str, now: float, lease_seconds: float) -> None:
-        """Say that a holder is alive."""
+        """Renew the lease of a holder."""
         row = (holder, os.getpid(), now, lease_seconds)
         self._used.execute("INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?)", row)
 
-    def leave(self, holder: str) -> None:
-        """Give back all that a holder has set aside, and forget it."""
+    def release_all(self, holder: str) -> None:
+        """Release all reservations of a holder, and forget it."""
         self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
         self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
 
@@ -225,10 +225,10 @@ class LedgerFile:
             if renewed_at > now:
                 self._used.execute("UPDATE holders SET renewed_at = ? WHERE holder = ?", (now, holder))
             elif renewed_at + lease <= now:
-                self.leave(holder)
+                self.release_all(holder)
 
     def forget(self, before: float) -> None:
-        """Forget what nobody has added to since."""
+        """Delete figures that nobody has added to since."""
         self._used.execute("DELETE FROM settled WHERE used_at < ?", (before,))
 
     @property

@@ -259,10 +259,17 @@ class RunStore:
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
         try:
-            with self._transaction(f"{len(rows)} events could not be written to"):
-                self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
-                for run_id, item in batch:
-                    self._keep_header(str(run_id), item.event)
+            with self._used(f"{len(rows)} events could not be written to"):
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
+                    for run_id, item in batch:
+                        self._keep_header(str(run_id), item.event)
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    raise
         except StoreError as error:
             self.failure = self.failure or error
             raise
@@ -270,11 +277,16 @@ class RunStore:
     def _keep_header(self, run_id: str, event: Any) -> None:
         """Keep the row of a run current with the events that begin and end it."""
         match event:
-            case RunStarted(parent_run_id=parent, item=item):
-                label = None if item is None else _writable(item)
-                self._begin(run_id, event, None if parent is None else str(parent), label, None)
-            case ManyStarted(items=items):
-                self._begin(run_id, event, None, None, len(items))
+            case RunStarted() | ManyStarted():
+                parent = item = items = None
+                if isinstance(event, ManyStarted):
+                    items = len(event.items)
+                else:
+                    parent = event.parent_run_id and str(event.parent_run_id)
+                    item = event.item and _writable(event.item)
+                names = (_writable(event.prompt_name), _writable(event.model))
+                row = (run_id, parent, *names, item, items, event.limits, event.started_at.isoformat())
+                self._connection.execute(_BEGIN, row)
             case RunEnded() | ManyEnded():
                 usage = event.usage
                 stop = encode(dump(event.stop)).decode() if event.stop else None
@@ -283,25 +295,6 @@ class RunStore:
                 self._connection.execute(_END, (event.ended_at.isoformat(), stop, done, *figures, run_id))
             case _:
                 pass
-
-    def _begin(
-        self, run_id: str, event: RunStarted | ManyStarted, parent: str | None, item: str | None, items: int | None
-    ) -> None:
-        names = (_writable(event.prompt_name), _writable(event.model))
-        row = (run_id, parent, *names, item, items, event.limits, event.started_at.isoformat())
-        self._connection.execute(_BEGIN, row)
-
-    @contextmanager
-    def _transaction(self, what: str) -> Generator[None]:
-        with self._used(what):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -354,7 +347,7 @@ class RunStore:
 
 
 def _written(seq: int, event: object) -> tuple[str, str]:
-    """Return an event's tag and JSON, or a note: one value must not cost the record of a night."""
+    """Return an event's tag and JSON; a note in place of the JSON if it cannot be written, so that the others are."""
     tag = tag_of(type(event))
     try:
         return tag, encode(dump(event)).decode()

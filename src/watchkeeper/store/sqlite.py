@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -36,6 +36,8 @@ class Schema:
         version: Of the tables.
         tables: The statements that make them.
         other_file: What to do about a file that is something else, for messages.
+        columns: By table, columns that a file may lack because it was made before they existed, and what they are; they
+            are added when it is opened for writing, so each needs a default.
     """
 
     noun: str
@@ -43,6 +45,7 @@ class Schema:
     version: int
     tables: tuple[str, ...]
     other_file: str
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     def is_in(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return whether the tables are there; False for an empty file.
@@ -69,6 +72,14 @@ class Schema:
                 "name another file, or use the Watchkeeper that wrote it"
             )
         return True
+
+    def add_missing_columns(self, connection: sqlite3.Connection) -> None:
+        """Add to the tables of an older file the columns that it lacks."""
+        for table, columns in self.columns.items():
+            present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            for name, definition in columns.items():
+                if name not in present:
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {definition}")
 
 
 def chosen_file(
@@ -138,6 +149,7 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
             for statement in schema.tables:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={schema.application_id}")
+        schema.add_missing_columns(connection)
         # Written in any case: that the file cannot be written shows now, not in the middle of a run.
         connection.execute(f"PRAGMA user_version={schema.version}")
         connection.execute("COMMIT")

@@ -38,20 +38,20 @@ SHORTEST_POLL: Final = 0.02
 LONGEST_POLL: Final = 0.25
 
 
-class InHand(threading.local):
-    """What this thread is in the middle of.
+class ThreadState(threading.local):
+    """Whether this thread is inside a ledger's transaction.
 
-    The collector may run finalisers at any point, also of contexts on other ledgers; if one of them waited for a file
-    here, it would wait for its own thread. What they want is done afterwards.
+    The garbage collector may run finalisers at any point, also of contexts on other ledgers. One that waited for a
+    file inside a transaction would wait for its own thread; so what finalisers ask for is done afterwards.
 
     Attributes:
-        later: What to do after the transaction that is under way; None outside one.
+        later: What to do after the transaction under way; None outside one.
     """
 
     later: list[Callable[[], object]] | None = None
 
 
-IN_HAND: Final = InHand()
+THIS_THREAD: Final = ThreadState()
 
 
 class SqliteLedger:
@@ -94,10 +94,10 @@ class SqliteLedger:
         self._closed = True
         self._clock = clock
         self._lock = threading.RLock()
-        self._looking = threading.RLock()
-        self._figures = Figures(LedgerFile(self.path, busy), lease, clock, ids, self._looking)
-        self._inner = MemoryLedger(self._figures.held_elsewhere, self._looking)
-        self._keeper: Keeper | None = None
+        self._figures_lock = threading.RLock()
+        self._figures = Figures(LedgerFile(self.path, busy), lease, clock, ids, self._figures_lock)
+        self._inner = MemoryLedger(self._figures.held_elsewhere, self._figures_lock)
+        self._thread: LedgerThread | None = None
         self._poll = SHORTEST_POLL
         self._figures.prepare()
         self._closed = False
@@ -118,10 +118,12 @@ class SqliteLedger:
         keys = [level.key for level in shared]
         if len(set(keys)) < len(keys):
             raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
-        with self._alone():
+        with self._exclusive():
             self._figures.bind(shared)
             now = self._clock.monotonic()
-            return self._strictly(shared, partial(self._inner.open, account), partial(self._inner.close, account, now))
+            return self._write_or_undo(
+                shared, partial(self._inner.open, account), partial(self._inner.close, account, now)
+            )
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Take in new accounts below one parent and carve for each its share of all that the parent has left.
@@ -137,8 +139,8 @@ class SqliteLedger:
             for account in accounts:
                 self._inner.close(account, self._clock.monotonic())
 
-        with self._alone():
-            return self._strictly(shared, partial(self._inner.open_shares, accounts, weights), undo)
+        with self._exclusive():
+            return self._write_or_undo(shared, partial(self._inner.open_shares, accounts, weights), undo)
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, for all processes at once.
@@ -150,13 +152,13 @@ class SqliteLedger:
         shared = shared_by(account)
         if not shared or is_stopped(demand):
             return self._inner.admit(demand, now, waiter)
-        with self._alone():
+        with self._exclusive():
             demand.day = self._figures.today()
-            grant = self._strictly(
+            grant = self._write_or_undo(
                 shared, partial(self._inner.admit, demand, now, waiter), partial(self._inner.refund, demand, now)
             )
             if isinstance(grant, Waits):
-                self._hasten()
+                self._poll_soon()
             return grant
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
@@ -164,21 +166,21 @@ class SqliteLedger:
         self._inner.withdraw(waiter, now)
         shared = shared_by(waiter.demand.account)
         if shared and not self._closed:
-            self._leniently(shared, do_nothing, acts_first=True)
+            self._write_now_or_later(shared, do_nothing, acts_first=True)
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
-        self._leniently(shared_by(demand.account), partial(self._inner.refund, demand, now), demand.day)
+        self._write_now_or_later(shared_by(demand.account), partial(self._inner.refund, demand, now), demand.day)
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost, on the day on which it was admitted."""
         act = partial(self._inner.settle, demand, charge, failed, now)
-        self._leniently(shared_by(demand.account), act, demand.day)
+        self._write_now_or_later(shared_by(demand.account), act, demand.day)
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
         act = partial(self._inner.correct, demand, booked, charge, now)
-        self._leniently(shared_by(demand.account), act, demand.day)
+        self._write_now_or_later(shared_by(demand.account), act, demand.day)
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; stops hold in this process only, and wait for no file.
@@ -187,59 +189,61 @@ class SqliteLedger:
         """
         if not account.claims:
             return self._inner.latch(account, stop, work_only, now)
-        put = self._figures.watch_aside(shared_by(account), partial(self._inner.latch, account, stop, work_only, now))
-        keeper = self._keeper
-        if keeper is not None:
-            keeper.wake()
+        put = self._figures.record_release(
+            shared_by(account), partial(self._inner.latch, account, stop, work_only, now)
+        )
+        thread = self._thread
+        if thread is not None:
+            thread.wake()
         return put
 
     def close(self, account: Account, now: float) -> None:
         """Give back what the account still holds; `shutdown` closes the ledger itself."""
-        self._leniently(shared_by(account), partial(self._inner.close, account, now), acts_first=True)
+        self._write_now_or_later(shared_by(account), partial(self._inner.close, account, now), acts_first=True)
 
     # --- operations on shared figures ---------------------------------------------------------------------------------
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
-        """Keep other threads out, and finalisers of this one; afterwards do what those wanted."""
-        if IN_HAND.later is not None:
+    def _exclusive(self) -> Generator[None]:
+        """Keep other threads out, and this thread's finalisers; afterwards do what those asked for."""
+        if THIS_THREAD.later is not None:
             raise StoreError(f"this thread is in the middle of a transaction; do not use {self.path} in a finaliser")
         later: list[Callable[[], object]] = []
         try:
             with self._lock:
-                IN_HAND.later = later
+                THIS_THREAD.later = later
                 try:
                     yield
                 finally:
                     self._figures.file.rollback()
                     if self._closed:
                         self._figures.file.close()
-                    elif self._keeper is None and self._is_needed():
-                        self._keeper = Keeper(self, self._clock, self._wait())
-                    IN_HAND.later = None
+                    elif self._thread is None and self._is_needed():
+                        self._thread = LedgerThread(self, self._clock, self._wait())
+                    THIS_THREAD.later = None
         finally:
             for act in later:
                 act()
 
-    def _strictly(self, shared: tuple[Account, ...], act: Callable[[], T], undo: Callable[[], object]) -> T:
-        """Do something that must not happen unless it is written."""
+    def _write_or_undo(self, shared: tuple[Account, ...], act: Callable[[], T], undo: Callable[[], object]) -> T:
+        """Load, act and write; if it cannot be written, undo it and raise."""
         if self._closed:
             raise StoreError(
                 f"the ledger {self.path} was shut down; open another one, or shut it down after its contexts"
             )
         self._figures.load(shared)
-        result = self._figures.watch(shared, act)
+        result = self._figures.record(shared, act)
         try:
             self._figures.write(self._inner)
         except StoreError:
-            self._figures.watch(shared, undo)
+            self._figures.record(shared, undo)
             raise
         return result
 
-    def _leniently(
+    def _write_now_or_later(
         self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "", *, acts_first: bool = False
     ) -> None:
-        """Do something that happens anyway, and write it now or later.
+        """Do something that counts in any case, and write it now or, if the file cannot be used, later.
 
         Args:
             shared: The accounts that it may change.
@@ -250,18 +254,18 @@ class SqliteLedger:
         if not shared:
             act()
             return
-        if IN_HAND.later is not None:
-            IN_HAND.later.append(partial(self._leniently, shared, act, day, acts_first=acts_first))
+        if THIS_THREAD.later is not None:
+            THIS_THREAD.later.append(partial(self._write_now_or_later, shared, act, day, acts_first=acts_first))
             return
-        with self._alone():
+        with self._exclusive():
             if not acts_first and not self._closed:
-                self._do(shared, act, day)
+                self._apply(shared, act, day)
                 return
-            self._figures.watch(shared, act, day)
-            if self._figures.is_changed or self._figures.moves_otherwise(self._inner):
-                self._do(shared, partial(self._inner.review, self._clock.monotonic()))
+            self._figures.record(shared, act, day)
+            if self._figures.is_changed or self._figures.stuck_changed(self._inner):
+                self._apply(shared, partial(self._inner.review, self._clock.monotonic()))
 
-    def _do(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
+    def _apply(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
         """Load, act, write; return whether it is written."""
         figures = self._figures
         failure: StoreError | None = None
@@ -269,9 +273,9 @@ class SqliteLedger:
             figures.load(shared)
         except StoreError as error:
             failure = error
-        figures.watch(shared, act, day)
+        figures.record(shared, act, day)
         if failure is None:
-            if figures.is_past(shared, day):
+            if figures.is_outdated(shared, day):
                 self._inner.review(self._clock.monotonic())  # what was booked does not count for today
             try:
                 figures.write(self._inner)
@@ -281,20 +285,20 @@ class SqliteLedger:
             logger().error("ledger.unwritten", path=str(self.path), error=str(failure))
         return failure is None
 
-    # --- looking after it ---------------------------------------------------------------------------------------------
+    # --- what the ledger's own thread does ---------------------------------------------------------------------------
 
-    def look_after(self) -> float | None:
+    def tend(self) -> float | None:
         """Renew the lease, ask for those who wait, write what is left to write; called by the ledger's own thread.
 
         Returns:
             After how many seconds to come back; None if there is nothing to look after.
         """
-        with self._alone():
+        with self._exclusive():
             if self._closed or not self._is_needed():
-                self._keeper = None
+                self._thread = None
                 return None
             shared = {level: None for account in self._inner.waiting for level in shared_by(account)}
-            if not self._do(tuple(shared), partial(self._inner.review, self._clock.monotonic())):
+            if not self._apply(tuple(shared), partial(self._inner.review, self._clock.monotonic())):
                 self._inner.tell_all()
             self._poll = min(self._poll * 2, LONGEST_POLL)
             return self._wait()
@@ -305,11 +309,11 @@ class SqliteLedger:
     def _wait(self) -> float:
         return self._poll if self._inner.waiting else self._figures.lease_seconds / 3
 
-    def _hasten(self) -> None:
-        """Look soon, and then less and less often: somebody waits."""
+    def _poll_soon(self) -> None:
+        """Poll at once, and then less and less often: somebody waits."""
         self._poll = SHORTEST_POLL
-        if self._keeper is not None:
-            self._keeper.wake()
+        if self._thread is not None:
+            self._thread.wake()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -318,22 +322,22 @@ class SqliteLedger:
 
         Calls still under way are settled all the same; nothing is admitted any more. Calling it twice is harmless.
         """
-        if IN_HAND.later is not None:
-            IN_HAND.later.append(self.shutdown)
+        if THIS_THREAD.later is not None:
+            THIS_THREAD.later.append(self.shutdown)
             return
-        with self._alone():
-            keeper, self._keeper = self._keeper, None
-            if keeper is not None:
-                keeper.stop()
+        with self._exclusive():
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                thread.stop()
             if not self._closed:
                 self._closed = True
                 self._inner.tell_all()
                 try:
-                    self._figures.leave()
+                    self._figures.release_all()
                 except StoreError as error:
                     logger().error("ledger.unwritten", path=str(self.path), error=str(error))
-        if keeper is not None:
-            keeper.join()
+        if thread is not None:
+            thread.join()
 
     def __enter__(self) -> Self:
         """Return the ledger."""
@@ -345,28 +349,28 @@ class SqliteLedger:
 
     def __del__(self) -> None:
         """Shut down a ledger that nobody shut down; at the end of the process its lease ends by itself."""
-        if hasattr(self, "_keeper") and not self._closed and not sys.is_finalizing():
+        if hasattr(self, "_thread") and not self._closed and not sys.is_finalizing():
             self.shutdown()
 
     def before_fork(self) -> None:
-        """Let nobody be in the middle of something while this process is copied."""
+        """Wait until no thread is inside a transaction, and keep all out while this process is copied."""
         self._lock.acquire()
-        self._looking.acquire()
+        self._figures_lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on; in the copy as a holder of its own, which holds nothing yet."""
+        """Go on; the copy as a new holder without reservations."""
         if child:
-            self._keeper = None
-            self._figures.start_over()
-        self._looking.release()
+            self._thread = None
+            self._figures.become_new_holder()
+        self._figures_lock.release()
         self._lock.release()
 
 
-class Keeper:
-    """The thread of a ledger: it looks after what is held and who waits, as long as there is anything to look after.
+class LedgerThread:
+    """The thread of a ledger: it tends leases and waiting calls, as long as there are any.
 
-    One daemon thread per ledger at most. It renews leases, asks for those who wait what others have given back, and
-    writes what could not be written. It ends at the first look that finds nothing to do, and at once when it is
+    One daemon thread per ledger at most. It renews the lease, looks for those who wait what others have released, and
+    writes what could not be written. It ends as soon as it finds nothing to do, and at once when it is
     stopped; it never keeps its ledger alive. It decides nothing.
     """
 
@@ -374,7 +378,7 @@ class Keeper:
         """Start the thread.
 
         Args:
-            ledger: Its `look_after` says after how many seconds to call it again.
+            ledger: Its `tend` says after how many seconds to call it again.
             clock: Where time comes from.
             first: Seconds until the first look.
         """
@@ -388,7 +392,7 @@ class Keeper:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at once."""
+        """Tend at once."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -409,14 +413,14 @@ class Keeper:
             if self._stopped:
                 return
             began = self._clock.monotonic()
-            seconds = self._look()
+            seconds = self._tend()
             if seconds is None:
                 return
             until = began + seconds
 
-    def _look(self) -> float | None:
+    def _tend(self) -> float | None:
         ledger = self._ledger()
-        return None if ledger is None else ledger.look_after()
+        return None if ledger is None else ledger.tend()
 
 
 # --- forks ----------------------------------------------------------------------------------------------------------

@@ -29,8 +29,11 @@ from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import CodecError, display, encode
 from watchkeeper.core.errors import ConfigurationError, DispatchSubagentError, ToolValidationError
-from watchkeeper.core.limits import COUNTED, Limits
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
+from watchkeeper.core.quantities import is_share, is_whole
+from watchkeeper.core.text import error_text
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.loop.compaction import shortened
 from watchkeeper.prompt.template import Prompt
@@ -66,8 +69,8 @@ ADVICE: Final = "Change the task, or do the work yourself; do not send the same 
 USE_IT: Final = "If that is enough, use it. Else change the task, or do the work yourself."
 
 
-NO_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
-    name for name in ("max_cost_usd", "max_retries", "account", "account_limit", *COUNTED) if name != "max_turns"
+NO_SHARED_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
+    ("account", "account_limit", *(meter.field for meter in SHARED))
 )
 LEAST_SECONDS: Final = 0.001
 
@@ -280,7 +283,7 @@ def allotted(gate: ExecutionContext, seconds: float | None, share: float, childr
         rounds: How many of them follow each other in time, at most.
     """
     part = Fraction(share) / children
-    changes = dict(NO_CEILINGS)
+    changes = dict(NO_SHARED_CEILINGS)
     for name, left in gate.left().items():
         # Nothing left is the parent's stop to tell; a rounded-down share must not be a stop that nobody meant.
         amount = max(int(left * part), 1) if left else None
@@ -328,8 +331,7 @@ def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
         hydrate(session)
     except Exception as error:
         raise ToolValidationError(
-            f"The subagent's state could not be prepared from the snapshot, so it was not started:"
-            f" {type(error).__name__}: {error}"
+            f"The subagent's state could not be prepared from the snapshot, so it was not started: {error_text(error)}"
         ) from error
 
 
@@ -452,7 +454,7 @@ def check_share(share: object) -> float:
     Raises:
         ConfigurationError: If it is no share, or leaves the parent nothing.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+    if not is_share(share):
         raise ConfigurationError(f"share={share!r} must lie between 0 and 1, so that the parent keeps something")
     return float(share)
 
@@ -463,6 +465,6 @@ def check_least_one(value: object, name: str) -> int:
     Raises:
         ConfigurationError: If it is none, or below one.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value, 1):
         raise ConfigurationError(f"{name}={value!r} must be a whole number, at least 1")
     return value

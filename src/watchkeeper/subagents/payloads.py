@@ -16,6 +16,7 @@ from uuid import UUID
 
 from watchkeeper.core.errors import PromptDefinitionError, ToolValidationError
 from watchkeeper.core.model import CompletionState
+from watchkeeper.core.text import clipped
 from watchkeeper.core.type_tags import stored_as
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.log import event
@@ -325,4 +326,4 @@ def _text(given: str, what: str, most: int) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+    return repr(clipped(text, SHOWN + 1))

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.core.codec import display
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.messages import Message, UserMessage
+from watchkeeper.core.text import clipped
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.session.slices import Snapshot
@@ -182,8 +183,7 @@ def summary_lines(snapshot: Snapshot) -> Iterator[str]:
     """
     slices = [(type_, view) for type_, view in snapshot.slices.items() if not says_how_a_run_went(type_)]
     for type_, view in slices[:MOST_SLICES]:
-        newest = " ".join(display(view[-1]).split())
-        short = newest if len(newest) <= ITEM_CHARS else f"{newest[:ITEM_CHARS]}…"
+        short = clipped(" ".join(display(view[-1]).split()), ITEM_CHARS + 1)
         yield f"- {type_.__qualname__}: {len(view):,} item{'s' if len(view) != 1 else ''}, the newest: {short}"
     if len(slices) > MOST_SLICES:
         yield f"- and {len(slices) - MOST_SLICES} more"

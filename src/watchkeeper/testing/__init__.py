@@ -15,20 +15,11 @@ if TYPE_CHECKING:
     from watchkeeper.core.clock import TestClock as TestClock
     from watchkeeper.testing.fake_anthropic import FakeAnthropic as FakeAnthropic
     from watchkeeper.testing.fake_openai import FakeOpenAI as FakeOpenAI
-    from watchkeeper.testing.ledger_checks import (
-        check_ledger as check_ledger,
-        check_shared_ledger as check_shared_ledger,
-    )
-    from watchkeeper.testing.wire import (
-        Fault as Fault,
-        Reply as Reply,
-        WireReply as WireReply,
-        WireRequest as WireRequest,
-        WireServer as WireServer,
-        call as call,
-        json_reply as json_reply,
-        say as say,
-    )
+    from watchkeeper.testing.ledger_checks import check_ledger as check_ledger
+    from watchkeeper.testing.ledger_checks import check_shared_ledger as check_shared_ledger
+    from watchkeeper.testing.wire import Fault as Fault, Reply as Reply, WireReply as WireReply
+    from watchkeeper.testing.wire import WireRequest as WireRequest, WireServer as WireServer, call as call
+    from watchkeeper.testing.wire import json_reply as json_reply, say as say
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,

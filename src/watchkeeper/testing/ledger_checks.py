@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from watchkeeper.accounting.account import COST, NOTHING, RETRIES, STEPS, TOTAL_TOKENS, Account
@@ -17,7 +18,7 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.ledger import Grant, Ledger, Refused, Waiter
 from watchkeeper.accounting.refusals import Admitted, Waits
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.limits import Landing, Limits, Verdict
+from watchkeeper.core.limits import UNLIMITED, Landing, Limits, Verdict
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
 MakeLedger = Callable[[], Ledger]
@@ -51,8 +52,7 @@ def expect(what: str, found: object, wanted: object) -> None:
 
 def ceilings(**given: Any) -> Limits:
     """Return limits with these ceilings and none other, and a hard stop at each."""
-    lifted: dict[str, Any] = dict.fromkeys(("deadline", "max_total_tokens", "max_retries", "max_turns", "landing"))
-    return Limits(**{**lifted, **given})
+    return replace(UNLIMITED, **{"landing": None, **given})
 
 
 def opened(ledger: Ledger, parent: Account | None = None, *, key: str | None = "job", **given: Any) -> Account:

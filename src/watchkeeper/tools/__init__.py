@@ -6,27 +6,15 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.core.errors import ToolValidationError as ToolValidationError
-    from watchkeeper.tools.context import (
-        CallInfo as CallInfo,
-        ToolContext as ToolContext,
-        ToolInvoked as ToolInvoked,
-        ToolOutcome as ToolOutcome,
-        error_message as error_message,
-        is_success as is_success,
-    )
-    from watchkeeper.tools.filesystem import (
-        EntryKind as EntryKind,
-        FileStat as FileStat,
-        Filesystem as Filesystem,
-        FilesystemSnapshot as FilesystemSnapshot,
-        ReadOnlyFilesystem as ReadOnlyFilesystem,
-    )
-    from watchkeeper.tools.filesystems import (
-        FileChange as FileChange,
-        HostFilesystem as HostFilesystem,
-        MemoryFilesystem as MemoryFilesystem,
-        OverlayFilesystem as OverlayFilesystem,
-    )
+    from watchkeeper.tools.context import CallInfo as CallInfo, ToolContext as ToolContext, ToolInvoked as ToolInvoked
+    from watchkeeper.tools.context import ToolOutcome as ToolOutcome, error_message as error_message
+    from watchkeeper.tools.context import is_success as is_success
+    from watchkeeper.tools.filesystem import EntryKind as EntryKind, FileStat as FileStat, Filesystem as Filesystem
+    from watchkeeper.tools.filesystem import FilesystemSnapshot as FilesystemSnapshot
+    from watchkeeper.tools.filesystem import ReadOnlyFilesystem as ReadOnlyFilesystem
+    from watchkeeper.tools.filesystems import FileChange as FileChange, HostFilesystem as HostFilesystem
+    from watchkeeper.tools.filesystems import MemoryFilesystem as MemoryFilesystem
+    from watchkeeper.tools.filesystems import OverlayFilesystem as OverlayFilesystem
     from watchkeeper.tools.resources import ResourceBinding as ResourceBinding, Resources as Resources, Scope as Scope
     from watchkeeper.tools.result import ToolResult as ToolResult
     from watchkeeper.tools.tool import Tool as Tool, tool as tool

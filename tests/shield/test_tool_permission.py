@@ -169,16 +169,12 @@ def test_questions_are_put_one_after_the_other_in_the_order_of_their_calls() -> 
     askers: list[Asker] = []
     for number in range(3):
         askers.append(Asker(hook, call(f"tool_{number}")))
-        until_other_thread(lambda: len(hook_queue(hook)) == len(askers))
+        until_other_thread(lambda: hook.pending == len(askers))
     for number, asker in enumerate(askers):
         until_other_thread(lambda: len(person.asked) == number + 1)  # noqa: B023  # called at once
         assert person.asked[-1] is asker.ctx
         person.answer(asker.ctx, number != 1)
     assert [asker.decision() for asker in askers] == [None, HALT, None]
-
-
-def hook_queue(hook: ToolPermissionHook) -> Any:
-    return hook._queue._waiting  # pyright: ignore[reportPrivateUsage]
 
 
 def test_always_also_answers_for_those_that_wait_in_the_queue() -> None:
@@ -187,7 +183,7 @@ def test_always_also_answers_for_those_that_wait_in_the_queue() -> None:
     first = Asker(hook, call())
     until_other_thread(lambda: len(person.asked) == 1)
     second = Asker(hook, call())
-    until_other_thread(lambda: len(hook_queue(hook)) == 2)
+    until_other_thread(lambda: hook.pending == 2)
     person.answer(first.ctx, "always")
     assert [first.decision(), second.decision()] == [None, None]
     assert len(person.asked) == 1
@@ -199,7 +195,7 @@ def test_time_in_the_queue_counts() -> None:
     first = Asker(hook, call())
     until_other_thread(lambda: len(person.asked) == 1)
     second = Asker(hook, call())
-    until_other_thread(lambda: len(hook_queue(hook)) == 2)
+    until_other_thread(lambda: hook.pending == 2)
     let_pass(clock, 10, second)
     let_pass(clock, 10, first)
     assert [first.decision(), second.decision()] == [HALT, HALT]
@@ -214,7 +210,7 @@ def test_a_call_that_does_not_run_any_more_is_not_asked_about_any_longer() -> No
     first = Asker(hook, call())
     until_other_thread(lambda: len(person.asked) == 1)
     second = Asker(hook, call())
-    until_other_thread(lambda: len(hook_queue(hook)) == 2)
+    until_other_thread(lambda: hook.pending == 2)
     hook.release(second.ctx)
     assert second.decision() is HALT
     hook.release(first.ctx)

@@ -190,9 +190,10 @@ def test_nobody_at_the_terminal_means_no_when_the_time_is_over(screen: Screen) -
 
 
 @pytest.mark.spec("EC-040")
-def test_a_process_without_a_terminal_denies_at_once() -> None:
+@pytest.mark.parametrize("package", ["watchkeeper.shield", "watchkeeper.shield.tool_permission"])
+def test_a_process_without_a_terminal_denies_at_once_whatever_was_imported(package: str) -> None:
     code = (
-        "from watchkeeper.shield.tool_permission import ToolPermissionHook as Hook\n"
+        f"from {package} import ToolPermissionHook as Hook\n"
         "from watchkeeper.shield.decision import ToolCallContext as Call\n"
         "hook, call = Hook(ask=['*']), Call('request', tool_name='send_mail')\n"
         "print(hook.before_tool_call(call), hook.explain(call))\n"

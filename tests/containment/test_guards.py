@@ -14,6 +14,7 @@ import pytest
 from tests.containment.gates import Held, costing, dollars, settle, started, unlimited, until_other_thread
 from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
@@ -109,7 +110,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def nothing_is_lost(ctx: ExecutionContext, steps: int, nanos: int = 0) -> None:
     """The account holds no reservation, and has counted exactly what ran."""
-    account = ctx._account  # pyright: ignore[reportPrivateUsage]
+    account = ctx.account
     assert list(account.reserved) == [0] * len(account.reserved)
     assert (account.settled[STEPS], account.settled[0]) == (steps, nanos)
 
@@ -225,7 +226,7 @@ def test_a_degraded_call_passes_a_hook_that_asks_for_it() -> None:
 def test_the_landing_hold_and_the_retry_come_back_when_a_call_is_turned_back() -> None:
     hook = Hook(before_llm_call=Decision.HALT)
     with ExecutionContext(Limits(max_cost_usd=1, max_retries=1, max_steps=5, landing=Landing()), shield(hook)) as ctx:
-        account = ctx._account  # pyright: ignore[reportPrivateUsage]
+        account = ctx.account
         before = (list(account.reserved), list(account.settled), account.landing_hold)
         request = costing(0.25, landing=Estimate(input_nanos=dollars(0.5)), retry=True, spends_retry_on_error=True)
         assert ctx.call(request, lambda _: None).decision is Decision.HALT
@@ -678,7 +679,8 @@ async def test_a_hook_that_blocks_is_asked_beside_the_running_loop() -> None:
 
 
 def test_a_call_that_waited_for_its_turn_is_asked_about_afterwards() -> None:
-    with ExecutionContext(ExecutionConfig(1.0, 10, 3, 0), shield(Asks(before_tool_call=Decision.QUEUE))) as ctx:
+    pipeline, ledger = shield(Asks(before_tool_call=Decision.QUEUE)), MemoryLedger()
+    with ExecutionContext(ExecutionConfig(1.0, 10, 3, 0), pipeline, ledger=ledger) as ctx:
         begun, go_on, results = threading.Event(), threading.Event(), list[Any]()
 
         def first() -> None:
@@ -691,7 +693,7 @@ def test_a_call_that_waited_for_its_turn_is_asked_about_afterwards() -> None:
         begun.wait(30)
         two = threading.Thread(target=lambda: results.append(ctx.wrap_tool_call(lambda: None, big)))
         two.start()
-        until_other_thread(lambda: bool(ctx._tree.ledger._waiters))  # type: ignore[attr-defined]
+        until_other_thread(lambda: bool(ledger.waiting))
         go_on.set()
         one.join(30)
         two.join(30)

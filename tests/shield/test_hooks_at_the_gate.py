@@ -180,7 +180,7 @@ async def test_an_abort_withdraws_the_question() -> None:
         await run_in_worker(asked.wait)
         ctx.abort("enough")
         assert (await waiting).stop_reason == "aborted"
-        until_other_thread(lambda: not hook._open)  # pyright: ignore[reportPrivateUsage]
+        until_other_thread(lambda: not hook.pending)
         answered.set()
 
 

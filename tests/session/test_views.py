@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.views import SequenceView
+from watchkeeper.session.views import SequenceView
 
 
 class Squares(SequenceView[int]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -69,6 +70,17 @@ def test_a_snapshot_shares_the_nodes_and_stays_as_it_was() -> None:
     assert names(view) == [f"n{number}" for number in range(6)]
     assert view[5].status == "running"
     assert view[5].end_ts is None
+
+
+def test_a_call_that_begins_while_a_view_is_taken_is_not_in_it() -> None:
+    store = NodeStore(TestClock())
+    store.add(ended(0))
+
+    def under_way() -> Iterator[Node]:
+        store.add(Node(1, None, "llm", "n1", 0.0))  # as another thread does at this moment
+        yield from ()
+
+    assert names(store.view(under_way())) == ["n0"]
 
 
 def test_a_view_is_a_sequence() -> None:

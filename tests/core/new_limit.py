@@ -1,0 +1,113 @@
+"""What a copy of Watchkeeper that has one limit more makes of it; run by `test_meters`, says it on stdout as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.app.contained import contained
+from watchkeeper.app.settings import limits_from, settings_here
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.limits import Limits
+from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
+from watchkeeper.prompt.observer import ObserverContext
+from watchkeeper.session.session import Session
+from watchkeeper.shield.decision import ChainMetadata
+from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.testing import TestClock
+
+CHILD = CallRequest("child", "helper")
+TOOL = CallRequest("tool", "look")
+CHAIN = ChainMetadata("request", "chain")
+
+
+def limits(**more: Any) -> Limits:
+    """Return limits with the new one, as only a dictionary can name it here."""
+    return Limits(**more)
+
+
+def stops(gate: ExecutionContext, *requests: CallRequest) -> list[dict[str, Any] | None]:
+    """Make calls one after the other; return the stop of each, or None for one that ran."""
+    found = [gate.call(request, lambda ticket: None).stop for request in requests]
+    return [
+        None if stop is None else {"reason": stop.reason, "limit": stop.limit, "value": stop.value, "said": str(stop)}
+        for stop in found
+    ]
+
+
+def of_the_gate() -> dict[str, Any]:
+    """Return what the gate and a contained block say when the limit is reached, and how it is carved and kept."""
+    with ExecutionContext(limits(max_child_runs=2)) as gate:
+        reached = stops(gate, CHILD, TOOL, CHILD, TOOL, CHILD)
+    with ExecutionContext(limits(max_child_runs=3)) as parent, parent.child(limits(max_child_runs=2)) as child:
+        carved = (child.left()["max_child_runs"], parent.left()["max_child_runs"])
+    with ExecutionContext(limits(max_child_runs=20)) as gate:
+        verdict = gate.keep_verdict()
+        kept = gate.left()["max_child_runs"] if verdict else None
+    single: Any = {"max_child_runs": 1}
+    with contained(**single) as block:
+        inside = block.limits.ceiling("max_child_runs")
+    described = limits(max_child_runs=3).describe()
+    return {"reached": reached, "carved": carved, "kept": kept, "contained": inside, "described": described}
+
+
+def of_the_ledger(path: Path) -> dict[str, Any]:
+    """Return the columns of an old ledger file after its use, and who may still do what after one child run."""
+    two, found, tool_calls = limits(max_child_runs=2), [], 0
+    for _ in range(3):
+        with SqliteLedger(path) as ledger, ExecutionContext(two, None, CHAIN, ledger=ledger) as gate:
+            found += stops(gate, CHILD)
+            tool_calls = gate.usage.tool_calls
+    with closing(sqlite3.connect(path)) as connection:
+        tables = {
+            table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            for table in ("settled", "reserved")
+        }
+    return {"stops": found, "tables": tables, "tool_calls": tool_calls}
+
+
+def of_the_settings(folder: Path) -> dict[str, Any]:
+    """Return the limit as the file, the environment and an option set it."""
+    (folder / "pyproject.toml").write_text("[tool.watchkeeper]\nmax_child_runs = 3\n", encoding="utf-8")
+    environ = {"WATCHKEEPER_MAX_CHILD_RUNS": "4"}
+    sources = {"file": (None, {}), "environment": (None, environ), "option": ({"max_child_runs": "5"}, environ)}
+    return {
+        name: limits_from(settings_here(given, variables, folder)).ceiling("max_child_runs")
+        for name, (given, variables) in sources.items()
+    }
+
+
+def of_the_observers() -> dict[str, Any]:
+    """Return what the observers of resources and pace say when half of the limit is used."""
+    clock = TestClock()
+    with ExecutionContext(limits(deadline="1h", max_child_runs=8), clock=clock) as gate:
+        stops(gate, *[CHILD] * 4, *[TOOL] * 10)
+        clock.advance(600)
+        context = ObserverContext(Session(), gate.budget_status())
+    pace = PaceEstimator().observe(context.session, context=context)
+    resources = ResourceObserver().observe(context.session, context=context)
+    assert pace is not None
+    return {
+        "pace": pace.summary,
+        "evidence": pace.observations[0].description,
+        "advice": pace.suggestions,
+        "left": resources.summary,
+    }
+
+
+if __name__ == "__main__":
+    here = Path(sys.argv[1])
+    os.chdir(here)
+    said = {
+        "gate": of_the_gate(),
+        "ledger": of_the_ledger(here / "ledger.sqlite3"),
+        "settings": of_the_settings(here),
+        "observers": of_the_observers(),
+    }
+    print(json.dumps(said))
