@@ -75,6 +75,7 @@ types: $(STAMPS)/dev
 
 layers: $(STAMPS)/dev
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python scripts/shape.py --circles
 
 # How much code there is and how scattered, before and now; ARGS="--circles", ARGS="--duplicates" print those.
 shape: $(STAMPS)/dev

@@ -9,11 +9,12 @@ from typing import Any
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
+from watchkeeper.adapters.wire import RemoteModel
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
-from watchkeeper.core.model import Model, ModelReply, ModelRequest, OutputSchema, ToolSpec
+from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import Script
+from watchkeeper.testing.wire import FakeProvider, Script
 
 LOOKUP = ToolSpec(
     "lookup",
@@ -35,19 +36,19 @@ class Remote:
     """One adapter and its fake."""
 
     name: str
-    fake: Callable[[Script], FakeOpenAI | FakeAnthropic]
-    model: Callable[..., Model]
+    fake: Callable[[Script], FakeProvider]
+    model: Callable[..., RemoteModel]
 
 
-def chat(base_url: str, **details: Any) -> Model:
+def chat(base_url: str, **details: Any) -> RemoteModel:
     return OpenAIChatModel("gpt-5-mini", api_key="test", base_url=base_url, **details)
 
 
-def responses(base_url: str, **details: Any) -> Model:
+def responses(base_url: str, **details: Any) -> RemoteModel:
     return OpenAIResponsesModel("gpt-5-mini", api_key="test", base_url=base_url, **details)
 
 
-def anthropic(base_url: str, **details: Any) -> Model:
+def anthropic(base_url: str, **details: Any) -> RemoteModel:
     return AnthropicModel("claude-sonnet-5", api_key="test", base_url=base_url, **details)
 
 

@@ -190,12 +190,12 @@ def _without_marks(value: Any) -> Any:
 
 
 @every_remote
-async def test_each_message_is_encoded_once(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_message_is_encoded_once(remote: Remote) -> None:
     transcript = conversation()
     async with remote.fake(lambda number, _: say("Yes.")) as fake:
         model = remote.model(fake.base_url)
         await model.turn(request(transcript))
-        (encodings,) = transcript._encoded.values()  # pyright: ignore[reportPrivateUsage]
+        encodings = transcript.encoded(model.encoding)
         before = list(encodings)
         transcript.append(AssistantMessage("Yes."))
         transcript.append(UserMessage.of("Really?"))
@@ -558,7 +558,7 @@ async def test_headers_are_sent(remote: Remote) -> None:
 def test_a_missing_key_is_named_before_any_request(remote: Remote) -> None:
     kind = type(remote.model("http://127.0.0.1:1"))
     with pytest.raises(MissingKeyError, match=r"_API_KEY or pass api_key"):
-        kind("some-model")  # type: ignore[call-arg]
+        kind("some-model")
 
 
 @every_remote
@@ -576,7 +576,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     with pytest.raises(MissingExtraError, match=rf"pip install 'watchkeeper\[{extra}\]'"):
-        kind("some-model", api_key="test")  # type: ignore[call-arg]
+        kind("some-model", api_key="test")
 
 
 async def test_a_key_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,36 @@ interpreter does before the first import (closed streams, encodings) start one o
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import socket
 import sys
+from typing import TypedDict
+
+IMPORTED = (
+    "pydantic.type_adapter",
+    "watchkeeper.cli.main",
+    "watchkeeper.local.model",
+    "watchkeeper.store.sqlite_ledger",
+)
+
+
+class Command(TypedDict):
+    """What a test sends."""
+
+    folder: str
+    environ: dict[str, str]
+    arguments: list[str]
+    nohup: bool
 
 
 def main() -> None:
     """Serve commands, one after another; in the copy, run one and end as ``python -m watchkeeper`` does."""
-    import watchkeeper.cli.main
-    import watchkeeper.local.model
-    import watchkeeper.store.sqlite_ledger  # noqa: F401
-    from watchkeeper.cli.entry import main as command
+    for name in IMPORTED:
+        importlib.import_module(name)
+    from watchkeeper.cli.entry import main as run
 
     control = socket.socket(fileno=int(sys.argv[1]))
     while True:
@@ -29,32 +46,28 @@ def main() -> None:
         if pid == 0:
             control.close()
             begin(json.loads(data), streams)
-            command()
+            run()
         for stream in streams:
             os.close(stream)
         control.send(str(pid).encode())
         control.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
 
 
-def begin(order: dict[str, object], streams: list[int]) -> None:
+def begin(command: Command, streams: list[int]) -> None:
     """Take the place of a fresh process: its streams, folder, environment and arguments."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    folder, environ, arguments = order["folder"], order["environ"], order["arguments"]
-    assert isinstance(folder, str)
-    assert isinstance(environ, dict)
-    assert isinstance(arguments, list)
-    encoding, _, errors = str(environ.get("PYTHONIOENCODING", "utf-8")).partition(":")
+    encoding, _, errors = command["environ"].get("PYTHONIOENCODING", "utf-8").partition(":")
     sys.stdin = open(0, encoding=encoding, errors=errors or None, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding=encoding, errors=errors or None, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    os.chdir(folder)
+    os.chdir(command["folder"])
     os.environ.clear()
-    os.environ.update(environ)
-    sys.path[0] = folder
-    sys.argv = ["watchkeeper", *arguments]
-    if order["nohup"]:
+    os.environ.update(command["environ"])
+    sys.path[0] = command["folder"]
+    sys.argv = ["watchkeeper", *command["arguments"]]
+    if command["nohup"]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 

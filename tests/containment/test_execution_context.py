@@ -718,7 +718,7 @@ def test_the_events_of_a_snapshot_are_shared_and_never_change() -> None:
     assert (early[-1], early[:5]) == (late[1], tuple(late)[:2])
     assert (len(late), late == list(late), late == early, late == object()) == (3, True, False, False)
     assert "event_type='three'" in repr(late)
-    with pytest.raises(IndexError, match="there are 2 events, no event 2"):
+    with pytest.raises(IndexError, match="index 2 of 2 items"):
         _ = early[2]
     with pytest.raises(IndexError):
         _ = early[-3]

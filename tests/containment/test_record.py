@@ -97,7 +97,7 @@ def test_a_view_is_a_sequence() -> None:
     assert view != "nodes"
     assert (view == 4) is False
     assert repr(view) == "<4 nodes>"
-    with pytest.raises(IndexError, match="no node 4"):
+    with pytest.raises(IndexError, match="index 4 of 4 items"):
         view[4]
     with pytest.raises(dataclasses.FrozenInstanceError):
         view[0].status = "error"  # type: ignore[misc]

@@ -59,7 +59,8 @@ def of_the_gate() -> dict[str, Any]:
 
 def of_the_ledger(path: Path) -> dict[str, Any]:
     """Return the columns of an old ledger file after its use, and who may still do what after one child run."""
-    two, found, tool_calls = limits(max_child_runs=2), [], 0
+    two, tool_calls = limits(max_child_runs=2), 0
+    found: list[dict[str, Any] | None] = []
     for _ in range(3):
         with SqliteLedger(path) as ledger, ExecutionContext(two, None, CHAIN, ledger=ledger) as gate:
             found += stops(gate, CHILD)
@@ -76,11 +77,12 @@ def of_the_settings(folder: Path) -> dict[str, Any]:
     """Return the limit as the file, the environment and an option set it."""
     (folder / "pyproject.toml").write_text("[tool.watchkeeper]\nmax_child_runs = 3\n", encoding="utf-8")
     environ = {"WATCHKEEPER_MAX_CHILD_RUNS": "4"}
-    sources = {"file": (None, {}), "environment": (None, environ), "option": ({"max_child_runs": "5"}, environ)}
-    return {
-        name: limits_from(settings_here(given, variables, folder)).ceiling("max_child_runs")
-        for name, (given, variables) in sources.items()
+    found = {
+        "file": settings_here(None, {}, folder),
+        "environment": settings_here(None, environ, folder),
+        "option": settings_here({"max_child_runs": "5"}, environ, folder),
     }
+    return {name: limits_from(settings).ceiling("max_child_runs") for name, settings in found.items()}
 
 
 def of_the_observers() -> dict[str, Any]:

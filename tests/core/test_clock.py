@@ -315,7 +315,7 @@ def test_the_earliest_is_never_later_than_any(deadlines: list[Deadline | None]) 
 
 
 class TestCheckedDeadline:
-    """What a caller of `evaluate` hands over is checked eagerly (seed: deadlines)."""
+    """What a caller of `evaluate` hands over is checked eagerly (docs/specification.md, deadlines)."""
 
     @pytest.mark.spec("DL-003")
     def test_none_means_no_deadline(self) -> None:

@@ -20,7 +20,7 @@ MOST_PACKAGES = 10
 HEAVY = ("aiohttp", "anthropic", "asyncio", "httpx", "litellm", "openai", "pydantic", "rich", "sqlite3", "typer")
 FRONTS = fronts()
 EXPECTED = """
-    watchkeeper watchkeeper.clock watchkeeper.contained_sdk watchkeeper.containment watchkeeper.errors
+    watchkeeper watchkeeper.cli watchkeeper.clock watchkeeper.contained_sdk watchkeeper.containment watchkeeper.errors
     watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt
     watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents watchkeeper.testing watchkeeper.tools
 """

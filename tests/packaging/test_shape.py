@@ -110,8 +110,8 @@ def test_reads_of_what_is_private_to_others_are_counted() -> None:
 
 
 def test_a_reading_path_with_a_missing_file_is_no_shorter_one() -> None:
-    with pytest.raises(SystemExit, match=r"not there: .*session/journal"):
-        reading_path({"session/session.py": ""})
+    with pytest.raises(SystemExit, match=r"not there: .*session/session"):
+        reading_path({"session/journal.py": ""})
 
 
 def test_the_measures_fit_this_tree() -> None:

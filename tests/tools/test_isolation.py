@@ -24,9 +24,9 @@ from tests.tools.processes import is_alive
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
-from watchkeeper.tools import isolation as process_pipes
+from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.isolation import Ended, ProcessCall, ProcessPipes, framed, result_of, whole
+from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, framed, result_of, unframed
 from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool, tool
 
@@ -146,7 +146,7 @@ class TestFailures:
     async def test_only_the_end_of_much_output_is_kept(self) -> None:
         said = await self.said(functions.flood, size=3_000_000)
         assert said.endswith("the end")
-        assert len(said) < process_pipes.KEPT_OUTPUT_BYTES + 200
+        assert len(said) < isolation.KEPT_OUTPUT_BYTES + 200
 
     async def test_a_result_that_cannot_be_written_is_told(self) -> None:
         assert "what it returned cannot leave its process" in await self.said(functions.unserialisable)
@@ -190,7 +190,7 @@ class TestFailures:
     ) -> None:
         path = tmp_path / "guard.py"
         path.write_text("raise SystemExit('no guard')")
-        monkeypatch.setattr(process_pipes, "GUARD_FILE", str(path))
+        monkeypatch.setattr(isolation, "GUARD_FILE", str(path))
         said = await self.said(functions.fail, text="z" * 5_000_000)
         assert said == "its process was lost before it returned a result. Its output ended with:\nno guard"
 
@@ -212,7 +212,7 @@ class TestFailures:
     def test_a_reply_that_nobody_can_read_is_told(self) -> None:
         for reply in (b"{", b'{"kind":"returned","result":3}', b'{"kind":"returned","result":{"$type":"no:Such"}}'):
             with pytest.raises(ToolProcessError, match="cannot be read"):
-                result_of(Ended(reply, 0, ""))
+                result_of(ProcessEnd(reply, 0, ""))
 
 
 class TestEnds:
@@ -278,7 +278,7 @@ class TestEnds:
     async def test_a_guard_that_was_stopped_is_killed_with_its_worker(
         self, fifo: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(process_pipes, "PATIENCE_SECONDS", 0.1)
+        monkeypatch.setattr(isolation, "PATIENCE_SECONDS", 0.1)
         task, descriptor, _ = await self.started(functions.stop_guard, fifo)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -288,7 +288,7 @@ class TestEnds:
     async def test_a_call_that_is_cancelled_before_its_process_is_there_starts_none(self) -> None:
         pipes = ProcessPipes(b"", 1.0)
         pipes.stop()
-        assert await asyncio.to_thread(pipes.run) == Ended(None, None, "")
+        assert await asyncio.to_thread(pipes.run) == ProcessEnd(None, None, "")
 
     async def test_a_call_that_is_cancelled_at_once_leaves_nothing(self) -> None:
         task = asyncio.ensure_future(called(functions.add, a=1))
@@ -365,11 +365,11 @@ async def test_a_call_that_never_began_is_gone() -> None:
 
 def test_a_message_is_whole_only_with_its_last_byte() -> None:
     data = bytearray(framed(b"hello"))
-    assert whole(data) == b"hello"
-    assert whole(data[:-1]) is None
-    assert whole(bytearray()) is None
+    assert unframed(data) == b"hello"
+    assert unframed(data[:-1]) is None
+    assert unframed(bytearray()) is None
 
 
 def test_the_names_of_signals_are_told() -> None:
     with pytest.raises(ToolProcessError, match="its process was killed by SIGSEGV before"):
-        result_of(Ended(None, -11, ""))
+        result_of(ProcessEnd(None, -11, ""))

@@ -14,8 +14,7 @@ import pytest
 from tests.tools.processes import is_alive
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ToolProcessError
-from watchkeeper.tools import isolation as process_pipes
-from watchkeeper.tools import process_worker as process_command
+from watchkeeper.tools import isolation, process_worker
 from watchkeeper.tools.isolation import CommandEnd, run_command
 from watchkeeper.tools.process_worker import become
 
@@ -85,7 +84,7 @@ async def test_only_the_end_of_a_flood_of_output_is_kept(tmp_path: Path) -> None
     end = await run(*SHELL, "head -c 3000000 /dev/zero | tr '\\0' x; echo the end", folder=tmp_path)
     assert end.status == 0
     assert end.output.endswith("xthe end")
-    assert len(end.output) <= process_pipes.KEPT_OUTPUT_BYTES
+    assert len(end.output) <= isolation.KEPT_OUTPUT_BYTES
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ async def test_without_a_python_to_watch_over_it_nothing_is_run(
 
 def test_the_worker_turns_into_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    before = {name: signal.getsignal(getattr(signal, name)) for name in process_command.IGNORED_BY_PYTHON}
+    before = {name: signal.getsignal(getattr(signal, name)) for name in process_worker.IGNORED_BY_PYTHON}
 
     def execvp(program: str, arguments: list[str]) -> None:
         seen.extend((program, arguments, os.getcwd(), signal.getsignal(signal.SIGPIPE)))

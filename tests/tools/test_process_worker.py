@@ -394,3 +394,11 @@ def test_importing_is_over_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         find(Reference("broken_one", "f", str(file)))
     refuse_while_importing()  # nothing is being imported any more
+
+
+def test_the_process_imports_nothing_heavy_before_its_function_does() -> None:
+    """Its start is part of every call."""
+    heavy = ("asyncio", "sqlite3", "structlog", "watchkeeper.core.clock")
+    code = f"import sys, watchkeeper.tools.process_worker; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -286,7 +286,8 @@ class MemoryLedger:
                 self._reserve(demand, verdict.output_tokens)
                 if waiter is None:
                     return verdict
-            if isinstance(verdict, Admitted | Waits):
+                grant = verdict
+            elif isinstance(verdict, Waits):
                 grant = verdict
             elif isinstance(verdict, Stopped):
                 grant = Refused(verdict.stop, latched=False)

@@ -1,8 +1,9 @@
-"""Containment in a hurry: ``contained(...)`` around a function, or a block, that itself uses a provider's SDK.
+"""``contained(...)`` around a function, or a block, whose code itself uses a provider's SDK.
 
-Inside, calls of clients made with `adapters.contained_http` are counted, priced and stopped; where the block ends, a
-stop becomes a RunStoppedError that says why and what was spent. Each call of a decorated function, and each entry of a
-block, is a chain of its own; one inside another is bound by both. Blocks know nothing of HTTP.
+Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. Where a refusal or its deadline
+ended a block, it ends as a RunStoppedError that says why and what was spent; whatever else leaves it, leaves it as it
+is. Each call of a decorated function, and each entry of a block, is a chain of its own; one inside another is bound by
+both. A block is found by a context variable while it is open. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -41,216 +42,7 @@ if TYPE_CHECKING:
     from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 T = TypeVar("T")
-
-
-# --- contained block ------------------------------------------------------------------------------------------------
-# One block of contained code: what holds in it, and what is put back, closed and said where it ends.
-#
-# A block is found by a context variable while it is open. Where a refusal or its deadline ended it, it ends as a
-# RunStoppedError with what was spent; whatever else leaves it, leaves it as it is.
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What holds for a block, and who is asked and told."""
-
-    limits: Limits
-    pipeline: ShieldPipeline | None
-    circuit_breaker: CircuitBreaker | CircuitBreakers | None
-    prices: Prices
-    max_part_tokens: int | None
-    ledger: Ledger | Path | str
-    on_event: Callable[[SafetyEvent], object] | None
-    clock: Clock
-
-
-class Block:
-    """One entry: its context, and what is put back when it ends.
-
-    Attributes:
-        context: The gate of the calls made inside; a child of the block around it.
-    """
-
-    def __init__(self, terms: Terms) -> None:
-        """Open the context and put it in force."""
-        outer = ACTIVE.get()
-        self._ledger = None if outer is not None else own_ledger(terms)
-        try:
-            self.context = open_context(terms, outer, self._ledger)
-        except BaseException:
-            self._shut_ledger()
-            raise
-        bounded = is_bounded(terms.limits)
-        fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
-        block = Containment(
-            self.context, lookup(terms, None), bounded, terms.max_part_tokens, fallback, clock=terms.clock
-        )
-        if outer is not None:
-            block = replace(
-                block,
-                price_of=lookup(terms, outer.price_of),
-                bounded=bounded or outer.bounded,
-                max_part_tokens=terms.max_part_tokens or outer.max_part_tokens,
-                fallback_model=fallback or outer.fallback_model,
-                counted=outer.counted,
-                clock=outer.clock,
-            )
-        self._clock = block.clock
-        self._mark: Token[Containment | None] = ACTIVE.set(block)
-        self._guard: Guard | None = None
-
-    def watch(self, task: asyncio.Task[Any]) -> None:
-        """Let the deadline, and an abort, interrupt a task."""
-        self._guard = Guard(self.context, task, self._clock)
-
-    def leave(self, error: BaseException | None) -> None:
-        """Put back what was in force, close the context, and say what ended the block.
-
-        Raises:
-            RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
-            ConfigurationError: If a call inside could not be contained.
-        """
-        with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
-            ACTIVE.reset(self._mark)
-        interrupted = self._guard is not None and self._guard.end(error)
-        context = self.context
-        refused = refusal_behind(error)
-        stop = context.stop if interrupted else None
-        if refused is not None:
-            stop = refused.stop
-        elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
-            stop = error.stop
-        context.close()
-        self._shut_ledger()
-        if refused is not None and refused.error is not None:
-            raise refused.error from refused
-        if stop is not None:
-            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from error
-
-    def _shut_ledger(self) -> None:
-        if self._ledger is not None:
-            self._ledger.shutdown()
-
-    def _is_ours(self, result: object) -> bool:
-        """Return whether a block inside this one has stopped; then this one ends by the same stop."""
-        return isinstance(result, ContextSnapshot) and result.chain_id == self.context.get_snapshot().chain_id
-
-
-class Guard:
-    """Cancels the task of an async block once its time is over, or it is aborted."""
-
-    def __init__(self, context: ExecutionContext, task: asyncio.Task[Any], clock: Clock) -> None:
-        """Begin to watch over the running task."""
-        self._task = task
-        self._loop = task.get_loop()
-        self._context = context
-        self._others = task.cancelling()
-        self._struck = False
-        deadline = context.deadline
-        self._timer = set_timer(clock, deadline.instant(clock), self._strike) if deadline is not None else None
-        self._forget: Callable[[], None] | None = context.cancellation.on_cancel(self._aborted)
-
-    def _aborted(self, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._strike)
-
-    def _strike(self) -> None:
-        if not self._struck and self._forget is not None:
-            self._struck = True
-            self._task.cancel()
-
-    def end(self, error: BaseException | None) -> bool:
-        """Stop watching; return whether it was this that ended the block."""
-        forget, self._forget = self._forget, None
-        if forget is not None:
-            forget()
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._struck:
-            return False
-        others = self._task.uncancel() > self._others
-        if others or not isinstance(error, asyncio.CancelledError):
-            return False
-        if self._context.stop is None:  # nothing asked since the time was over: asking latches the stop
-            self._context.call(CallRequest("tool", "the contained block"), lambda ticket: None)
-        return True
-
-
-def own_ledger(terms: Terms) -> SqliteLedger | None:
-    """Open the ledger that a block opens for itself: in the file that is named, or the user's own for an account.
-
-    Raises:
-        StoreError: If it cannot be written.
-    """
-    where = terms.ledger
-    if not isinstance(where, str | Path) or (where == "default" and terms.limits.account is None):
-        return None
-    from watchkeeper.store.sqlite_ledger import SqliteLedger
-
-    return SqliteLedger(where, clock=terms.clock)
-
-
-def is_bounded(limits: Limits) -> bool:
-    """Return whether a ceiling on money or tokens holds."""
-    own = (limits.ceiling(meter.ceiling) for meter in METERS if not meter.is_counted)
-    return limits.account is not None or any(ceiling is not None for ceiling in own)
-
-
-def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger | None) -> ExecutionContext:
-    """Open the context of a block: a child of the one around it, if there is one.
-
-    Raises:
-        ConfigurationError: For hooks or a ledger of its own inside another block.
-    """
-    if outer is None:
-        return ExecutionContext(
-            terms.limits,
-            terms.pipeline,
-            circuit_breaker=terms.circuit_breaker,
-            ledger=ledger if ledger is not None or isinstance(terms.ledger, str | Path) else terms.ledger,
-            clock=terms.clock,
-            on_event=terms.on_event,
-        )
-    if terms.pipeline is not None or terms.circuit_breaker is not None or terms.ledger != "default":
-        raise ConfigurationError(
-            "a contained block inside another one has the hooks, the circuit breaker and the ledger of the outer one; "
-            "say pipeline=..., circuit_breaker=... and ledger=... there"
-        )
-    return outer.context.child(terms.limits, carve=False, on_event=terms.on_event)
-
-
-def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
-    """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
-    known: dict[tuple[Any, ...], ModelPrice | None] = {}
-
-    def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-        for key in (f"{provider}:{model}", model):
-            if key in terms.prices:
-                return terms.prices[key]
-        if outer is not None:
-            return outer(provider, model, sent)
-        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
-        question = (provider, model, *sorted(sent.wishes.items()), *options.values())
-        if question not in known:
-            known[question] = listed_price(provider, model, sent.wishes, **options, clock=terms.clock)
-        return known[question]
-
-    return price_of
-
-
-def refusal_behind(error: BaseException | None) -> CallStopped | None:
-    """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
-    if isinstance(error, CallStopped):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return next((found for part in group.exceptions if (found := refusal_behind(part))), None)
-    if not isinstance(error, Exception) or isinstance(error, RunStoppedError):
-        return None
-    return refusal_behind(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
-
-
 P = ParamSpec("P")
-
 
 OWN: Final = ("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "ledger", "on_event", "clock")
 """What `contained` takes beside single ceilings."""
@@ -434,3 +226,203 @@ def running_task() -> asyncio.Task[Any]:
     if task is None:
         raise ConfigurationError("`async with contained(...)` works in asyncio's tasks only; elsewhere use `with`")
     return task
+
+
+# --- one block --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for a block, and who is asked and told."""
+
+    limits: Limits
+    pipeline: ShieldPipeline | None
+    circuit_breaker: CircuitBreaker | CircuitBreakers | None
+    prices: Prices
+    max_part_tokens: int | None
+    ledger: Ledger | Path | str
+    on_event: Callable[[SafetyEvent], object] | None
+    clock: Clock
+
+
+class Block:
+    """One entry: its context, and what is put back when it ends.
+
+    Attributes:
+        context: The gate of the calls made inside; a child of the block around it.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        """Open the context and put it in force."""
+        outer = ACTIVE.get()
+        self._ledger = None if outer is not None else own_ledger(terms)
+        try:
+            self.context = open_context(terms, outer, self._ledger)
+        except BaseException:
+            self._shut_ledger()
+            raise
+        fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
+        price_of = lookup(terms, None if outer is None else outer.price_of)
+        bounded, part = is_bounded(terms.limits), terms.max_part_tokens
+        block = Containment(self.context, price_of, bounded, part, fallback, clock=terms.clock)
+        if outer is not None:
+            block = replace(
+                outer,
+                context=self.context,
+                price_of=price_of,
+                bounded=bounded or outer.bounded,
+                max_part_tokens=part or outer.max_part_tokens,
+                fallback_model=fallback or outer.fallback_model,
+            )
+        self._clock = block.clock
+        self._mark: Token[Containment | None] = ACTIVE.set(block)
+        self._guard: Guard | None = None
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Let the deadline, and an abort, interrupt a task."""
+        self._guard = Guard(self.context, task, self._clock)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Put back what was in force, close the context, and say what ended the block.
+
+        Raises:
+            RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
+            ConfigurationError: If a call inside could not be contained.
+        """
+        with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
+            ACTIVE.reset(self._mark)
+        interrupted = self._guard is not None and self._guard.end(error)
+        context = self.context
+        refused = refusal_behind(error)
+        stop = context.stop if interrupted else None
+        if refused is not None:
+            stop = refused.stop
+        elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
+            stop = error.stop
+        context.close()
+        self._shut_ledger()
+        if refused is not None and refused.error is not None:
+            raise refused.error from refused
+        if stop is not None:
+            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from error
+
+    def _shut_ledger(self) -> None:
+        if self._ledger is not None:
+            self._ledger.shutdown()
+
+    def _is_ours(self, result: object) -> bool:
+        """Return whether a block inside this one has stopped; then this one ends by the same stop."""
+        return isinstance(result, ContextSnapshot) and result.chain_id == self.context.get_snapshot().chain_id
+
+
+class Guard:
+    """Cancels the task of an async block once its time is over, or it is aborted."""
+
+    def __init__(self, context: ExecutionContext, task: asyncio.Task[Any], clock: Clock) -> None:
+        """Begin to watch over the running task."""
+        self._task = task
+        self._loop = task.get_loop()
+        self._context = context
+        self._others = task.cancelling()
+        self._struck = False
+        deadline = context.deadline
+        self._timer = set_timer(clock, deadline.instant(clock), self._strike) if deadline is not None else None
+        self._forget: Callable[[], None] | None = context.cancellation.on_cancel(self._aborted)
+
+    def _aborted(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._strike)
+
+    def _strike(self) -> None:
+        if not self._struck and self._forget is not None:
+            self._struck = True
+            self._task.cancel()
+
+    def end(self, error: BaseException | None) -> bool:
+        """Stop watching; return whether it was this that ended the block."""
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._struck:
+            return False
+        others = self._task.uncancel() > self._others
+        if others or not isinstance(error, asyncio.CancelledError):
+            return False
+        if self._context.stop is None:  # nothing asked since the time was over: asking latches the stop
+            self._context.call(CallRequest("tool", "the contained block"), lambda ticket: None)
+        return True
+
+
+def own_ledger(terms: Terms) -> SqliteLedger | None:
+    """Open the ledger that a block opens for itself: in the file that is named, or the user's own for an account.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    where = terms.ledger
+    if not isinstance(where, str | Path) or (where == "default" and terms.limits.account is None):
+        return None
+    from watchkeeper.store.sqlite_ledger import SqliteLedger
+
+    return SqliteLedger(where, clock=terms.clock)
+
+
+def is_bounded(limits: Limits) -> bool:
+    """Return whether a ceiling on money or tokens holds."""
+    own = (limits.ceiling(meter.ceiling) for meter in METERS if not meter.is_counted)
+    return limits.account is not None or any(ceiling is not None for ceiling in own)
+
+
+def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger | None) -> ExecutionContext:
+    """Open the context of a block: a child of the one around it, if there is one.
+
+    Raises:
+        ConfigurationError: For hooks or a ledger of its own inside another block.
+    """
+    if outer is None:
+        return ExecutionContext(
+            terms.limits,
+            terms.pipeline,
+            circuit_breaker=terms.circuit_breaker,
+            ledger=ledger if ledger is not None or isinstance(terms.ledger, str | Path) else terms.ledger,
+            clock=terms.clock,
+            on_event=terms.on_event,
+        )
+    if terms.pipeline is not None or terms.circuit_breaker is not None or terms.ledger != "default":
+        raise ConfigurationError(
+            "a contained block inside another one has the hooks, the circuit breaker and the ledger of the outer one; "
+            "say pipeline=..., circuit_breaker=... and ledger=... there"
+        )
+    return outer.context.child(terms.limits, carve=False, on_event=terms.on_event)
+
+
+def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
+    """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
+    known: dict[tuple[Any, ...], ModelPrice | None] = {}
+
+    def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
+        for key in (f"{provider}:{model}", model):
+            if key in terms.prices:
+                return terms.prices[key]
+        if outer is not None:
+            return outer(provider, model, sent)
+        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
+        question = (provider, model, *sorted(sent.wishes.items()), *options.values())
+        if question not in known:
+            known[question] = listed_price(provider, model, sent.wishes, **options, clock=terms.clock)
+        return known[question]
+
+    return price_of
+
+
+def refusal_behind(error: BaseException | None) -> CallStopped | None:
+    """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
+    if isinstance(error, CallStopped):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return next((found for part in group.exceptions if (found := refusal_behind(part))), None)
+    if not isinstance(error, Exception) or isinstance(error, RunStoppedError):
+        return None
+    return refusal_behind(error.__cause__ or (None if error.__suppress_context__ else error.__context__))

@@ -152,11 +152,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)
 
 
-def option_settings(given: Mapping[str, str | None]) -> dict[str, Setting]:
-    """Take what the command line names, by setting; None means that an option was not given."""
-    return {name: Setting(value, f"--{name.replace('_', '-')}") for name, value in given.items() if value is not None}
-
-
 def settings_here(
     given: Mapping[str, str | None] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -165,17 +160,18 @@ def settings_here(
     """Return the settings in force in a folder: options over the environment over the file.
 
     Args:
-        given: Options of the command line, by setting.
+        given: Options of the command line, by setting; None for one that was not given.
         environ: The environment; that of the process if None.
         folder: Where to look for the file; the working folder if None.
 
     Raises:
         ConfigurationError: If the file is wrong.
     """
+    options = {name: value for name, value in (given or {}).items() if value is not None}
     return {
         **file_settings(folder or Path.cwd()),
         **environment_settings(os.environ if environ is None else environ),
-        **option_settings(given or {}),
+        **{name: Setting(value, f"--{name.replace('_', '-')}") for name, value in options.items()},
     }
 
 

@@ -32,7 +32,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder
+from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, broken_off
@@ -213,12 +213,12 @@ class Children:
 
         async def work(ticket: Ticket) -> None:
             nonlocal usage, refused
-            async with share_of(task.tracker, above, task.limits, scope.clock, scope.ids) as part:
-                refused = part.stop
+            async with share_of(task.tracker, above, task.limits, scope.clock, scope.ids) as share:
+                refused = share.stop
                 if refused is not None:
                     return
-                opened = above.child(part.limits, name, carve=task.carve, on_event=session.dispatch)
-                with opened as gate, part.drawn_by(gate):
+                opened = above.child(share.limits, name, carve=task.carve, on_event=session.dispatch)
+                with opened as gate, share.drawn_by(gate):
                     below = self._scope_of(task, session, gate, context)
                     try:
                         with inside_child(below):
@@ -235,7 +235,7 @@ class Children:
                 if outcome.error is not None:
                     raise outcome.error
                 stop = Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
-            result = RunResult[OutputT](
+            result: RunResult[OutputT] = RunResult(
                 stop=stop,
                 run_id=context.run_id,
                 prompt_name=name,
@@ -397,18 +397,7 @@ def _record_end(
             ended_at=child.clock.now(),
         )
     )
-    if enabled(logging.INFO):
-        logger().info(
-            "child.ended",
-            kind=kind,
-            prompt=name,
-            stop=stop.reason if stop else None,
-            completion=completion,
-            duration_seconds=round(duration / 1000, 3),
-            tokens=usage.tokens.total,
-            cost_usd=None if usage.cost is None else float(usage.cost),
-            **_ids(parent, child),
-        )
+    log_end("child.ended", name, stop, completion, duration / 1000, usage, kind=kind, **_ids(parent, child))
 
 
 def _ids(parent: RunScope, child: RunScope) -> dict[str, str]:

@@ -56,8 +56,9 @@ def make_console(file: TextIO | None) -> PlainConsole:
     """
     if file is None:
         return PlainConsole(file=io.StringIO(), quiet=True)
-    if isinstance(file, io.TextIOWrapper):
-        file.reconfigure(errors="backslashreplace")
+    reconfigure = getattr(file, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
     console = PlainConsole(file=file, highlight=False, emoji=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH

@@ -6,12 +6,15 @@ or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 
 from __future__ import annotations
 
+import inspect
 import json
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import wraps
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,6 +23,7 @@ from watchkeeper.cli import report, running
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console, printing, say
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
+from watchkeeper.core.meters import METERS
 from watchkeeper.store.ledger_file import account_reports, ledger_path
 from watchkeeper.store.run_store import RunStore, store_path
 
@@ -46,6 +50,30 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+NONE_GIVEN: Final[Mapping[str, str | None]] = {}
+
+
+def with_limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put an option for every limit that has one in the place of a command's ``ceilings``, which gets their values."""
+    limits = [meter for meter in METERS if meter.option]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        command(ceilings={meter.setting: given.pop(meter.setting) for meter in limits}, **given)
+
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name != "ceilings":
+            parameters.append(parameter)
+            continue
+        for meter in limits:
+            kind = Annotated[str | None, option(meter.option, "USD" if meter.measures == "money" else "N")]
+            parameters.append(parameter.replace(name=meter.setting, annotation=kind, default=None))
+    with_options.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    return with_options
+
+
 @app.callback()
 def root_command(
     version: Annotated[
@@ -56,6 +84,7 @@ def root_command(
 
 
 @app.command("run")
+@with_limit_options
 def run_command(
     target: Annotated[str, typer.Argument(metavar="FILE:NAME", help="The agent, for example triage.py:triage.")],
     param: Annotated[
@@ -65,10 +94,7 @@ def run_command(
     fallback: Annotated[
         list[str] | None, option("Model that takes over when the one before does not answer; repeatable.", "MODEL")
     ] = None,
-    max_cost: Annotated[str | None, option("Most dollars for the whole; 'none' lifts a limit.", "USD")] = None,
-    max_tokens: Annotated[str | None, option("Most tokens for the whole, e.g. 500k.", "N")] = None,
-    max_steps: Annotated[str | None, option("Most model and tool calls for the whole.", "N")] = None,
-    max_turns: Annotated[str | None, option("Most model turns of each run.", "N")] = None,
+    ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
     timeout: Annotated[str | None, option("Most time for the whole, e.g. 30m.", "TIME")] = None,
     on_context_full: Annotated[
         str | None, option("When the context is full: compact (go on with a summary), land or stop.", "CHOICE")
@@ -89,8 +115,7 @@ def run_command(
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
-    given |= {"account": account, "account_limit": account_limit}
-    given |= {"max_cost": max_cost, "max_tokens": max_tokens, "max_steps": max_steps, "max_turns": max_turns}
+    given |= {"account": account, "account_limit": account_limit, **ceilings}
     over = (each, first, concurrency)
     order = running.Order(target, given, param or (), fallback or (), *over, files, after, notify, as_json)
     raise typer.Exit(running.carry_out(order))

@@ -117,9 +117,7 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     if answer:
         console.print()
         console.print(Text(printable(answer)))
-    bad = run.stop is not None or run.completion == "unverified" or run.items_done != run.items
-    style = "cyan" if run.ended_at is None else "yellow" if bad else "green"
-    console.print(styled((one_line(run.sentence(said)), style)))
+    console.print(Text(one_line(run.sentence(said)), state_of(run).style))
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:

@@ -101,7 +101,7 @@ class SentRequest:
         self.wire = wire
         self.model = self._get("model", str) or ""
         self.streaming = self._get("stream", bool) or False
-        self.copies = max(self._get("n", int) or 1, 1) if wire.asks_usage else 1
+        self.copies = max(self._get("n", int) or 1, 1)
         caps = [cap for cap in (self._get(name, int) for name in wire.caps) if cap is not None]
         self.cap = min(caps) * self.copies if caps else None
         thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}

@@ -30,13 +30,8 @@ from watchkeeper.shield.decision import Decision, SafetyEvent
 
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
 
-CALL_STOPS: Final = (
-    "circuit_open",
-    "provider_rate_limit",
-    "provider_error",
-    "policy_halt",
-    "policy_quarantine",
-    "hook_failed",
+CALL_STOPS: Final = frozenset(
+    ["circuit_open", "provider_rate_limit", "provider_error", "policy_halt", "policy_quarantine", "hook_failed"]
 )
 """Reasons that stop one call and not the chain."""
 
@@ -156,17 +151,18 @@ class ContextCalls:
                 return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
             demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
         grant = self.ledger.admit(demand, now, waiter)
-        if isinstance(grant, Admitted):
+        if type(grant) is Admitted:
             if guards is None or request.kind == "child":
                 return self._begin(request, demand, outer, now)
             return self._ask_guards(guards, request, demand, outer, now)
-        if isinstance(grant, Waits):
-            if waiter is None:
-                return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
-            if not waiter.last_chance:
-                return waiter
-            grant = Refused(exhausted(grant, self.account, landing=request.phase == "landing"), latched=False)
-        return self._refuse(request, grant, outer, now)
+        if type(grant) is Refused:
+            return self._refuse(request, grant, outer, now)
+        if waiter is None:
+            return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
+        if not waiter.last_chance or not isinstance(grant, Waits):
+            return waiter
+        stop = exhausted(grant, self.account, landing=request.phase == "landing")
+        return self._refuse(request, Refused(stop, latched=False), outer, now)
 
     def phase_ends(self, request: CallRequest) -> float:
         """Return the monotonic instant at which the phase of a call is over."""
@@ -296,11 +292,7 @@ class ContextCalls:
     def report_stop(self, stop: Stop) -> None:
         """Report a stop that was latched, and keep the state at this moment."""
         self.incidents.report(stop, lasting=True)
-        self._keep_snapshot()
-
-    def _keep_snapshot(self) -> None:
-        if self.snapshot_at_stop is None:
-            self.snapshot_at_stop = self.snapshot()
+        self.snapshot_at_stop = self.snapshot_at_stop or self.snapshot()
 
     def time_is_over(self, *, landing: bool, now: float) -> Refused:
         """Latch the end of the time; return the stop that holds, and whether it was latched by this."""
@@ -323,7 +315,7 @@ class ContextCalls:
             call.interrupt("aborted")
         self.incidents.report(stop, lasting=True, from_above=self.incidents.ended_above)
         if latched:
-            self._keep_snapshot()
+            self.snapshot_at_stop = self.snapshot_at_stop or self.snapshot()
 
     def close(self) -> None:
         """Admit nothing any more, interrupt what is under way, and give back what is held."""
@@ -436,7 +428,7 @@ async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> 
     """Ask without blocking the running loop; return the call, or its refusal."""
     loop = asyncio.get_running_loop()
     asking: asyncio.Task[SafetyEvent | None] = loop.create_task(
-        run_in_worker(guarded.review, on_late=guarded.answered_late)
+        run_in_worker(guarded.review, on_late=lambda *_: guarded.release())
     )
 
     def give_up(_: str) -> None:
@@ -468,11 +460,11 @@ def block_for_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> 
         event = None if left else asking.result()
     except BaseException:
         if asking.leave():
-            asking.when_late(guarded.answered_late)
+            asking.when_late(lambda *_: guarded.release())
         calls.refund(guarded)
         raise
     finally:
         unlink()
     if left:
-        asking.when_late(guarded.answered_late)
+        asking.when_late(lambda *_: guarded.release())
     return calls.begin_guarded(guarded, event, answered=not left)

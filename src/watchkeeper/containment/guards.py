@@ -159,10 +159,6 @@ class GuardedCall(msgspec.Struct, eq=False):
         if self.guards.pipeline is not None:
             self.guards.pipeline.release(self.ctx)
 
-    def answered_late(self, value: object, error: BaseException | None) -> None:
-        """Give back what a hook has counted for a call that did not wait for its answer."""
-        self.release()
-
     # --- after the call -----------------------------------------------------------------------------------------------
 
     def settle(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar, cast, overload
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -24,6 +24,7 @@ from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.logs import logger
 from watchkeeper.core.text import shown
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
+from watchkeeper.session.slices import SequenceView
 from watchkeeper.shield.decision import KEPT_EVENTS, ChainMetadata, Decision, SafetyEvent
 
 T_co = TypeVar("T_co", covariant=True)
@@ -34,7 +35,7 @@ KEPT_NODES: Final = 100_000
 """How many of its newest nodes a record keeps at least, besides those of calls under way."""
 
 
-class FrozenView(Sequence[T_co]):
+class FrozenView(SequenceView[T_co]):
     """A sequence of a fixed length whose items are looked up, or written out, when they are read."""
 
     __slots__ = ("_brief", "_length", "_look_up", "_what")
@@ -57,27 +58,8 @@ class FrozenView(Sequence[T_co]):
         """Return the number of items."""
         return self._length
 
-    @overload
-    def __getitem__(self, index: int) -> T_co: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
-    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
-        """Return one item, or several as a tuple."""
-        if isinstance(index, slice):
-            return tuple(map(self._look_up, range(*index.indices(self._length))))
-        place = index + self._length if index < 0 else index
-        if not 0 <= place < self._length:
-            raise IndexError(f"there are {self._length} {self._what}s, no {self._what} {index}")
+    def _item(self, place: int) -> T_co:
         return self._look_up(place)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the other holds equal items in the same order."""
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        others = cast("Sequence[object]", other)
-        return len(self) == len(others) and all(one == two for one, two in zip(self, others, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # items need not be hashable
 
     def __repr__(self) -> str:
         """Show the items, or how many there are."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 CONTEXT_TOKENS: Final = 8192
 OUTPUT_TOKENS: Final = 1024
-RESERVED: Final = frozenset({"messages", "stream", "stream_options", "response_format", "model"})
 
 
 class LocalModel:
@@ -138,7 +137,7 @@ class LocalModel:
         from watchkeeper.adapters.endpoint import Kept
         from watchkeeper.adapters.openai_chat import CHAT, ENCODING, read_reply
         from watchkeeper.adapters.wire import exchange
-        from watchkeeper.local.steps import AnswerStream, make_plan, read_step
+        from watchkeeper.local.steps import AnswerStream, make_plan, read_step, request_body
 
         if self._plans is None:
             self._plans = Kept()
@@ -148,44 +147,6 @@ class LocalModel:
         heard = None if request.on_delta is None else AnswerStream(plan, request.on_delta).feed
         completion = await exchange(CHAT, endpoint, body, request.timeout, heard)
         return read_step(read_reply(completion, PROVIDER, ENCODING, position), plan, position)
-
-
-def request_body(name: str, request: ModelRequest, plan: StepPlan, newlines: tuple[int, ...]) -> bytes:
-    """Return the request's body; each message was encoded when it was new.
-
-    Raises:
-        ConfigurationError: If the settings' extra fields would replace what is written here.
-        ProviderError: If a message has an image.
-    """
-    from watchkeeper.adapters.endpoint import join_body
-    from watchkeeper.local.steps import ENCODING, encode_fragment, join_messages
-
-    fragments = request.transcript.encoded(ENCODING)
-    for message in request.transcript.since(len(fragments)):
-        fragments.append(encode_fragment(message))
-    head = request_head(name, request)
-    form = plan.formats.get(request.tool_choice)
-    tail = b"{}"
-    if form is not None:
-        tail = b'{"response_format":' + form + b"}"
-        head.setdefault("logit_bias", [[token, False] for token in newlines])
-    return join_body(head, "messages", join_messages(fragments, plan.instructions), tail)
-
-
-def request_head(name: str, request: ModelRequest) -> dict[str, Any]:
-    """Return the fields that are not the conversation nor the form of the reply."""
-    from watchkeeper.adapters.endpoint import check_extra
-
-    settings = request.settings
-    check_extra(settings.extra, RESERVED)
-    head: dict[str, Any] = {"model": name, "max_tokens": request.max_output_tokens, "temperature": 0.0}
-    chosen = {"temperature": settings.temperature, "top_p": settings.top_p, "seed": settings.seed}
-    head.update({key: value for key, value in chosen.items() if value is not None})
-    if request.on_delta is not None:
-        head["stream"] = True
-        head["stream_options"] = {"include_usage": True}
-    head.update(settings.extra)
-    return head
 
 
 def import_client() -> None:

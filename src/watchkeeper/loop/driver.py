@@ -82,14 +82,7 @@ Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute], Awaitable[Ending
 
 
 async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute) -> Ending:
-    """Run the loop to its end; the prompt's messages are in ``transcript`` already.
-
-    Args:
-        plan: What to do.
-        scope: Within what.
-        transcript: What was said so far.
-        execute: Runs a whole plan, for the runs below this one.
-    """
+    """Run the loop to its end, from a transcript that ends with the prompt; ``execute`` is how its children run."""
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
     try:

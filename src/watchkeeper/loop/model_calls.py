@@ -213,8 +213,6 @@ class ModelCalls:
         )
         return reply
 
-    # -- when there is no reply -----------------------------------------------------------------------------------
-
     def _failure(self, outcome: Outcome[ModelReply], turn: Turn, number: int) -> BaseException:
         """Return what is raised for a call that brought no reply; of an admitted one the failure is recorded."""
         stop, error = outcome.stop, outcome.error
@@ -256,8 +254,6 @@ class ModelCalls:
     def _over(self, phase: Phase) -> Stop | None:
         return self._gate.stop if phase == "landing" else self._gate.work_stop
 
-    # -- another model --------------------------------------------------------------------------------------------
-
     def _successor(self, phase: Phase, *, cheaper: bool = False) -> ModelInUse | None:
         """Return who would take over now: the ceilings must pay for the least of a call to it."""
         if len(self.line.models) == 1:
@@ -292,8 +288,6 @@ class ModelCalls:
         left, now = self.line.in_use.label, self._scope.clock.now()
         self.line.take_over(candidate)
         self._recorder.record(ModelSwitched(number, left, candidate.label, reason, why, now))
-
-    # -- how large a call may be ----------------------------------------------------------------------------------
 
     def _estimate(self, model: ModelInUse, input_tokens: int, phase: Phase) -> Estimate:
         cap = self._landing_cap(model) if phase == "landing" else model.cap

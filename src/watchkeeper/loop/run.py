@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from watchkeeper.core.errors import Stop
-from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
 from watchkeeper.kernel.states import End
 from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.runtime.events import Recorder, RunEnded, RunStarted
+from watchkeeper.runtime.events import Recorder, RunEnded, RunStarted, log_end
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
 from watchkeeper.runtime.user_code import booked
@@ -148,23 +145,14 @@ def _close(
         turns=turns,
     )
     recorder.record(ended)
-    _log_line(plan, scope, end, duration, remaining)
-    return ended
-
-
-def _log_line(plan: RunPlan[Any], scope: RunScope, end: End, duration: timedelta, remaining: float | None) -> None:
-    """Write one structured line with the time that was left."""
-    if not enabled(logging.INFO):
-        return
-    stop: Stop | None = end.stop
-    logger().info(
-        "run.completed" if stop is None else "run.stopped",
+    log_end(
+        "run.completed" if end.stop is None else "run.stopped",
+        plan.prompt.name,
+        end.stop,
+        end.verdict,
+        duration.total_seconds(),
+        usage,
         run_id=str(scope.run_context.run_id),
-        prompt=plan.prompt.name,
-        stop=stop.reason if stop else None,
-        completion=end.verdict,
-        duration_seconds=round(duration.total_seconds(), 3),
         remaining_seconds=None if remaining is None else round(remaining, 3),
-        tokens=scope.gate.usage.tokens.total,
-        cost_usd=None if scope.gate.usage.cost is None else float(scope.gate.usage.cost),
     )
+    return ended

@@ -8,6 +8,7 @@ every event of a run's log known.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ import msgspec
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, Stop
 from watchkeeper.core.ids import RunContext
+from watchkeeper.core.logs import enabled, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
@@ -362,9 +364,6 @@ class EscalationTaken:
     created_at: datetime
 
 
-# --- child events ---------------------------------------------------------------------------------------------------
-# What a parent's log says of the runs below it: that each began, how it ended, and the ids that lead to its log.
-
 ChildKind = Literal["subagent", "evaluation", "verdict", "summary"]
 """What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary."""
 
@@ -427,13 +426,6 @@ class ChildEnded:
     ended_at: datetime
 
 
-# --- compaction events ----------------------------------------------------------------------------------------------
-# What the log says when a conversation was compacted, and the one rule by which a new segment follows from it.
-#
-# The loop and `transcript_of` build the segment with the same function, so what is replayed is what was sent. Messages
-# that stand again are named by their place, not written again.
-
-
 @event("context_compacted")
 @dataclass(frozen=True, slots=True)
 class ContextCompacted:
@@ -465,19 +457,19 @@ class ContextCompacted:
 
 
 def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kept: int) -> tuple[Message, ...]:
-    """Return what a new segment begins with: the old one's opening, the summary, and its newest messages."""
+    """Return what a new segment begins with: the old one's opening, the summary, and its newest messages.
+
+    The loop and `transcript_of` build it with this, so what is replayed is what was sent.
+    """
     return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
 
 
-# --- recorder -------------------------------------------------------------------------------------------------------
-# Where the driver writes: the session's log, with failures of the user's reducers kept from ending the run.
-#
-# A reducer that raises on an event of the runtime is a bug of the user's that must be seen and must not cost a night's
-# work: the event is recorded by the session all the same, and the failure is an event of its own.
-
-
 class Recorder:
-    """Dispatches the runtime's own events."""
+    """Writes the runtime's own events on a session's log.
+
+    A reducer of the user's that raises on one is a bug that must be seen and must not end the run: the event is
+    recorded by the session all the same, and the failure is an event of its own.
+    """
 
     __slots__ = ("_clock", "session")
 
@@ -494,6 +486,33 @@ class Recorder:
             failed = ReducerFailed(type(event).__name__, str(error), self._clock.now())
             if not isinstance(event, ReducerFailed):
                 self.record(failed)
+
+
+def log_end(
+    line: str, prompt: str, stop: Stop | None, completion: str, seconds: float, usage: Usage, **more: Any
+) -> None:
+    """Write one structured log line about the end of a run.
+
+    Args:
+        line: Its name.
+        prompt: ``ns/key`` of the run's prompt.
+        stop: Why it ended early, or None.
+        completion: Its checker's verdict.
+        seconds: How long it took.
+        usage: What it used.
+        **more: What else the line says.
+    """
+    if enabled(logging.INFO):
+        logger().info(
+            line,
+            prompt=prompt,
+            stop=stop.reason if stop else None,
+            completion=completion,
+            duration_seconds=round(seconds, 3),
+            tokens=usage.tokens.total,
+            cost_usd=None if usage.cost is None else float(usage.cost),
+            **more,
+        )
 
 
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)

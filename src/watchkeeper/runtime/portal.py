@@ -1,8 +1,13 @@
-"""The synchronous API's door to the loop: one event loop on one daemon thread of its own.
+"""The door of the synchronous API: one event loop on one daemon thread of its own.
 
 It works where a loop is already running (notebooks, async frameworks), because the caller's loop is never used. A
 second loop would be a second copy of everything, so there is one, started at first use. Called on the loop's own
 thread it would wait for itself, so there it raises and names the async twin.
+
+While it waits it takes the signals that ask for the end of the work: Ctrl-C, and for a program that says so, TERM and
+HUP. It takes those whose handler is Python's own for Ctrl-C (``signal.default_int_handler``) or an `EndRequests`. Every
+other handler is the program's own and stays, and what is ignored stays ignored. Only the main thread can set handlers,
+so only there anything is set, and all is put back.
 """
 
 from __future__ import annotations
@@ -23,14 +28,6 @@ from watchkeeper.core.errors import WatchkeeperError
 
 T = TypeVar("T")
 
-
-# --- signals --------------------------------------------------------------------------------------------------------
-# Signals that ask for the end of the work: Ctrl-C, and for a program that says so, TERM and HUP.
-#
-# A run takes those signals whose handler is Python's own for Ctrl-C (``signal.default_int_handler``) or an
-# `EndRequests`.
-# Every other handler is the program's own and stays, and what is ignored stays ignored: a run takes nothing over. Only
-# the main thread can set handlers, so only there anything is set, and all is put back.
 
 ENDING: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """What asks for the end, where the system has it: Windows knows no SIGHUP."""

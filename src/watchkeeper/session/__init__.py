@@ -6,6 +6,7 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.core.ids import RunContext as RunContext
+    from watchkeeper.core.type_tags import stored_as as stored_as
     from watchkeeper.session.log import Dispatcher as Dispatcher, Envelope as Envelope, EventBus as EventBus
     from watchkeeper.session.log import EventLog as EventLog, InProcessDispatcher as InProcessDispatcher
     from watchkeeper.session.log import Unsubscribe as Unsubscribe, event as event
@@ -20,6 +21,7 @@ else:
         __name__,
         {
             "core.ids": "RunContext",
+            "core.type_tags": "stored_as",
             "session.log": "Dispatcher Envelope EventBus EventLog InProcessDispatcher Unsubscribe event",
             "session.session": "Branch Session SessionView SliceAccessor iter_sessions_bottom_up",
             "session.slices": "Append Clear Extend Op Reducer Replace SliceView Snapshot append_event",

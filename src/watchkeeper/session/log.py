@@ -21,7 +21,7 @@ from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.logs import logger
 from watchkeeper.core.type_tags import stored_as, tag_of
-from watchkeeper.session.views import SequenceView
+from watchkeeper.session.slices import SequenceView
 from watchkeeper.session.slices import SliceView, Snapshot
 
 T = TypeVar("T")

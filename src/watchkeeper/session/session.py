@@ -162,6 +162,15 @@ class Session:
         if self._above is not None:
             self._above._children.add(self)
 
+    def _stand_in_for(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:
+        """Begin as another session in another light, in the place of ``__init__``."""
+        self._journal = journal
+        self.clock = base.clock
+        self.dispatcher = dispatcher
+        self.session_id = base.session_id
+        self._above = base._above
+        self.log = EventLog(journal.read_log)
+
     @property
     def parent(self) -> Session | None:
         """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).
@@ -369,26 +378,7 @@ class _Children:
         return tuple(session for session in sessions if session is not None)
 
 
-class _Derived(Session):
-    """Another session in another light: its identity, parent and children are those of its base."""
-
-    __slots__ = ("_base",)
-
-    def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:
-        """Stand on ``base``."""
-        self._base = base
-        self._journal = journal
-        self.clock = base.clock
-        self.dispatcher = dispatcher
-        self.session_id = base.session_id
-        self._above = base._above
-        self.log = EventLog(journal.read_log)
-
-    def _started(self) -> tuple[Session, ...]:
-        return self._base._started()
-
-
-class Branch(_Derived):
+class Branch(Session):
     """A session's state with writes of its own that nobody else sees, until they are merged or discarded.
 
     It has its session's identity, parent and children. Its log is its session's log at the start and then its own
@@ -396,11 +386,15 @@ class Branch(_Derived):
     After the end reading is still possible, any write raises: a thread that was given up can do no harm.
     """
 
-    __slots__ = ()
+    __slots__ = ("_base",)
 
     def __init__(self, base: Session) -> None:
         """Begin with what ``base``, a session or another branch, holds now."""
-        super().__init__(base, base._journal.branch(), base.dispatcher)
+        self._base = base
+        self._stand_in_for(base, base._journal.branch(), base.dispatcher)
+
+    def _started(self) -> tuple[Session, ...]:
+        return self._base._started()
 
     @property
     def origin(self) -> Session:
@@ -439,16 +433,19 @@ class Branch(_Derived):
         self._journal.discard()
 
 
-class SessionView(_Derived):
+class SessionView(Session):
     """A session as those below it and above it see it: live, and to be read only."""
 
-    __slots__ = ()
+    __slots__ = ("_base",)
 
     def __init__(self, base: Session) -> None:
         """Show ``base``."""
         why = f"session {base.session_id} can be read from below or above, but nothing can be written to it from there"
-        super().__init__(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
-        self.log = base.log
+        self._base = base
+        self._stand_in_for(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
+
+    def _started(self) -> tuple[Session, ...]:
+        return self._base._started()
 
     def child(self, snapshot: Snapshot | None = None, **options: Any) -> Session:
         """Return a session below the one that is seen, as its own `child` does."""

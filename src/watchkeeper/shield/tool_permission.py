@@ -105,7 +105,7 @@ class ToolPermissionHook:
     @property
     def pending(self) -> int:
         """Number of questions that wait for an answer, or for their turn."""
-        return self._queue.length
+        return len(self._queue.waiting)
 
     def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
         """Return None for a tool that may be used, else HALT."""
@@ -179,35 +179,31 @@ class ToolPermissionHook:
 class _Queue:
     """Gives turns to threads, in the order in which they came, each at most until its time is over."""
 
-    __slots__ = ("_clock", "_lock", "_waiting")
+    __slots__ = ("_clock", "_lock", "waiting")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[threading.Event] = deque()
-
-    @property
-    def length(self) -> int:
-        return len(self._waiting)
+        self.waiting: deque[threading.Event] = deque()
 
     @contextmanager
     def turn(self, until: float, withdrawn: CancellationToken) -> Generator[bool]:
         """Wait for a turn and hold it; give whether it came, in time and before the question was withdrawn."""
         mine = threading.Event()
         with self._lock:
-            self._waiting.append(mine)
-            if self._waiting[0] is mine:
+            self.waiting.append(mine)
+            if self.waiting[0] is mine:
                 mine.set()
         withdrawn.on_cancel(lambda _: mine.set())
         try:
             while not mine.is_set() and (left := until - self._clock.monotonic()) > 0:
                 self._clock.wait(mine, left)
-            yield self._waiting[0] is mine and not withdrawn.is_cancelled
+            yield self.waiting[0] is mine and not withdrawn.is_cancelled
         finally:
             with self._lock:
-                self._waiting.remove(mine)
-                if self._waiting:
-                    self._waiting[0].set()
+                self.waiting.remove(mine)
+                if self.waiting:
+                    self.waiting[0].set()
 
 
 def question(ctx: ToolCallContext, seconds: float) -> str:

@@ -117,10 +117,6 @@ class Figures:
         """Whether something has yet to be written."""
         return bool(self._unwritten or self._dirty or self._released)
 
-    def today(self) -> str:
-        """Return the present day, in UTC."""
-        return self._clock.now().date().isoformat()
-
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:

@@ -2,6 +2,7 @@
 
 One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
 ``reserved`` what each holder has set aside; ``holders`` until when a holder counts as alive unless it says so again.
+Both have a column for every count in `core.meters`; a file that was made before one existed gets it when it is opened.
 Every look and change stands inside one transaction that keeps other writers out. Nothing here decides anything. A file
 of another program or another version is refused and left as it is.
 """
@@ -21,46 +22,40 @@ from watchkeeper.accounting.account import COST, MODEL_CALLS, PREFIX, STEPS, TOT
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.limits import Period, period_days
+from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures that nobody has added to for so long are forgotten when the file is opened."""
 
-COLUMNS: Final = (
-    "cost_nanos",
-    "total_tokens",
-    "input_tokens",
-    "output_tokens",
-    "steps",
-    "tool_calls",
-    "retries",
-    "cached_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "model_calls",
-)
-"""What is counted, in the order of `Account.settled`; the first seven can be reserved."""
-
-RESERVED: Final = COLUMNS[:7]
+RESERVED: Final = tuple(meter.column for meter in SHARED)
+"""What can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
 
 
-def _columns(names: Iterable[str]) -> str:
+def _numbers(columns: Iterable[str]) -> dict[str, str]:
     # An INTEGER that overflows becomes a REAL in SQLite; a ledger must fail rather than round.
-    return ", ".join(f"{name} INTEGER NOT NULL CHECK (typeof({name}) = 'integer')" for name in names)
+    return {name: f"INTEGER NOT NULL DEFAULT 0 CHECK (typeof({name}) = 'integer')" for name in columns}
 
+
+def _columns(definitions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {definition}" for name, definition in definitions.items())
+
+
+NUMBERS: Final = {"settled": _numbers(COLUMNS), "reserved": _numbers(RESERVED)}
 
 SCHEMA: Final = Schema(
     noun="ledger",
     application_id=0x574B4C47,  # WKLG
     version=1,
     other_file=f"name another file (ledger=..., {VARIABLE})",
+    columns=NUMBERS,
     tables=(
         f"""
         CREATE TABLE settled (
             name TEXT NOT NULL,
             day TEXT NOT NULL,
-            {_columns(COLUMNS)},
+            {_columns(NUMBERS["settled"])},
             unpriced INTEGER NOT NULL,
             used_at REAL NOT NULL,
             PRIMARY KEY (name, day)
@@ -70,7 +65,7 @@ SCHEMA: Final = Schema(
         CREATE TABLE reserved (
             name TEXT NOT NULL,
             holder TEXT NOT NULL,
-            {_columns(RESERVED)},
+            {_columns(NUMBERS["reserved"])},
             moving INTEGER NOT NULL,
             PRIMARY KEY (name, holder)
         ) WITHOUT ROWID
@@ -97,7 +92,9 @@ _BOOK: Final = f"""
     ON CONFLICT (name, day) DO UPDATE
     SET {_ADDED}, unpriced = max(unpriced, excluded.unpriced), used_at = excluded.used_at
     """  # noqa: S608
-_HOLD: Final = f"INSERT OR REPLACE INTO reserved VALUES ({', '.join('?' * (len(RESERVED) + 3))})"  # noqa: S608
+_HOLD: Final = f"""
+    INSERT OR REPLACE INTO reserved (name, holder, {_KEPT}, moving) VALUES ({", ".join("?" * (len(RESERVED) + 3))})
+    """  # noqa: S608
 
 
 class Held(NamedTuple):

@@ -137,8 +137,10 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
         OSError: If its folder cannot be made.
         StoreError: If it is another kind of file, or was written by another version.
     """
+    import sqlite3
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = _open(path, busy_seconds)
+    connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     try:
         schema.is_in(connection, path)  # before anything is changed
         _use_wal(connection)
@@ -168,28 +170,24 @@ def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.
     """
     import sqlite3
 
+    def opened(address: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            address, uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        try:
+            if not schema.is_in(connection, path):
+                raise StoreError(f"{path} is an empty file, not a {schema.noun}; {schema.other_file}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
-        return _checked(_open(address, busy_seconds, uri=True), path, schema)
+        return opened(address)
     except sqlite3.OperationalError:
         # In a folder that cannot be written, a file in WAL mode opens only as one that nobody changes.
-        return _checked(_open(f"{address}&immutable=1", busy_seconds, uri=True), path, schema)
-
-
-def _open(where: Path | str, busy_seconds: float, *, uri: bool = False) -> sqlite3.Connection:
-    import sqlite3
-
-    return sqlite3.connect(where, uri=uri, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
-
-
-def _checked(connection: sqlite3.Connection, path: Path, schema: Schema) -> sqlite3.Connection:
-    try:
-        if not schema.is_in(connection, path):
-            raise StoreError(f"{path} is an empty file, not a {schema.noun}; {schema.other_file}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        return opened(f"{address}&immutable=1")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

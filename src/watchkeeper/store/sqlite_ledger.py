@@ -153,7 +153,7 @@ class SqliteLedger:
         if not shared or is_stopped(demand):
             return self._inner.admit(demand, now, waiter)
         with self._exclusive():
-            demand.day = self._figures.today()
+            demand.day = self._clock.now().date().isoformat()  # in UTC
             grant = self._write_or_undo(
                 shared, partial(self._inner.admit, demand, now, waiter), partial(self._inner.refund, demand, now)
             )

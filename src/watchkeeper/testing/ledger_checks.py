@@ -1,8 +1,9 @@
 """What every ledger must do: a conformance suite for implementations of `Ledger`, independent of any test runner.
 
-`check_ledger(make)` holds a ledger to the rules of one process; `shared_ledger_checks` to those of several. Each check
-begins with a fresh ledger and raises an AssertionError that says what was expected. They use threads, but no real time,
-no files and no network of their own.
+`check_ledger(make)` holds a ledger to the rules of one process. `check_shared_ledger(join)` opens several ledgers on
+the same store, as several processes would, and holds them to one ceiling for all. Each check begins with a fresh ledger
+or store and raises an AssertionError that says what was expected. They use threads, but no real time, no files and no
+network of their own.
 """
 
 from __future__ import annotations
@@ -399,11 +400,7 @@ CHECKS: Final[Sequence[Callable[[Ledger], None]]] = (
 )
 
 
-# --- shared ledger checks -------------------------------------------------------------------------------------------
-# What ledgers on one store must do together: a conformance suite for ledgers that several processes share.
-#
-# `check_shared_ledger(join)` opens several ledgers on the same store, as several processes would, and holds them to one
-# ceiling for all. Each check begins with a store of its own and raises an AssertionError that says what was expected.
+# --- several ledgers on one store -----------------------------------------------------------------------------------
 
 JoinLedger = Callable[[str], Ledger]
 """Returns a ledger on the store of this name, together with all others that were made for the same name."""

@@ -84,7 +84,7 @@ class ProcessCall:
         """
         return await self.read(params, result_of)
 
-    async def read(self, params: Any, reader: Callable[[Ended], T]) -> T:
+    async def read(self, params: Any, reader: Callable[[ProcessEnd], T]) -> T:
         """Start the process and return what ``reader`` makes of its end, on a worker thread; once.
 
         Raises:
@@ -100,7 +100,7 @@ class ProcessCall:
         loop = asyncio.get_running_loop()
         over = self._over = loop.create_future()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job: Job[T] = Job(partial(_ran, self._pipes, reader), lambda _: call_in_loop(loop, _finish, over))
+        job: Job[T] = Job(partial(_run_and_read, self._pipes, reader), lambda _: call_in_loop(loop, _finish, over))
         WORKERS.run(job)
         try:
             await asyncio.wait((over,))
@@ -135,7 +135,7 @@ class ProcessCall:
             raise cancelled
 
 
-def _ran(pipes: ProcessPipes, reader: Callable[[Ended], T]) -> T:
+def _run_and_read(pipes: ProcessPipes, reader: Callable[[ProcessEnd], T]) -> T:
     """Run the process and read what it sent; on a worker thread, because both may take long."""
     try:
         ended = pipes.run()
@@ -158,7 +158,7 @@ async def call_isolated(isolation: Isolation, params: Any, *, spreads: bool) -> 
         await process.gone()
 
 
-def result_of(ended: Ended) -> ToolResult[Any]:
+def result_of(ended: ProcessEnd) -> ToolResult[Any]:
     """Return the result that a process sent.
 
     Raises:
@@ -207,7 +207,7 @@ PATIENCE_SECONDS: Final = 5.0
 GUARD_FILE: Final = str(Path(__file__).with_name("process_guard.py"))
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProcessEnd(msgspec.Struct, frozen=True):
     """How the process of a call ended.
 
     Attributes:
@@ -240,8 +240,8 @@ class ProcessPipes:
         self._unsent = memoryview(framed(os.fsencode("\0".join(sys.path))) + framed(order))
         self._lock = threading.Lock()
         self._wake: int | None = None
-        self._wish: bytes = b""
-        self._told: bytes = b""
+        self._request: bytes = b""
+        self._sent_request: bytes = b""
         self._give_up_at: float | None = None
         self._result = bytearray()
         self._output = bytearray()
@@ -249,21 +249,21 @@ class ProcessPipes:
 
     def stop(self) -> None:
         """End the call: TERM now, KILL after the grace; from any thread, any number of times."""
-        self._ask_for(TERMINATE)
+        self._request_end(TERMINATE)
 
     def kill(self) -> None:
         """End the call with KILL at once; from any thread."""
-        self._ask_for(KILL)
+        self._request_end(KILL)
 
-    def _ask_for(self, wish: bytes) -> None:
+    def _request_end(self, request: bytes) -> None:
         with self._lock:
-            if self._wish != KILL:
-                self._wish = wish
+            if self._request != KILL:
+                self._request = request
             if self._wake is not None:
                 with suppress(BlockingIOError):
                     os.write(self._wake, b"!")
 
-    def run(self) -> Ended:
+    def run(self) -> ProcessEnd:
         """Start the process and return when it is over and dead.
 
         Raises:
@@ -275,8 +275,8 @@ class ProcessPipes:
             os.set_blocking(woken, False)
             with self._lock:
                 self._wake = wake
-                if self._wish:
-                    return Ended(None, None, "")
+                if self._request:
+                    return ProcessEnd(None, None, "")
             return self._run(woken)
         finally:
             with self._lock:
@@ -284,7 +284,7 @@ class ProcessPipes:
             os.close(woken)
             os.close(wake)
 
-    def _run(self, woken: int) -> Ended:
+    def _run(self, woken: int) -> ProcessEnd:
         receiving, sending = os.pipe()
         try:
             guard = start_guard(sending, self._grace)
@@ -298,14 +298,14 @@ class ProcessPipes:
             lifeline, lines, output = (pipe.fileno() for pipe in pipes)
             sources = {lines: self._lines, receiving: self._result, output: self._output}
             self._serve(lifeline, sources, woken)
-            self._see_dead(guard)
+            self._reap_guard(guard)
             for source, kept in sources.items():
                 self._drain(source, kept)
         finally:
             for pipe in pipes:
                 pipe.close()
             os.close(receiving)
-        return Ended(whole(self._result), self._status(), self._output.decode("utf-8", "replace").strip())
+        return ProcessEnd(unframed(self._result), self._status(), self._output.decode("utf-8", "replace").strip())
 
     def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
         """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
@@ -317,22 +317,22 @@ class ProcessPipes:
             for source in (*sources, woken):
                 selector.register(source, selectors.EVENT_READ)
             guard_lives = True
-            while guard_lives and not self._is_hopeless():
+            while guard_lives and not self._is_overdue():
                 for key, _ in selector.select(self._time_left()):
                     if key.fd == lifeline:
-                        feeding = self._feed(lifeline)
+                        feeding = self._send_some(lifeline)
                         if not feeding:
                             selector.unregister(lifeline)
                     elif key.fd == woken:
                         os.read(woken, 64)
-                    elif not self._take(key.fd, sources[key.fd]):
+                    elif not self._receive(key.fd, sources[key.fd]):
                         selector.unregister(key.fd)
                         guard_lives = guard_lives and sources[key.fd] is not self._lines
-                if self._heed() and not feeding:
+                if self._take_up_request() and not feeding:
                     feeding = True
                     selector.register(lifeline, selectors.EVENT_WRITE)
 
-    def _feed(self, lifeline: int) -> bool:
+    def _send_some(self, lifeline: int) -> bool:
         """Send some more of the order; return whether there is more."""
         try:
             self._unsent = self._unsent[os.write(lifeline, self._unsent) :]
@@ -342,26 +342,26 @@ class ProcessPipes:
             self._unsent = memoryview(b"")
         return bool(self._unsent)
 
-    def _heed(self) -> bool:
-        """Take up a new wish, which the guard hears after its order; return whether there is one."""
-        wish = self._wish
-        if wish == self._told:
+    def _take_up_request(self) -> bool:
+        """Put a new request behind the order, for the guard; return whether there is one."""
+        request = self._request
+        if request == self._sent_request:
             return False
-        self._told = wish
-        self._unsent = memoryview(bytes(self._unsent) + wish)
+        self._sent_request = request
+        self._unsent = memoryview(bytes(self._unsent) + request)
         self._give_up_at = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
-        if wish == TERMINATE:
+        if request == TERMINATE:
             self._give_up_at += self._grace
         return True
 
     def _time_left(self) -> float | None:
         return None if self._give_up_at is None else max(self._give_up_at - SYSTEM_CLOCK.monotonic(), 0.0)
 
-    def _is_hopeless(self) -> bool:
+    def _is_overdue(self) -> bool:
         left = self._time_left()
         return left is not None and left <= 0
 
-    def _take(self, source: int, kept: bytearray) -> bool:
+    def _receive(self, source: int, kept: bytearray) -> bool:
         """Read what is there; return False at the end of the pipe."""
         try:
             part = os.read(source, CHUNK_BYTES)
@@ -378,19 +378,19 @@ class ProcessPipes:
         before = -1
         while before != len(kept):
             before = len(kept)
-            self._take(source, kept)
+            self._receive(source, kept)
 
-    def _see_dead(self, guard: subprocess.Popen[bytes]) -> None:
+    def _reap_guard(self, guard: subprocess.Popen[bytes]) -> None:
         """Reap the guard; if it died, or hangs, kill what it was to kill."""
-        if self._word("ended") is None:
-            for group in (guard.pid, self._word("group")):
+        if self._number_from_guard("ended") is None:
+            for group in (guard.pid, self._number_from_guard("group")):
                 with suppress(ProcessLookupError, PermissionError):
                     if group is not None:
                         os.killpg(group, signal.SIGKILL)
-            logger().warning("process.guard_lost", guard=guard.pid, group=self._word("group"))
+            logger().warning("process.guard_lost", guard=guard.pid, group=self._number_from_guard("group"))
         guard.wait()
 
-    def _word(self, name: str) -> int | None:
+    def _number_from_guard(self, name: str) -> int | None:
         """Return the number that the guard gave under a name, if it did."""
         for line in self._lines.decode("ascii", "replace").splitlines():
             word, _, number = line.partition(" ")
@@ -399,7 +399,7 @@ class ProcessPipes:
         return None
 
     def _status(self) -> int | None:
-        status = self._word("ended")
+        status = self._number_from_guard("ended")
         return None if status is None else os.waitstatus_to_exitcode(status)
 
 
@@ -428,7 +428,7 @@ def framed(message: bytes) -> bytes:
     return len(message).to_bytes(8) + message
 
 
-def whole(data: bytearray) -> bytes | None:
+def unframed(data: bytearray) -> bytes | None:
     """Return the message in what was received, or None if part of it is missing."""
     size = int.from_bytes(data[:8])
     return bytes(data[8:]) if len(data) >= 8 and len(data) == size + 8 else None
@@ -471,7 +471,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
         ToolProcessError: If this program's Python, which watches over it, could not be started.
         CancelledError: If this was cancelled; everything is dead by then.
     """
-    process = ProcessCall(Isolation(BECOME), spreads=True)
+    process = ProcessCall(Isolation(BECOME, KILL_GRACE_SECONDS), spreads=True)
     timed_out = False
 
     def expire() -> None:
@@ -481,14 +481,14 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
 
     timer = clock.call_at(clock.monotonic() + seconds, expire)
     try:
-        ended = await process.read({"arguments": list(arguments), "folder": str(folder)}, end_of)
+        ended = await process.read({"arguments": list(arguments), "folder": str(folder)}, command_end)
     finally:
         timer.cancel()
         await process.gone()
     return CommandEnd(ended.status, ended.output, ended.problem, timed_out)
 
 
-def end_of(ended: Ended) -> CommandEnd:
+def command_end(ended: ProcessEnd) -> CommandEnd:
     """Tell a command that has run from one that could not be started, which alone sends a reply."""
     problem = "" if ended.reply is None else result_of(ended).message
     return CommandEnd(None if problem else ended.status, ended.output, problem)

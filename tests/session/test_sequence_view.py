@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.session.views import SequenceView
+from watchkeeper.session.slices import SequenceView
 
 
 class Squares(SequenceView[int]):
