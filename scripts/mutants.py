@@ -473,13 +473,16 @@ def _bare(token: str) -> str:
 
 def _names_changed(wanted: Sequence[str], there: Sequence[str]) -> dict[str, str] | None:
     """Return which names differ, or None if more differs than a few names."""
+    turned: dict[str, str] = {}
     changed: dict[str, str] = {}
     for old, new in zip(map(_bare, wanted), there, strict=True):
-        if old != new and (not old.isidentifier() or not new.isidentifier() or changed.setdefault(old, new) != new):
-            return None
+        if turned.setdefault(old, new) != new or (old != new and not (old.isidentifier() and new.isidentifier())):
+            return None  # a name that is two names now would have to be renamed by hand
+        if old != new:
+            changed[old] = new
         if len(changed) > 2:
             return None
-    names = {_bare(token) for token in wanted if _bare(token).isidentifier()}
+    names = {name for name in turned if name.isidentifier()}
     return changed if 2 * len(changed) <= len(names) else None
 
 

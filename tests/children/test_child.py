@@ -42,7 +42,7 @@ from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionR
 from watchkeeper.prompt.observer import Escalation, FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ChildEnded, ChildKind, ChildStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import AdviceAcknowledged, ChildEnded, ChildKind, ChildStarted, RunEnded, RunStarted
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import StateInherited
@@ -144,6 +144,16 @@ async def test_a_child_starts_with_the_state_that_it_is_given_and_derives_more()
     assert [said.source for said in child[Feedback].all()] == ["one", "two"]
     assert [said.source for said in result.session[Feedback].all()] == ["one"]
     assert isinstance(child.log[0].event, StateInherited)
+
+
+async def test_a_child_with_its_parents_state_does_not_take_its_parents_deeds_for_its_own() -> None:
+    async def act(context: TaskCompletionContext) -> ChildRun[Any]:
+        context.session.dispatch(AdviceAcknowledged("watcher", "acknowledge", 3, 1))
+        return await children(context).start(task(snapshot=context.session.snapshot()))
+
+    result, checker = await inside(act, [ANSWER, "Fine."])
+    assert len(result.session[AdviceAcknowledged].all()) == 1
+    assert checker.said[0].result.session[AdviceAcknowledged].all() == ()
 
 
 async def test_a_child_without_a_snapshot_starts_empty() -> None:
