@@ -80,7 +80,7 @@ def test_what_a_worker_leaves_gets_term_and_then_kill(lifeline: tuple[int, int])
 
 @pytest.mark.usefixtures("orphans_come_here")
 def test_a_word_of_the_parent_is_term(lifeline: tuple[int, int]) -> None:
-    worker = started("sleep 600 9>&- & trap 'exit 9' TERM; READY; wait")
+    worker = started("sleep 600 9>&- & trap 'sleep 0.1; exit 9' TERM; READY; wait")  # it takes its time to clean up
     os.write(lifeline[1], process_guard.TERMINATE)
     assert watched(worker, lifeline[0], grace=600) == 9
 
