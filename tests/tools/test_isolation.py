@@ -290,7 +290,7 @@ class TestEnds:
         pipes.stop()
         assert await asyncio.to_thread(pipes.run) == ProcessEnd(None, None, "")
 
-    async def test_a_call_that_is_cancelled_at_once_leaves_nothing(self) -> None:
+    async def test_a_call_that_is_cancelled_at_once_leaves_nothing(self, children: Callable[[], set[str]]) -> None:
         task = asyncio.ensure_future(called(functions.add, a=1))
         await asyncio.sleep(0)
         task.cancel()
@@ -298,7 +298,7 @@ class TestEnds:
             await task
         assert children() == set()
 
-    async def test_a_large_order_is_stopped_while_it_is_sent(self) -> None:
+    async def test_a_large_order_is_stopped_while_it_is_sent(self, children: Callable[[], set[str]]) -> None:
         call = ProcessCall(cast("Any", isolated(functions.fail).isolation), spreads=True)
         task = asyncio.ensure_future(call.call({"text": "z" * 50_000_000}))
         await asyncio.sleep(0)
@@ -339,7 +339,7 @@ class TestEnds:
         at_its_end(descriptor)
 
 
-def children() -> set[str]:
+def all_children() -> set[str]:
     """Return the processes that any thread of this one has started and not reaped."""
     found: set[str] = set()
     for thread in Path("/proc/self/task").iterdir():
@@ -347,9 +347,16 @@ def children() -> set[str]:
     return found
 
 
+@pytest.fixture
+def children() -> Callable[[], set[str]]:
+    """Return what returns the processes that were started since the test began; other tests keep some of their own."""
+    before = all_children()
+    return lambda: all_children() - before
+
+
 @pytest.mark.spec("FR-022")
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
-async def test_a_hundred_calls_leave_no_descriptor_and_no_process() -> None:
+async def test_a_hundred_calls_leave_no_descriptor_and_no_process(children: Callable[[], set[str]]) -> None:
     await called(functions.add, a=1)
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(25):
