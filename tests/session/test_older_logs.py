@@ -6,6 +6,7 @@ import dataclasses
 import json
 import typing
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -15,7 +16,10 @@ import pytest
 
 import watchkeeper
 from tests.session.recorded_values import recorded
+from watchkeeper.core.codec import CodecError
 from watchkeeper.core.type_tags import tag_of, type_of
+from watchkeeper.core.usage import ModelPrice, Usage
+from watchkeeper.session.log import event
 from watchkeeper.session.slices import Origin
 from watchkeeper.session.tagging import dump, load
 
@@ -37,7 +41,26 @@ def test_the_older_log_has_what_today_s_has_under_other_names() -> None:
 
 def test_a_former_name_is_never_written_again() -> None:
     stop = type_of("watchkeeper.core.stop:Stop")
-    assert tag_of(stop) == "stop"
+    assert tag_of(stop) == "watchkeeper:stop"
+
+
+def test_a_class_that_moved_is_found_where_it_is_today() -> None:
+    price = ModelPrice.per_million(1, 2)
+    stored = dump(price)
+    stored["$type"] = "watchkeeper.core.price:ModelPrice"
+    assert load(stored) == price
+    with pytest.raises(CodecError, match=r"unknown type tag 'watchkeeper.core.price:NoSuchPrice'"):
+        type_of("watchkeeper.core.price:NoSuchPrice")
+
+
+def test_an_event_of_a_user_may_have_the_name_of_a_value_of_ours() -> None:
+    @event("usage")
+    @dataclass(frozen=True)
+    class Used:
+        amount: int
+
+    assert load(dump(Used(1))) == Used(1)
+    assert load(dump(Usage())) == Usage()
 
 
 def test_no_type_within_a_recorded_event_is_stored_under_the_name_of_a_module() -> None:
@@ -45,8 +68,10 @@ def test_no_type_within_a_recorded_event_is_stored_under_the_name_of_a_module() 
     seen: set[type] = {Origin}  # a snapshot's JSON leaves it out
     for event_type in _registered_events():
         for part in _parts(event_type, seen):
-            assert ":" not in tag_of(part), f"{part} within {event_type.__name__} needs a tag: @stored_as(...)"
-    assert {type_of("stop"), type_of("token_usage"), type_of("decision"), type_of("tool_call")} <= seen
+            stable = tag_of(part).removeprefix("watchkeeper:")
+            assert ":" not in stable, f"{part} within {event_type.__name__} needs a tag: @own_value(...)"
+    names = ("stop", "token_usage", "decision", "tool_call")
+    assert {type_of(f"watchkeeper:{name}") for name in names} <= seen
 
 
 def _registered_events() -> list[type]:
@@ -57,7 +82,7 @@ def _registered_events() -> list[type]:
         for value in vars(import_module(module.name)).values():
             if isinstance(value, type) and value.__module__.startswith("watchkeeper.") and _has_fields(value):
                 classes.add(value)
-    return [each for each in classes if ":" not in tag_of(each)]
+    return [each for each in classes if ":" not in tag_of(each).removeprefix("watchkeeper:")]
 
 
 def _parts(annotation: Any, seen: set[type]) -> Iterator[type]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -59,6 +60,11 @@ def found_in(path: Path, query: str) -> list[object]:
 def test_the_users_own_files_lie_in_the_data_folder(user_folders: Path) -> None:
     assert store_path("default", {}) == user_folders / "data" / "watchkeeper" / "runs.sqlite3"
     assert ledger_path("default", {}) == user_folders / "data" / "watchkeeper" / "ledger.sqlite3"
+
+
+def test_a_ledger_without_a_place_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be a path or 'default', not None"):
+        ledger_path(cast("Any", None))
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 
 
-@stored_as("budget")
+@own_value("budget")
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Ceilings of an evaluation (docs/specification.md, nested execution and trajectory observers).
@@ -74,7 +74,7 @@ _BUDGETED: Final = tuple(meter for meter in TOLD if meter.field in Budget.__slot
 """The meters that a `Budget` has a ceiling for, but money."""
 
 
-@stored_as("budget_status")
+@own_value("budget_status")
 class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     """What may be spent and what was spent, at one moment (docs/specification.md, trajectory observers).
 
@@ -205,7 +205,6 @@ class BudgetTracker:
     __slots__ = ("__weakref__", "_lock", "_usage", "budget")
 
     def __init__(self, budget: Budget, usage: Usage | None = None) -> None:
-        """Start with a budget and, if a run is continued, what was used before."""
         self.budget = budget
         self._usage = usage or Usage()
         self._lock = threading.Lock()

@@ -22,7 +22,6 @@ class CancellationToken:
     __slots__ = ("__weakref__", "_callbacks", "_children", "_event", "_lock", "_reason")
 
     def __init__(self, parent: CancellationToken | None = None) -> None:
-        """Make a token, cancelled with its parent if it has one."""
         # One for a token and all below it; reentrant, because a finaliser may cancel a token while it is held.
         self._lock: AbstractContextManager[Any] = threading.RLock() if parent is None else parent._lock
         self._event: threading.Event | None = None

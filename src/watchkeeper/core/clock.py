@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from watchkeeper.core.errors import LimitsError, PromptEvaluationError
 from watchkeeper.core.quantities import DurationLike, duration
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 
 
 class Timer(Protocol):
@@ -137,7 +137,6 @@ class TestClock:
     __test__ = False
 
     def __init__(self, start: datetime | None = None) -> None:
-        """Start at the given aware time (2026-01-01 00:00 UTC by default)."""
         self._start = (start or datetime(2026, 1, 1, tzinfo=UTC)).astimezone(UTC)
         self._elapsed = 0.0
         self._timers: list[tuple[float, int, _TestTimer]] = []
@@ -222,7 +221,7 @@ class TestClock:
             timer.fire()
 
 
-@stored_as("deadline")
+@own_value("deadline")
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
     """A moment at which work must be over.

@@ -112,7 +112,6 @@ class MissingExtraError(ConfigurationError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        """Name what needs the dependency, and the extra that brings it."""
         super().__init__(f"{what} needs an optional dependency: pip install 'watchkeeper[{extra}]'")
         self.extra = extra
 
@@ -135,7 +134,6 @@ class PromptEvaluationError(WatchkeeperError):
         prompt_name: str | None = None,
         provider_payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep the phase and the payload beside the message."""
         super().__init__(message)
         self.message = message
         self.phase: Phase = phase
@@ -168,7 +166,6 @@ class OutputParseError(PromptEvaluationError):
     """The model's final answer does not fit the declared output type."""
 
     def __init__(self, message: str, *, raw: str = "", prompt_name: str | None = None) -> None:
-        """Keep the raw answer, so that nothing the model said is lost."""
         super().__init__(message, phase="response", prompt_name=prompt_name, provider_payload={"raw": raw})
         self.raw = raw
 
@@ -195,7 +192,6 @@ class ProviderError(PromptEvaluationError):
         retry_after: float | None = None,
         billed: bool = False,
     ) -> None:
-        """Keep what a retry decision needs."""
         super().__init__(message, phase="request", provider_payload={"provider": provider, "status": status})
         self.fault: ProviderFault = fault
         self.provider = provider
@@ -238,7 +234,6 @@ class NestedEvaluationError(WatchkeeperError):
     """
 
     def __init__(self, message: str, *, kind: str = "error", phase: Phase | None = None) -> None:
-        """Keep kind and phase beside the message."""
         super().__init__(message)
         self.message = message
         self.kind = kind
@@ -273,7 +268,6 @@ class RunStoppedError(WatchkeeperError):
     """A run ended before its work was done; ``stop`` says why and ``result`` holds what it had."""
 
     def __init__(self, message: str, *, stop: Stop, result: Any) -> None:
-        """Keep the stop and the result, so that nothing that was paid for is lost."""
         super().__init__(message)
         self.stop = stop
         self.result = result
@@ -333,5 +327,4 @@ class Stop:
     value: str | None = None
 
     def __str__(self) -> str:
-        """Return the sentence."""
         return self.message

@@ -14,7 +14,7 @@ from uuid import UUID, SafeUUID
 
 import msgspec
 
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 
 _RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
 _VERSION_4: Final = 0x4000 << 64 | 0x8000 << 48
@@ -72,7 +72,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=SYSTEM_IDS.random.seed)
 
 
-@stored_as("run_context")
+@own_value("run_context")
 class RunContext(msgspec.Struct, frozen=True, gc=False):
     """Identifiers of one run.
 

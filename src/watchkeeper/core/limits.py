@@ -20,7 +20,7 @@ from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import NANOS_PER_USD
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def _seconds(total: float, share: float) -> float:
     return max(min(max(total * share, 1.0), 60.0, total / 2), 0.0)
 
 
-@stored_as("landing")
+@own_value("landing")
 @dataclass(frozen=True, slots=True)
 class Landing:
     """What is kept back inside the ceilings for a last turn in which the agent hands over what it has.
@@ -64,7 +64,7 @@ class Landing:
         return _seconds(total, self.time_share)
 
 
-@stored_as("verdict")
+@own_value("verdict")
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is kept back inside the ceilings so that a judge can still speak when the work has used up the rest.
@@ -87,7 +87,7 @@ class Verdict:
         return _seconds(total, self.time_share)
 
 
-@stored_as("limits")
+@own_value("limits")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Ceilings of a run and everything it starts.
@@ -220,7 +220,7 @@ def _deadline(given: object) -> Deadline | timedelta | None:
     raise LimitsError(f"deadline={given!r} must be a text like '30m', a timedelta, a datetime or a Deadline")
 
 
-@stored_as("account_limit")
+@own_value("account_limit")
 @dataclass(frozen=True, slots=True)
 class AccountLimit:
     """A ceiling of money or of tokens for each day or each month, over all runs under an account.

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 
 
-@stored_as("text_part")
+@own_value("text_part")
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """Text in a message."""
@@ -23,7 +23,7 @@ class TextPart:
     text: str
 
 
-@stored_as("image_part")
+@own_value("image_part")
 @dataclass(frozen=True, slots=True)
 class ImagePart:
     """An image in a message.
@@ -65,7 +65,7 @@ class ImagePart:
 Part = TextPart | ImagePart
 
 
-@stored_as("tool_call")
+@own_value("tool_call")
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a model asks for.
@@ -81,7 +81,7 @@ class ToolCall:
     arguments: str
 
 
-@stored_as("system_message")
+@own_value("system_message")
 @dataclass(frozen=True, slots=True)
 class SystemMessage:
     """Standing instructions; at most one, the first of a transcript."""
@@ -90,7 +90,7 @@ class SystemMessage:
     role: Literal["system"] = field(default="system", init=False)
 
 
-@stored_as("user_message")
+@own_value("user_message")
 @dataclass(frozen=True, slots=True)
 class UserMessage:
     """What the caller, or the runtime in the caller's name, says to the model."""
@@ -109,7 +109,7 @@ class UserMessage:
         return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
-@stored_as("assistant_message")
+@own_value("assistant_message")
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
     """What a model answered: text, tool calls, or both.
@@ -128,7 +128,7 @@ class AssistantMessage:
     role: Literal["assistant"] = field(default="assistant", init=False)
 
 
-@stored_as("tool_message")
+@own_value("tool_message")
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
     """The result of one tool call, as the model sees it."""
@@ -177,7 +177,6 @@ class Transcript:
     __slots__ = ("_encoded", "_messages", "segment")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        """Start with the given messages."""
         self._messages: list[Message] = list(messages)
         self._encoded: dict[str, list[bytes]] = {}
         self.segment = 1
@@ -205,13 +204,10 @@ class Transcript:
         return self._messages[index:]
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return len(self._messages)
 
     def __getitem__(self, index: int) -> Message:
-        """Return one message."""
         return self._messages[index]
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over all messages, oldest first."""
         return iter(self._messages)

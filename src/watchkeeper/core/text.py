@@ -44,7 +44,6 @@ class CrashError(Exception):
     """Stands for something raised by the user's code that is no Exception, where only Exceptions are taken."""
 
     def __init__(self, error: BaseException) -> None:
-        """Say what was raised."""
         super().__init__(error_text(error))
 
 

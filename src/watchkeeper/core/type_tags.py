@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from watchkeeper.core.codec import CodecError
@@ -23,8 +24,9 @@ _lock = threading.Lock()
 _tags: dict[type, str] = {}
 _types: dict[str, type] = {}
 
-_FORMER: Final = re.compile(r"watchkeeper\.[a-z_.]+:([A-Za-z]+)")
-"""How earlier versions wrote types of ours that have a tag today: their name in snake case. Still read, not written."""
+OURS: Final = "watchkeeper"
+_FORMER: Final = re.compile(rf"{OURS}\.[a-z_.]+:([A-Za-z]+)")
+"""How earlier versions wrote types of ours, by module and class. Still read, whatever module the class is in today."""
 
 
 def register(type_: type, tag: str) -> None:
@@ -35,6 +37,10 @@ def register(type_: type, tag: str) -> None:
     """
     if not tag or ":" in tag or tag.startswith("$"):
         raise ConfigurationError(f"{tag!r} cannot be a tag: write a plain name such as 'ticket_filed', without a colon")
+    _register(type_, tag)
+
+
+def _register(type_: type, tag: str) -> None:
     with _lock:
         taken = _types.get(tag)
         if taken is not None and taken is not type_ and _definition(taken) != _definition(type_):
@@ -42,24 +48,28 @@ def register(type_: type, tag: str) -> None:
                 f"the tag {tag!r} of {_definition(type_)} belongs to {_definition(taken)}; choose another tag"
             )
         known = _tags.get(type_)
-        if known is not None and known != tag and ":" not in known:
+        if known not in (None, tag, _definition(type_)):
             raise ConfigurationError(f"{_definition(type_)} already has the tag {known!r}; it cannot have {tag!r} too")
         _tags[type_] = tag
         _types[tag] = type_
 
 
 def stored_as(tag: str) -> Callable[[type[T]], type[T]]:
-    """Register the class below under a stable tag; write it above ``@dataclass``.
+    """Register the class below under a stable tag, as `register` does; write it above ``@dataclass``."""
+    return partial(_registered, register, tag)
 
-    Raises:
-        ConfigurationError: As `register`.
+
+def own_value(name: str) -> Callable[[type[T]], type[T]]:
+    """Register a class of ours, which values in stored events may have, as ``watchkeeper:name``.
+
+    The colon keeps these tags apart from those of users' events, which may not have one.
     """
+    return partial(_registered, _register, f"{OURS}:{name}")
 
-    def registered(type_: type[T]) -> type[T]:
-        register(type_, tag)
-        return type_
 
-    return registered
+def _registered(how: Callable[[type, str], None], tag: str, type_: type[T]) -> type[T]:
+    how(type_, tag)
+    return type_
 
 
 def tag_of(type_: type) -> str:
@@ -83,10 +93,12 @@ def type_of(tag: str) -> type:
         return known
     module_name, colon, qualname = tag.partition(":")
     found: Any = sys.modules.get(module_name) if colon else None
-    if colon and found is None:
+    if colon and found is None and not _FORMER.fullmatch(tag):
         raise CodecError(f"unknown type tag {tag!r}: import {module_name!r} before reading this")
     for name in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(name)
+    if not isinstance(found, type):
+        found = _moved(tag)
     if not isinstance(found, type):
         what = f"{module_name!r} has no such class" if colon else "no type is registered under it"
         raise CodecError(f"unknown type tag {tag!r}: {what}; import the module that defines it before reading this")
@@ -95,11 +107,22 @@ def type_of(tag: str) -> type:
 
 def _today(tag: str) -> str:
     former = _FORMER.fullmatch(tag)
-    return tag if former is None else re.sub("(?<=[a-z])(?=[A-Z])", "_", former[1]).lower()
+    return tag if former is None else f"{OURS}:{re.sub('(?<=[a-z])(?=[A-Z])', '_', former[1]).lower()}"
+
+
+def _moved(tag: str) -> type | None:
+    """Return the one class of ours of that name that is imported, for a tag with the module that it was in once."""
+    former = _FORMER.fullmatch(tag)
+    if former is None:
+        return None
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith(f"{OURS}.")]
+    found = {vars(module).get(former[1]) for module in ours}
+    types = [value for value in found if isinstance(value, type) and value.__module__.startswith(f"{OURS}.")]
+    return types[0] if len(types) == 1 else None
 
 
 def _definition(type_: type) -> str:
     return f"{type_.__module__}:{type_.__qualname__}"
 
 
-register(Stop, "stop")
+own_value("stop")(Stop)

@@ -16,12 +16,12 @@ from typing import Final
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 
 NANOS_PER_USD: Final = 1_000_000_000
 
 
-@stored_as("token_usage")
+@own_value("token_usage")
 class TokenUsage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one model reply or of many, in provider-neutral terms.
 
@@ -45,7 +45,6 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
-        """Return the sum."""
         return TokenUsage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -55,7 +54,7 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-@stored_as("usage")
+@own_value("usage")
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """What a run and all its children have used.
 

@@ -101,7 +101,6 @@ class Job(Generic[T]):
     __slots__ = ("_context", "_fn", "_on_done", "error", "value")
 
     def __init__(self, fn: Callable[[], T], on_done: Callable[[Job[T]], object]) -> None:
-        """Prepare a call of ``fn``; ``on_done`` is called on the worker's thread."""
         self._fn: Callable[[], T] | None = fn
         self._on_done: Callable[[Job[T]], object] | None = on_done
         self._context: Context | None = copy_context()
@@ -136,7 +135,6 @@ class Worker:
     __slots__ = ("_job", "_mail", "_pool")
 
     def __init__(self, pool: WorkerPool) -> None:
-        """Start the thread; it belongs to ``pool``."""
         self._pool = pool
         self._job: Job[Any] | None = None
         self._mail = threading.Lock()
@@ -167,7 +165,6 @@ class WorkerPool:
     __slots__ = ("_idle", "_lock", "idle_seconds")
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
-        """Start without threads; each ends after so many idle seconds."""
         self.idle_seconds = idle_seconds
         self._lock = threading.RLock()
         self._idle: list[Worker] = []
@@ -370,7 +367,6 @@ class BlockingCall(Generic[T]):
     __slots__ = ("_handover", "_job", "_woken")
 
     def __init__(self, fn: Callable[[], T]) -> None:
-        """Start it."""
         self._woken = threading.Event()
         self._handover: _Handover[T] = _Handover()
         self._job = Job(fn, self._done)

@@ -21,7 +21,7 @@ import msgspec
 
 from watchkeeper.core.codec import display
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.tools.context import ToolInvoked, is_success
@@ -53,7 +53,7 @@ _ELLIPSIS: Final = re.compile(r"\.{3,}|…")
 _WORD: Final = re.compile(r"\w+")
 
 
-@stored_as("trajectory_assessment")
+@own_value("trajectory_assessment")
 @dataclass(frozen=True)
 class TrajectoryAssessment:
     """How an agent's work is going.
@@ -70,7 +70,7 @@ class TrajectoryAssessment:
     suggestion: str
 
 
-@stored_as("completion_verdict")
+@own_value("completion_verdict")
 @dataclass(frozen=True)
 class CompletionVerdict:
     """Whether a task is done.
@@ -90,7 +90,7 @@ class CompletionVerdict:
     missing: str
 
 
-@stored_as("comparison_verdict")
+@own_value("comparison_verdict")
 @dataclass(frozen=True)
 class ComparisonVerdict:
     """Which of two works serves the task better.
@@ -201,7 +201,7 @@ class Criterion:
             raise ConfigurationError(f"criterion {self.name!r}: weight={self.weight!r} must be a number above 0")
 
 
-@stored_as("rubric_result")
+@own_value("rubric_result")
 @dataclass(frozen=True, slots=True)
 class RubricResult:
     """The scores of one work.

@@ -34,7 +34,7 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
 from watchkeeper.kernel.states import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
@@ -179,7 +179,7 @@ HEADINGS: Final = {
 }
 
 
-@stored_as("context_summary")
+@own_value("context_summary")
 @dataclass(frozen=True, slots=True)
 class ContextSummary:
     """Notes from which an agent goes on with its task.

@@ -16,7 +16,7 @@ import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.session.log import event
 
 
@@ -49,7 +49,7 @@ KEPT_EVENTS: Final = 10_000
 """How many of its newest events a record keeps at least, besides the stops of its chain."""
 
 
-@stored_as("decision")
+@own_value("decision")
 class Decision(StrEnum):
     """The verdict on one call; the value equals the name.
 

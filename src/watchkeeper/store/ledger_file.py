@@ -240,7 +240,8 @@ def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> 
     The user's own is what ``WATCHKEEPER_LEDGER`` names, else a file in the user's data folder, beside that of the runs.
     """
     found = chosen_file(where, VARIABLE, "ledger.sqlite3", frozenset(), environ)
-    assert found is not None, "no word means that there is no ledger"
+    if found is None:
+        raise TypeError("the place of a ledger must be a path or 'default', not None")
     return found
 
 

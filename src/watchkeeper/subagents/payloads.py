@@ -17,7 +17,7 @@ from uuid import UUID
 from watchkeeper.core.errors import PromptDefinitionError, ToolValidationError
 from watchkeeper.core.model import CompletionState
 from watchkeeper.core.text import clipped
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.log import event
 from watchkeeper.session.slices import Snapshot
@@ -34,7 +34,7 @@ STRANGE: Final = 10
 """How many different characters that are not ASCII a refusal lists, so that all can be replaced at once."""
 
 
-@stored_as("dispatch_subagent")
+@own_value("dispatch_subagent")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagent:
     """One task for one subagent.
@@ -60,7 +60,7 @@ class DispatchSubagent:
     snapshot_version: str | None = None
 
 
-@stored_as("dispatch_subagent_result")
+@own_value("dispatch_subagent_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentResult:
     """What a subagent that completed its work hands back.
@@ -90,7 +90,7 @@ class DispatchSubagentResult:
     failed_artifacts: tuple[str, ...] = ()
 
 
-@stored_as("dispatch_subagents")
+@own_value("dispatch_subagents")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagents:
     """Several tasks, each for a subagent of its own; they run side by side and see nothing of each other.
@@ -102,7 +102,7 @@ class DispatchSubagents:
     tasks: tuple[DispatchSubagent, ...]
 
 
-@stored_as("subagent_outcome")
+@own_value("subagent_outcome")
 @dataclass(slots=True, frozen=True)
 class SubagentOutcome:
     """The end of one task of several: a result, or the reason why there is none.
@@ -121,7 +121,7 @@ class SubagentOutcome:
         return self.result is not None
 
 
-@stored_as("dispatch_subagents_result")
+@own_value("dispatch_subagents_result")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagentsResult:
     """The ends of several tasks.

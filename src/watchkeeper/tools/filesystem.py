@@ -22,7 +22,7 @@ from typing import Final, Literal, NoReturn
 import msgspec
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 
 EntryKind = Literal["file", "directory"]
 
@@ -143,7 +143,7 @@ def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
     return reached
 
 
-@stored_as("file_stat")
+@own_value("file_stat")
 @dataclass(frozen=True, slots=True)
 class FileStat:
     """What is known of a file or folder without reading it.

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 from watchkeeper.tools.filesystem import ROOT, Entry, EntryKind, Filesystem, normal_path, parents
 
 ChangeKind = Literal["created", "modified", "deleted"]
 
 
-@stored_as("file_change")
+@own_value("file_change")
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """One path that a commit would change."""

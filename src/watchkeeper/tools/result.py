@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from watchkeeper.core.codec import display
-from watchkeeper.core.type_tags import stored_as
+from watchkeeper.core.type_tags import own_value
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
-@stored_as("tool_result")
+@own_value("tool_result")
 @dataclass(frozen=True, slots=True)
 class ToolResult(Generic[T]):
     """The outcome of one tool call.
