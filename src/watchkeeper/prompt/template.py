@@ -460,7 +460,8 @@ AnswerT = TypeVar("AnswerT")
 class ProviderAdapter(Protocol):
     """Evaluates prompts with one model.
 
-    One of your own may take the options as ``**options: Unpack[EvaluateOptions]``, or those that it knows by name.
+    One of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that names them one by
+    one.
     """
 
     def evaluate(
