@@ -460,8 +460,8 @@ AnswerT = TypeVar("AnswerT")
 class ProviderAdapter(Protocol):
     """Evaluates prompts with one model.
 
-    One of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that names them one by
-    one.
+    One of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that lists
+    them.
     """
 
     def evaluate(
