@@ -137,8 +137,9 @@ def close_everything() -> str:
 
 def take_the_place(path: str) -> str:
     """Close every pipe and open files instead."""
-    os.closerange(3, 64)
-    for _ in range(32):
+    highest = max(map(int, os.listdir("/dev/fd")))  # the pipes have the numbers that they have in the test's process
+    os.closerange(3, highest + 1)
+    for _ in range(3, highest + 1):
         os.open(path, os.O_CREAT | os.O_WRONLY)
     return "done"
 
