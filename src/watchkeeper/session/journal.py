@@ -66,17 +66,14 @@ class Journal:
     def __init__(
         self, clock: Clock, dispatcher: Dispatcher | None, reducers: Reducers | None = None, state: State = EMPTY_STATE
     ) -> None:
-        """Start with a state, by default an empty one, and tell ``dispatcher`` about every event.
-
-        Without a dispatcher it is the journal of a branch, which remembers what it writes.
-        """
+        """Tell ``dispatcher`` about every event; without one it is a branch's journal, which remembers its writes."""
         self._clock = clock
         self._dispatcher = dispatcher
         self._reducers = reducers or Reducers()
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._publisher: int | None = None
-        self._queue: deque[tuple[Dispatcher, Envelope] | InProcessDispatcher] = deque()
+        self._queue: deque[Envelope | InProcessDispatcher] = deque()
         self._owner = object()
         self._ended: str | None = None
         self._state = state
@@ -106,11 +103,7 @@ class Journal:
         return self.read().log
 
     def register(self, slice_type: type, event_type: type, reducer: Reducer[Any, Any]) -> None:
-        """Add a reducer.
-
-        Raises:
-            SessionError: If this is a branch's journal or is closed, or the reducer is no plain function.
-        """
+        """Add a reducer; not to a branch's journal."""
         if self._dispatcher is None:
             raise SessionError("register reducers on the session itself; a branch only repeats events there")
         self.refuse_if_ended()
@@ -153,7 +146,7 @@ class Journal:
             envelope = cast("Envelope", after.log.latest())
             self._state = after
             if self._dispatcher is not None and not self._is_alone():
-                self._queue.append((self._dispatcher, envelope))
+                self._queue.append(envelope)
         if self._queue:
             self.publish()
         if failure is not None:
@@ -176,11 +169,7 @@ class Journal:
         target.publish()
 
     def discard(self) -> None:
-        """End a branch without a trace; doing so again changes nothing.
-
-        Raises:
-            SessionError: If it was merged.
-        """
+        """End a branch without a trace; doing so again changes nothing, after a merge it is an error."""
         with self._lock:
             if self._ended is MERGED:
                 raise SessionError("this branch was merged; what it wrote is part of its session and stays")
@@ -203,13 +192,16 @@ class Journal:
         interrupt: BaseException | None = None
         while self._queue and self._publishing.acquire(blocking=False):
             interrupt = self._publish_waiting() or interrupt
-        _raise(interrupt)
+        if interrupt is not None:
+            raise interrupt
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything recorded before is told; False if that took too long or a subscriber asks."""
         if self._publisher == threading.get_ident() or not self._publishing.acquire(timeout=timeout_s):
             return False
-        _raise(self._publish_waiting())
+        interrupt = self._publish_waiting()
+        if interrupt is not None:
+            raise interrupt
         return True
 
     def _publish_waiting(self) -> BaseException | None:
@@ -231,12 +223,11 @@ class Journal:
         waiting = self._queue.popleft()
         if isinstance(waiting, InProcessDispatcher):
             waiting.close()
-            return
-        dispatcher, envelope = waiting
-        try:
-            dispatcher.publish(envelope)
-        except Exception as error:
-            report("dispatcher.failed", dispatcher.publish, envelope, error)
+        elif self._dispatcher is not None:
+            try:
+                self._dispatcher.publish(waiting)
+            except Exception as error:
+                report("dispatcher.failed", self._dispatcher.publish, waiting, error)
 
     def _repeat(self, events: SliceView[Any]) -> None:
         with self._lock:
@@ -244,10 +235,9 @@ class Journal:
             state = self._state
             for event in events:
                 state = self._after(state, event)
-            new = state.log[len(self._state.log) :]
-            self._state = state
             if self._dispatcher is not None:
-                self._queue.extend((self._dispatcher, envelope) for envelope in new)
+                self._queue.extend(state.log[len(self._state.log) :])
+            self._state = state
 
     def _after(self, state: State, event: Any) -> State:
         if isinstance(event, RolledBack) and event.snapshot is not None:
@@ -276,11 +266,7 @@ class Journal:
         return State(state.log.appended(envelope, self._owner), slices, writes)
 
     def refuse_if_ended(self) -> None:
-        """Raise if nothing may be written here any more.
-
-        Raises:
-            SessionError: Saying how it ended.
-        """
+        """Raise a SessionError that says how it ended, if it has."""
         if self._ended is not None:
             raise SessionError(self._ended)
 
@@ -307,12 +293,3 @@ class ReadOnlyJournal(Journal):
     def snapshot(self, session_id: UUID) -> Snapshot:
         """Return the present slices of the other as a value; O(1)."""
         return self._base.snapshot(session_id)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until everything recorded in the other is told; False if that took too long or a subscriber asks."""
-        return self._base.flush(timeout_s)
-
-
-def _raise(interrupt: BaseException | None) -> None:
-    if interrupt is not None:
-        raise interrupt

@@ -8,13 +8,12 @@ child began with and never what is written afterwards; a closed session is only 
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, TypeVar
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import SessionError
@@ -35,6 +34,240 @@ from watchkeeper.session.slices import Reducer, SliceView, Snapshot, append_even
 
 T = TypeVar("T")
 E = TypeVar("E")
+
+
+class Session:
+    """The log and the state of one run (docs/specification.md).
+
+    Attributes:
+        session_id: Its identity.
+        log: Everything that happened in it, live.
+        dispatcher: Who is told about it.
+        clock: Where the time of its events comes from.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_above",
+        "_children",
+        "_host",
+        "_ids",
+        "_journal",
+        "_own",
+        "clock",
+        "dispatcher",
+        "log",
+        "session_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        parent: Session | None = None,
+        session_id: UUID | None = None,
+        dispatcher: Dispatcher | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            parent: The session that started this one; it knows its children without keeping them alive.
+            session_id: Its identity; a fresh one by default.
+            dispatcher: Who is told about events; one of its own by default.
+            clock: Where the time of events comes from.
+            ids: Where the identity comes from.
+        """
+        self.clock = clock
+        self._own = InProcessDispatcher()
+        self.dispatcher: Dispatcher = self._own if dispatcher is None else dispatcher
+        self._ids = ids
+        self.session_id = ids.uuid() if session_id is None else session_id
+        self._above: Session | None = None if parent is None else parent._itself()
+        self._host: object | None = None
+        self._children: WeakValueDictionary[int, Session] = WeakValueDictionary()
+        self._journal = Journal(clock, self.dispatcher)
+        self.log = EventLog(self._journal.read_log)
+        if self._above is not None:
+            self._above._children[id(self)] = self
+
+    @property
+    def parent(self) -> Session | None:
+        """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).
+
+        It is equal to that session, and not the same.
+        """
+        return None if self._above is None else SessionView(self._above)
+
+    @property
+    def host(self) -> object | None:
+        """What the runs that write to it have for those that start others below them, or None between runs."""
+        return self._itself()._host
+
+    @host.setter
+    def host(self, host: object | None) -> None:
+        self._itself()._host = host
+
+    def _itself(self) -> Session:
+        """Return the session of which this is a branch or a view, however deep."""
+        return self
+
+    @property
+    def origin(self) -> Session:
+        """The session that a branch is a branch of, however deep; a session that is no branch is its own."""
+        return self
+
+    @property
+    def children(self) -> tuple[Session, ...]:
+        """The sessions it started that are not closed and that somebody still holds, oldest first; to be read only."""
+        return tuple([SessionView(child) for child in self._started()])
+
+    def _started(self) -> list[Session]:
+        known = [reference() for reference in self._itself()._children.valuerefs()]
+        return [child for child in known if child is not None]
+
+    def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
+        """Return the slice of a type: ``session[Plan].latest()``.
+
+        Raises:
+            SessionError: If the key is not a class whose instances a slice can hold.
+        """
+        given: Any = slice_type
+        if not isinstance(given, type) or getattr(given, "_is_protocol", False):
+            raise SessionError(f"session[...] takes a concrete class, got {given!r}; write session[Plan]")
+        return SliceAccessor(self._journal, slice_type)
+
+    def dispatch(self, event: Any) -> Envelope:
+        """Record an event, let the reducers change the slices, then tell the subscribers.
+
+        All reducers are computed before anything changes. An event type for which no reducer is registered, in
+        whatever slice, is kept in its own slice, ``session[type(event)]``; once there is one, reducers alone decide.
+        When another thread is telling subscribers at that moment, it tells them about this event too.
+
+        Args:
+            event: A value of a class with a typed JSON form, usually a frozen dataclass.
+
+        Returns:
+            The event with its place on the log.
+
+        Raises:
+            ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
+            SessionError: If the event cannot be stored, a reducer dispatches, this session was closed, or this branch
+                has ended.
+        """
+        envelope = self._journal.record(event)
+        if isinstance(event, RolledBack) and event.snapshot is not None and self._itself() is self:
+            known = {snapshot.session_id: snapshot for snapshot in event.snapshot.children}
+            for child in self._started() if known else ():
+                if child.session_id in known:
+                    with suppress(SessionError):  # it was closed a moment ago
+                        child.rollback(known[child.session_id])
+        return envelope
+
+    def snapshot(self, *, cascade: bool = False) -> Snapshot:
+        """Return the present state as a value; nothing is copied.
+
+        Args:
+            cascade: Take those of its children along, of theirs, and so on. Each is consistent by itself; what is
+                written meanwhile to one session may be in its snapshot and not in that of another.
+        """
+        taken = self._journal.snapshot(self.session_id)
+        if not cascade:
+            return taken
+        return replace(taken, children=tuple(child.snapshot(cascade=True) for child in self._started()))
+
+    def rollback(self, snapshot: Snapshot) -> None:
+        """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
+
+        If the snapshot has children, those of them that are still children of this session are rolled back too, each
+        by itself; the others are passed over. A branch leaves the children alone: they are not part of it.
+
+        Raises:
+            SessionError: If this session was closed or this branch has ended.
+        """
+        self.dispatch(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
+
+    def reset(self) -> None:
+        """Make every slice empty; reducers and the log stay.
+
+        Raises:
+            SessionError: If this session was closed or this branch has ended.
+        """
+        self._journal.record(SessionReset())
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until subscribers were told of everything recorded so far; call it before unsubscribing one for good.
+
+        Telling is usually done when `dispatch` returns; not if another thread dispatched at the same moment and is
+        telling for both.
+
+        Args:
+            timeout_s: Seconds to wait at most for a subscriber that another thread is in.
+
+        Returns:
+            Whether everything is told; False also inside a subscriber, which would wait for itself.
+        """
+        return self._itself()._journal.flush(timeout_s)
+
+    def branch(self) -> Branch:
+        """Return a transaction: it sees this moment's state and its own writes; nobody else sees them until it merges.
+
+        Nothing is copied. `Branch.merge` repeats the writes here, `Branch.discard` forgets them.
+        """
+        return Branch(self)
+
+    def child(
+        self,
+        snapshot: Snapshot | None = None,
+        *,
+        session_id: UUID | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> Session:
+        """Return a session below this one; whatever is written to one of them never reaches the other.
+
+        It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
+        the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
+        closes it with `close` (docs/specification.md, subagents).
+
+        Args:
+            snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
+            session_id: Its identity; a fresh one by default.
+            clock: Where the time of its events comes from; this session's clock by default.
+            ids: Where its identity comes from; where this session's came from by default.
+
+        Raises:
+            SessionError: If this session was closed, or a reducer asks.
+        """
+        refuse_in_reducer("start a child")
+        parent = self._itself()
+        parent._journal.refuse_if_ended()
+        child = Session(
+            session_id=session_id, clock=self.clock if clock is None else clock, ids=parent._ids if ids is None else ids
+        )
+        child._journal.inherit(parent._journal, snapshot)
+        child._above = parent
+        parent._children[id(child)] = child
+        return child
+
+    def close(self) -> None:
+        """End the session: it can still be read, any write raises, and its parent no longer lists it.
+
+        Its subscribers are let go once they were told of everything; those of a dispatcher that was given to it stay
+        with that dispatcher. Its own children stay as they are. Closing it again changes nothing.
+
+        Raises:
+            SessionError: If a reducer closes it, or this is a branch.
+        """
+        refuse_in_reducer("close a session")
+        if self._above is not None:
+            self._above._children.pop(id(self), None)
+        why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
+        self._journal.close(why, self._own)
+
+    def __repr__(self) -> str:
+        """Show the identity and the length of the log."""
+        return f"{type(self).__name__}({self.session_id}, {len(self.log)} events)"
 
 
 class SliceAccessor(Generic[T]):
@@ -107,63 +340,13 @@ class SliceAccessor(Generic[T]):
             self.register(self._slice_type, append_event)
 
 
-class Session:
-    """The log and the state of one run (docs/specification.md).
+class _StandIn(Session):
+    """Another session in another light: its identity, parent and children, with a journal of its own."""
 
-    Attributes:
-        session_id: Its identity.
-        log: Everything that happened in it, live.
-        dispatcher: Who is told about it.
-        clock: Where the time of its events comes from.
-    """
+    __slots__ = ("_base",)
 
-    __slots__ = (
-        "__weakref__",
-        "_above",
-        "_children",
-        "_host",
-        "_ids",
-        "_journal",
-        "_own",
-        "clock",
-        "dispatcher",
-        "log",
-        "session_id",
-    )
-
-    def __init__(
-        self,
-        *,
-        parent: Session | None = None,
-        session_id: UUID | None = None,
-        dispatcher: Dispatcher | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        ids: IdSource = SYSTEM_IDS,
-    ) -> None:
-        """Start empty.
-
-        Args:
-            parent: The session that started this one; it knows its children without keeping them alive.
-            session_id: Its identity; a fresh one by default.
-            dispatcher: Who is told about events; one of its own by default.
-            clock: Where the time of events comes from.
-            ids: Where the identity comes from.
-        """
-        self.clock = clock
-        self._own = InProcessDispatcher()
-        self.dispatcher: Dispatcher = self._own if dispatcher is None else dispatcher
-        self._ids = ids
-        self.session_id = ids.uuid() if session_id is None else session_id
-        self._above: Session | None = None if parent is None else parent._itself()
-        self._host: object | None = None
-        self._children = _Children()
-        self._journal = Journal(clock, self.dispatcher)
-        self.log = EventLog(self._journal.read_log)
-        if self._above is not None:
-            self._above._children.add(self)
-
-    def _stand_in_for(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:
-        """Begin as another session in another light, in the place of ``__init__``."""
+    def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:  # pyright: ignore[reportMissingSuperCall]
+        self._base = base
         self._journal = journal
         self.clock = base.clock
         self.dispatcher = dispatcher
@@ -171,214 +354,11 @@ class Session:
         self._above = base._above
         self.log = EventLog(journal.read_log)
 
-    @property
-    def parent(self) -> Session | None:
-        """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).
-
-        It is equal to that session, and not the same.
-        """
-        return None if self._above is None else SessionView(self._above)
-
-    @property
-    def host(self) -> object | None:
-        """What the runs that write to it have for those that start others below them, or None between runs."""
-        return self._itself()._host
-
-    @host.setter
-    def host(self, host: object | None) -> None:
-        self._itself()._host = host
-
     def _itself(self) -> Session:
-        return self.origin
-
-    @property
-    def origin(self) -> Session:
-        """The session that a branch is a branch of, however deep; a session that is no branch is its own."""
-        return self
-
-    @property
-    def children(self) -> tuple[Session, ...]:
-        """The sessions it started that are not closed and that somebody still holds, oldest first; to be read only."""
-        return tuple([SessionView(child) for child in self._started()])
-
-    def _started(self) -> tuple[Session, ...]:
-        return self._children.alive()
-
-    def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
-        """Return the slice of a type: ``session[Plan].latest()``.
-
-        Raises:
-            SessionError: If the key is not a class whose instances a slice can hold.
-        """
-        given: Any = slice_type
-        if not isinstance(given, type) or getattr(given, "_is_protocol", False):
-            raise SessionError(f"session[...] takes a concrete class, got {given!r}; write session[Plan]")
-        return SliceAccessor(self._journal, slice_type)
-
-    def dispatch(self, event: Any) -> Envelope:
-        """Record an event, let the reducers change the slices, then tell the subscribers.
-
-        All reducers are computed before anything changes. An event type for which no reducer is registered, in
-        whatever slice, is kept in its own slice, ``session[type(event)]``; once there is one, reducers alone decide.
-        When another thread is telling subscribers at that moment, it tells them about this event too.
-
-        Args:
-            event: A value of a class with a typed JSON form, usually a frozen dataclass.
-
-        Returns:
-            The event with its place on the log.
-
-        Raises:
-            ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
-            SessionError: If the event cannot be stored, a reducer dispatches, this session was closed, or this branch
-                has ended.
-        """
-        envelope = self._journal.record(event)
-        if isinstance(event, RolledBack) and event.snapshot is not None and self.origin is self:
-            self._restore(event.snapshot.children)
-        return envelope
-
-    def _restore(self, snapshots: tuple[Snapshot, ...]) -> None:
-        known = {snapshot.session_id: snapshot for snapshot in snapshots}
-        for child in self._started() if known else ():
-            if child.session_id in known:
-                with suppress(SessionError):  # it was closed a moment ago
-                    child.rollback(known[child.session_id])
-
-    def snapshot(self, *, cascade: bool = False) -> Snapshot:
-        """Return the present state as a value; nothing is copied.
-
-        Args:
-            cascade: Take those of its children along, of theirs, and so on. Each is consistent by itself; what is
-                written meanwhile to one session may be in its snapshot and not in that of another.
-        """
-        taken = self._journal.snapshot(self.session_id)
-        if not cascade:
-            return taken
-        return replace(taken, children=tuple(child.snapshot(cascade=True) for child in self._started()))
-
-    def rollback(self, snapshot: Snapshot) -> None:
-        """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
-
-        If the snapshot has children, those of them that are still children of this session are rolled back too, each
-        by itself; the others are passed over. A branch leaves the children alone: they are not part of it.
-
-        Raises:
-            SessionError: If this session was closed or this branch has ended.
-        """
-        self.dispatch(RolledBack(snapshot.session_id, snapshot.seq, snapshot))
-
-    def reset(self) -> None:
-        """Make every slice empty; reducers and the log stay.
-
-        Raises:
-            SessionError: If this session was closed or this branch has ended.
-        """
-        self._journal.record(SessionReset())
-
-    def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until subscribers were told of everything recorded so far; call it before unsubscribing one for good.
-
-        Telling is usually done when `dispatch` returns; not if another thread dispatched at the same moment and is
-        telling for both.
-
-        Args:
-            timeout_s: Seconds to wait at most for a subscriber that another thread is in.
-
-        Returns:
-            Whether everything is told; False also inside a subscriber, which would wait for itself.
-        """
-        return self._journal.flush(timeout_s)
-
-    def branch(self) -> Branch:
-        """Return a transaction: it sees this moment's state and its own writes; nobody else sees them until it merges.
-
-        Nothing is copied. `Branch.merge` repeats the writes here, `Branch.discard` forgets them.
-        """
-        return Branch(self)
-
-    def child(
-        self,
-        snapshot: Snapshot | None = None,
-        *,
-        session_id: UUID | None = None,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-    ) -> Session:
-        """Return a session below this one; whatever is written to one of them never reaches the other.
-
-        It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
-        the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
-        closes it with `close` (docs/specification.md, subagents).
-
-        Args:
-            snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
-            session_id: Its identity; a fresh one by default.
-            clock: Where the time of its events comes from; this session's clock by default.
-            ids: Where its identity comes from; where this session's came from by default.
-
-        Raises:
-            SessionError: If this session was closed, or a reducer asks.
-        """
-        refuse_in_reducer("start a child")
-        parent = self.origin
-        parent._journal.refuse_if_ended()
-        child = Session(
-            session_id=session_id, clock=self.clock if clock is None else clock, ids=parent._ids if ids is None else ids
-        )
-        child._journal.inherit(self._journal, snapshot)
-        child._above = parent
-        parent._children.add(child)
-        return child
-
-    def close(self) -> None:
-        """End the session: it can still be read, any write raises, and its parent no longer lists it.
-
-        Its subscribers are let go once they were told of everything; those of a dispatcher that was given to it stay
-        with that dispatcher. Its own children stay as they are. Closing it again changes nothing.
-
-        Raises:
-            SessionError: If a reducer closes it, or this is a branch.
-        """
-        refuse_in_reducer("close a session")
-        if self._above is not None:
-            self._above._children.remove(self)
-        why = f"session {self.session_id} was closed; it can still be read, but nothing can be written to it any more"
-        self._journal.close(why, self._own)
-
-    def __repr__(self) -> str:
-        """Show the identity and the length of the log."""
-        return f"{type(self).__name__}({self.session_id}, {len(self.log)} events)"
+        return self._base._itself()
 
 
-class _Children:
-    """Sessions that are known, not kept alive; forgetting the dead costs nothing that counts."""
-
-    __slots__ = ("_lock", "_most", "_references")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._references: dict[int, weakref.ref[Session]] = {}
-        self._most = 8
-
-    def add(self, session: Session) -> None:
-        with self._lock:
-            self._references.pop(id(session), None)  # one that is dead, whose place in memory this one has
-            self._references[id(session)] = weakref.ref(session)
-            if len(self._references) > self._most:
-                self._references = {key: known for key, known in self._references.items() if known() is not None}
-                self._most = 2 * len(self._references) + 8
-
-    def remove(self, session: Session) -> None:
-        with self._lock:
-            self._references.pop(id(session), None)
-
-    def alive(self) -> tuple[Session, ...]:
-        sessions = [reference() for reference in self._references.copy().values()]
-        return tuple(session for session in sessions if session is not None)
-
-
-class Branch(Session):
+class Branch(_StandIn):
     """A session's state with writes of its own that nobody else sees, until they are merged or discarded.
 
     It has its session's identity, parent and children. Its log is its session's log at the start and then its own
@@ -386,15 +366,11 @@ class Branch(Session):
     After the end reading is still possible, any write raises: a thread that was given up can do no harm.
     """
 
-    __slots__ = ("_base",)
+    __slots__ = ()
 
     def __init__(self, base: Session) -> None:
         """Begin with what ``base``, a session or another branch, holds now."""
-        self._base = base
-        self._stand_in_for(base, base._journal.branch(), base.dispatcher)
-
-    def _started(self) -> tuple[Session, ...]:
-        return self._base._started()
+        super().__init__(base, base._journal.branch(), base.dispatcher)
 
     @property
     def origin(self) -> Session:
@@ -408,10 +384,6 @@ class Branch(Session):
             SessionError: Always.
         """
         raise SessionError("a branch ends with merge() or discard(); close the session that it is a branch of")
-
-    def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until the subscribers of its session were told of everything recorded there."""
-        return self._base.flush(timeout_s)
 
     def merge(self) -> None:
         """Repeat the writes on the session, in one critical section, as if they were dispatched there now.
@@ -433,23 +405,15 @@ class Branch(Session):
         self._journal.discard()
 
 
-class SessionView(Session):
+class SessionView(_StandIn):
     """A session as those below it and above it see it: live, and to be read only."""
 
-    __slots__ = ("_base",)
+    __slots__ = ()
 
     def __init__(self, base: Session) -> None:
         """Show ``base``."""
         why = f"session {base.session_id} can be read from below or above, but nothing can be written to it from there"
-        self._base = base
-        self._stand_in_for(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
-
-    def _started(self) -> tuple[Session, ...]:
-        return self._base._started()
-
-    def child(self, snapshot: Snapshot | None = None, **options: Any) -> Session:
-        """Return a session below the one that is seen, as its own `child` does."""
-        return self._base.child(snapshot, **options)
+        super().__init__(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
 
     def close(self) -> NoReturn:
         """Raise: who started it closes it.
@@ -459,16 +423,13 @@ class SessionView(Session):
         """
         raise SessionError(f"session {self.session_id} is closed by whoever started it")
 
-    def _itself(self) -> Session:
-        return self._base
-
     def __eq__(self, other: object) -> bool:
         """Whether both are the same session, seen or itself."""
-        return isinstance(other, Session) and other._itself() is self._base
+        return isinstance(other, Session) and other._itself() is self._itself()
 
     def __hash__(self) -> int:
         """Return the hash of the session."""
-        return hash(self._base)
+        return hash(self._itself())
 
 
 def iter_sessions_bottom_up(session: Session) -> Iterator[Session]:
