@@ -27,9 +27,8 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, ToolCallContext
-from watchkeeper.shield.model_downgrade import ModelDowngradeHook
 from watchkeeper.shield.pipeline import PreDispatchHook, ShieldPipeline
-from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
+from watchkeeper.shield.usage_hooks import BudgetWindowHook, ModelDowngradeHook, TokenRateHook
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 NODES = (1_000, 10_000, 100_000)

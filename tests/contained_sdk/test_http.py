@@ -44,8 +44,8 @@ from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreakers
 from watchkeeper.shield.decision import Decision
 from watchkeeper.shield.egress import EgressAllowList
-from watchkeeper.shield.model_downgrade import ModelDowngradeHook
 from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.usage_hooks import ModelDowngradeHook
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import (

@@ -28,7 +28,7 @@ from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitState
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.shield.windows import BudgetWindowHook
+from watchkeeper.shield.usage_hooks import BudgetWindowHook
 
 AGENTS = 4
 

@@ -35,9 +35,8 @@ from watchkeeper.loop.retry import MAX_ATTEMPTS, is_outage
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import Decision, SafetyEvent, ToolCallContext
-from watchkeeper.shield.model_downgrade import ModelDowngradeHook
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.shield.windows import BudgetWindowHook
+from watchkeeper.shield.usage_hooks import BudgetWindowHook, ModelDowngradeHook
 from watchkeeper.tools.tool import tool
 
 DONE = Say(Report(1))

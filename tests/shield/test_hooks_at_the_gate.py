@@ -18,10 +18,9 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.shield.circuit_breaker import CircuitBreaker
 from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
 from watchkeeper.shield.egress import EgressAllowList
-from watchkeeper.shield.model_downgrade import ModelDowngradeHook
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.shield.tool_permission import ToolPermissionHook
-from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
+from watchkeeper.shield.usage_hooks import BudgetWindowHook, ModelDowngradeHook, TokenRateHook
 
 HALT, ALLOW, DEGRADE, QUEUE = Decision.HALT, Decision.ALLOW, Decision.DEGRADE, Decision.QUEUE
 

@@ -9,8 +9,7 @@ import pytest
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.shield.decision import Decision, ToolCallContext
-from watchkeeper.shield.model_downgrade import ModelDowngradeHook
-from watchkeeper.shield.windows import BudgetWindowHook, TokenRateHook
+from watchkeeper.shield.usage_hooks import BudgetWindowHook, ModelDowngradeHook, TokenRateHook
 
 DEGRADE = Decision.DEGRADE
 

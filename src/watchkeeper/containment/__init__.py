@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from watchkeeper.shield.decision import ChainMetadata as ChainMetadata, Decision as Decision
     from watchkeeper.shield.decision import SafetyEvent as SafetyEvent, ToolCallContext as ToolCallContext
     from watchkeeper.shield.egress import EgressAllowList as EgressAllowList
-    from watchkeeper.shield.model_downgrade import ModelDowngradeHook as ModelDowngradeHook
     from watchkeeper.shield.pipeline import BudgetBoundaryHook as BudgetBoundaryHook
     from watchkeeper.shield.pipeline import EgressBoundaryHook as EgressBoundaryHook, PreDispatchHook as PreDispatchHook
     from watchkeeper.shield.pipeline import ReleasingHook as ReleasingHook, ResponseHook as ResponseHook
     from watchkeeper.shield.pipeline import RetryBoundaryHook as RetryBoundaryHook, ShieldPipeline as ShieldPipeline
     from watchkeeper.shield.pipeline import ToolDispatchHook as ToolDispatchHook
     from watchkeeper.shield.tool_permission import ToolPermissionHook as ToolPermissionHook
-    from watchkeeper.shield.windows import BudgetWindowHook as BudgetWindowHook, TokenRateHook as TokenRateHook
+    from watchkeeper.shield.usage_hooks import BudgetWindowHook as BudgetWindowHook
+    from watchkeeper.shield.usage_hooks import ModelDowngradeHook as ModelDowngradeHook, TokenRateHook as TokenRateHook
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
@@ -49,12 +49,11 @@ else:
             "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",
             "shield.decision": "ChainMetadata Decision SafetyEvent ToolCallContext",
             "shield.egress": "EgressAllowList",
-            "shield.model_downgrade": "ModelDowngradeHook",
             "shield.pipeline": (
                 "BudgetBoundaryHook EgressBoundaryHook PreDispatchHook ReleasingHook ResponseHook RetryBoundaryHook "
                 "ShieldPipeline ToolDispatchHook"
             ),
             "shield.tool_permission": "ToolPermissionHook",
-            "shield.windows": "BudgetWindowHook TokenRateHook",
+            "shield.usage_hooks": "BudgetWindowHook ModelDowngradeHook TokenRateHook",
         },
     )

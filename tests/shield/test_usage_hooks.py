@@ -14,7 +14,7 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision, ToolCallContext
-from watchkeeper.shield.windows import (
+from watchkeeper.shield.usage_hooks import (
     BudgetWindowHook,
     SlidingWindow,
     TokenRateHook,
