@@ -26,7 +26,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.retry import is_outage

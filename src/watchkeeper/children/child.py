@@ -25,7 +25,7 @@ from watchkeeper.core.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.logs import enabled, logger
+from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import Message
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
@@ -364,7 +364,7 @@ def _record_start(parent: RunScope, child: RunScope, task: ChildTask[Any], name:
             started_at=child.clock.now(),
         )
     )
-    if enabled(logging.INFO):
+    if is_logged(logging.INFO):
         ids = _ids(parent, child)
         logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
 

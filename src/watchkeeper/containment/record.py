@@ -21,8 +21,7 @@ from msgspec.structs import astuple
 from watchkeeper.accounting.call_request import NodeKind
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, Stop
-from watchkeeper.core.logs import logger
-from watchkeeper.core.text import shown
+from watchkeeper.core.text import logger, shown
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 from watchkeeper.session.slices import SequenceView
 from watchkeeper.shield.decision import KEPT_EVENTS, ChainMetadata, Decision, SafetyEvent

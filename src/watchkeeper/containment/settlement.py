@@ -29,9 +29,8 @@ from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter,
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import error_text, logger, shown
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import error_text, shown
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision
 

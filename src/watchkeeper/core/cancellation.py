@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from weakref import ref
 
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 
 
 class CancellationToken:

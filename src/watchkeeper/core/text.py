@@ -1,10 +1,19 @@
-"""Texts that somebody else wrote, before they are recorded or shown: bounded, and as UTF-8 holds them.
+"""What is written down of texts, errors and values of others: bounded, as UTF-8 holds it; and lines in the host's log.
 
 What is cut is said, so that no reader takes a part for the whole. Errors and values become text whatever their own
 methods do, because a call is settled and recorded even if its error cannot say what it is.
+
+A library must not print. structlog builds a log line, the standard library's logging takes it under the logger
+``watchkeeper``; silent until the host configures logging. Names of lines are ``noun.happened``.
 """
 
 from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 
 def bounded(text: str, most: int) -> str:
@@ -67,3 +76,30 @@ def shown(value: object) -> str:
         return repr(value)
     except Exception as worse:
         return f"a {type(value).__name__}, whose repr cannot be read: {type(worse).__name__}"
+
+
+@cache
+def logger() -> FilteringBoundLogger:
+    """Return the structured logger; structlog and logging are imported at the first line that is written."""
+    import logging
+
+    import structlog
+
+    made = structlog.wrap_logger(
+        logging.getLogger("watchkeeper"),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return cast("FilteringBoundLogger", made)
+
+
+def is_logged(level: int) -> bool:
+    """Return whether anybody listens to lines of this level; cheap, for lines that are written often."""
+    import logging  # not above: the process of an isolated tool needs texts and no log
+
+    return logging.getLogger("watchkeeper").isEnabledFor(level)

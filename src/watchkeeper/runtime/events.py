@@ -20,7 +20,7 @@ import msgspec
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, Stop
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.logs import enabled, logger
+from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
@@ -502,7 +502,7 @@ def log_end(
         usage: What it used.
         **more: What else the line says, such as times.
     """
-    if enabled(logging.INFO):
+    if is_logged(logging.INFO):
         logger().info(
             line,
             **ids,

@@ -16,8 +16,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.logs import logger
-from watchkeeper.core.text import CrashError
+from watchkeeper.core.text import CrashError, logger
 from watchkeeper.core.workers import is_crash
 
 T = TypeVar("T")

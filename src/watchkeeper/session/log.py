@@ -19,7 +19,7 @@ import msgspec
 
 from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import stored_as, tag_of
 from watchkeeper.session.slices import SequenceView
 from watchkeeper.session.slices import SliceView, Snapshot

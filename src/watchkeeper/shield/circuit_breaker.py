@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration
 
 FailurePredicate = Callable[[BaseException], bool]

@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol, cast, get_args
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, StopReason
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger, shown
 from watchkeeper.core.quantities import DurationLike, duration
-from watchkeeper.core.text import shown
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
 # --- hooks ------------------------------------------------------------------------------------------------------------

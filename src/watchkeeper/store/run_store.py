@@ -20,7 +20,7 @@ from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent

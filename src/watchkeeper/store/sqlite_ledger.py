@@ -26,7 +26,7 @@ from watchkeeper.accounting.refusals import Waits
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import duration
 from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path

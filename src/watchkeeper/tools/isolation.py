@@ -26,7 +26,7 @@ from watchkeeper.core import codec
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
-from watchkeeper.core.logs import logger
+from watchkeeper.core.text import logger
 from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
