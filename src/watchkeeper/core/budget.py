@@ -24,7 +24,7 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
 from watchkeeper.core.type_tags import own_value
-from watchkeeper.core.usage import NANOS_PER_USD, Usage
+from watchkeeper.core.usage import Usage, dollars
 
 
 @own_value("budget")
@@ -164,19 +164,19 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     @property
     def max_cost_usd(self) -> Decimal | None:
         """Ceiling in dollars."""
-        return _dollars(self.max_cost_nanos)
+        return dollars(self.max_cost_nanos)
 
     @property
     def cost_usd(self) -> Decimal | None:
         """Dollars spent; None if something that was used has no known price."""
-        return _dollars(self.cost_nanos)
+        return dollars(self.cost_nanos)
 
     @property
     def remaining_cost_usd(self) -> Decimal | None:
         """Dollars left under the ceiling; None also if the cost so far is unknown."""
         if self.max_cost_nanos is None or self.cost_nanos is None:
             return None
-        return _dollars(max(self.max_cost_nanos - self.cost_nanos, 0))
+        return dollars(max(self.max_cost_nanos - self.cost_nanos, 0))
 
 
 SHOWN: Final = tuple(meter for meter in TOLD if meter.status[0] in BudgetStatus.__struct_fields__)
@@ -189,10 +189,6 @@ _uses_of: Final = attrgetter(*(meter.status[1] for meter in SHOWN))
 def is_told(meter: LimitMeter, used: int | None, most: int | None) -> bool:
     """Return whether somebody who looks at the budget is told of a limit: it holds, and its use is known."""
     return most is not None and used is not None and bool(used or not meter.occasional)
-
-
-def _dollars(nanos: int | None) -> Decimal | None:
-    return None if nanos is None else Decimal(nanos) / NANOS_PER_USD
 
 
 class BudgetTracker:
@@ -237,7 +233,7 @@ class BudgetTracker:
             most = money(budget.max_cost_usd, "max_cost_usd")
             nanos = most - (used.cost_nanos or 0)
             _check_left("max_cost_usd", nanos, f"{format_money(used.cost_nanos)} of {format_money(most)}")
-            left["max_cost_usd"] = Decimal(nanos) / NANOS_PER_USD
+            left["max_cost_usd"] = dollars(nanos)
         return Budget(**left)
 
 

@@ -26,7 +26,7 @@ class CancellationToken:
         self._lock: AbstractContextManager[Any] = threading.RLock() if parent is None else parent._lock
         self._event: threading.Event | None = None
         self._reason: str | None = None
-        self._callbacks: dict[int, Callable[[str], None]] = {}
+        self._callbacks: dict[object, Callable[[str], None]] = {}
         self._children: set[ref[CancellationToken]] | None = None
         if parent is not None:
             parent._adopt(self)
@@ -81,15 +81,13 @@ class CancellationToken:
         """Call back with the reason when cancelled (at once if it already is); return a function that forgets it."""
         with self._lock:
             if self._reason is None:
-                key = id(callback)
-                while key in self._callbacks:
-                    key += 1
+                key = object()
                 self._callbacks[key] = callback
                 return lambda: self._forget(key)
         callback(self._reason)
         return lambda: None
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: object) -> None:
         with self._lock:
             self._callbacks.pop(key, None)
 

@@ -21,7 +21,7 @@ from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
 from watchkeeper.core.type_tags import own_value
-from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.core.usage import dollars
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class Limits:
             if meter.measures == "money":
                 nanos = money(value, meter.field)
                 put(self, meter.ceiling, nanos)
-                put(self, meter.field, Decimal(nanos) / NANOS_PER_USD)
+                put(self, meter.field, dollars(nanos))
             else:
                 put(self, meter.field, count(value, meter.field, zero=meter.zero))
         put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
@@ -268,7 +268,7 @@ class AccountLimit:
     @property
     def dollars(self) -> Decimal | None:
         """The money of each period, in dollars."""
-        return None if self.nanos is None else Decimal(self.nanos) / NANOS_PER_USD
+        return dollars(self.nanos)
 
 
 def period_days(period: Period, moment: datetime) -> tuple[date, date]:

@@ -12,7 +12,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from watchkeeper.core.codec import CodecError
@@ -29,18 +28,18 @@ _FORMER: Final = re.compile(rf"{OURS}\.[a-z_.]+:([A-Za-z]+)")
 """How earlier versions wrote types of ours, by module and class. Still read, whatever module the class is in today."""
 
 
-def register(type_: type, tag: str) -> None:
-    """Give a type a stable tag; doing so twice changes nothing.
+def register(type_: type[T], tag: str) -> type[T]:
+    """Give a type a stable tag, and return it; doing so twice changes nothing.
 
     Raises:
         ConfigurationError: If the tag is empty, has a colon, or belongs to another type, or the type has another tag.
     """
     if not tag or ":" in tag or tag.startswith("$"):
         raise ConfigurationError(f"{tag!r} cannot be a tag: write a plain name such as 'ticket_filed', without a colon")
-    _register(type_, tag)
+    return _register(type_, tag)
 
 
-def _register(type_: type, tag: str) -> None:
+def _register(type_: type[T], tag: str) -> type[T]:
     with _lock:
         taken = _types.get(tag)
         if taken is not None and taken is not type_ and _definition(taken) != _definition(type_):
@@ -52,11 +51,12 @@ def _register(type_: type, tag: str) -> None:
             raise ConfigurationError(f"{_definition(type_)} already has the tag {known!r}; it cannot have {tag!r} too")
         _tags[type_] = tag
         _types[tag] = type_
+    return type_
 
 
 def stored_as(tag: str) -> Callable[[type[T]], type[T]]:
     """Register the class below under a stable tag, as `register` does; write it above ``@dataclass``."""
-    return partial(_registered, register, tag)
+    return lambda type_: register(type_, tag)
 
 
 def own_value(name: str) -> Callable[[type[T]], type[T]]:
@@ -64,12 +64,7 @@ def own_value(name: str) -> Callable[[type[T]], type[T]]:
 
     The colon keeps these tags apart from those of users' events, which may not have one.
     """
-    return partial(_registered, _register, f"{OURS}:{name}")
-
-
-def _registered(how: Callable[[type, str], None], tag: str, type_: type[T]) -> type[T]:
-    how(type_, tag)
-    return type_
+    return lambda type_: _register(type_, f"{OURS}:{name}")
 
 
 def tag_of(type_: type) -> str:

@@ -21,6 +21,11 @@ from watchkeeper.core.type_tags import own_value
 NANOS_PER_USD: Final = 1_000_000_000
 
 
+def dollars(nanos: int | None) -> Decimal | None:
+    """Return nano-dollars as dollars, exact; None, which is unknown or no ceiling, stays None."""
+    return None if nanos is None else Decimal(nanos) / NANOS_PER_USD
+
+
 @own_value("token_usage")
 class TokenUsage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one model reply or of many, in provider-neutral terms.
@@ -77,7 +82,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     @property
     def cost(self) -> Decimal | None:
         """Money in US dollars, exact; None if unknown."""
-        return None if self.cost_nanos is None else Decimal(self.cost_nanos) / NANOS_PER_USD
+        return dollars(self.cost_nanos)
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum; an unknown cost on either side stays unknown."""
