@@ -22,7 +22,7 @@ from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
-from watchkeeper.core.quantities import CountLike, MoneyLike, count, format_money, money
+from watchkeeper.core.quantities import CountLike, MoneyLike, count, money
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import Usage, dollars
 
@@ -54,10 +54,10 @@ class Budget:
             object.__setattr__(self, "deadline", Deadline(self.deadline))
         for meter in _BUDGETED:
             value = getattr(self, meter.field)
-            if value is not None:
+            if value is not None and meter.measures == "money":
+                money(value, meter.field)
+            elif value is not None:
                 object.__setattr__(self, meter.field, count(value, meter.field))
-        if self.max_cost_usd is not None:
-            money(self.max_cost_usd, "max_cost_usd")
 
     @property
     def max_tokens(self) -> int | None:
@@ -70,8 +70,8 @@ class Budget:
         return Limits(deadline=self.deadline, **ceilings)
 
 
-_BUDGETED: Final = tuple(meter for meter in TOLD if meter.field in Budget.__slots__ and meter.measures != "money")
-"""The meters that a `Budget` has a ceiling for, but money."""
+_BUDGETED: Final = tuple(meter for meter in TOLD if meter.field in Budget.__slots__)
+"""The meters that a `Budget` has a ceiling for."""
 
 
 @own_value("budget_status")
@@ -149,17 +149,17 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     @property
     def remaining_steps(self) -> int | None:
         """Calls of any kind left under the ceiling."""
-        return None if self.max_steps is None else max(self.max_steps - self.steps_used, 0)
+        return _left(self.max_steps, self.steps_used)
 
     @property
     def remaining_tokens(self) -> int | None:
         """Tokens left under the ceiling."""
-        return None if self.max_tokens is None else max(self.max_tokens - self.tokens_used, 0)
+        return _left(self.max_tokens, self.tokens_used)
 
     @property
     def remaining_tool_calls(self) -> int | None:
         """Tool calls left under the ceiling."""
-        return None if self.max_tool_calls is None else max(self.max_tool_calls - self.tool_calls_used, 0)
+        return _left(self.max_tool_calls, self.tool_calls_used)
 
     @property
     def max_cost_usd(self) -> Decimal | None:
@@ -174,9 +174,11 @@ class BudgetStatus(msgspec.Struct, frozen=True, dict=True):
     @property
     def remaining_cost_usd(self) -> Decimal | None:
         """Dollars left under the ceiling; None also if the cost so far is unknown."""
-        if self.max_cost_nanos is None or self.cost_nanos is None:
-            return None
-        return dollars(max(self.max_cost_nanos - self.cost_nanos, 0))
+        return dollars(_left(self.max_cost_nanos, self.cost_nanos))
+
+
+def _left(most: int | None, used: int | None) -> int | None:
+    return None if most is None or used is None else max(most - used, 0)
 
 
 SHOWN: Final = tuple(meter for meter in TOLD if meter.status[0] in BudgetStatus.__struct_fields__)
@@ -221,22 +223,17 @@ class BudgetTracker:
         Raises:
             BudgetExceededError: If one of its ceilings is used up.
         """
-        used, budget = self._usage, self.budget
-        left: dict[str, Any] = {"deadline": budget.deadline}
+        used, limits = self._usage, self.budget.as_limits()
+        left: dict[str, Any] = {}
         for meter in _BUDGETED:
-            name, most = meter.field, getattr(budget, meter.field)
-            if most is not None:
-                amount = attrgetter(meter.usage)(used)
-                left[name] = most - amount
-                _check_left(name, left[name], f"{amount:,} of {most:,}")
-        if budget.max_cost_usd is not None:
-            most = money(budget.max_cost_usd, "max_cost_usd")
-            nanos = most - (used.cost_nanos or 0)
-            _check_left("max_cost_usd", nanos, f"{format_money(used.cost_nanos)} of {format_money(most)}")
-            left["max_cost_usd"] = dollars(nanos)
-        return Budget(**left)
-
-
-def _check_left(name: str, left: int, spent: str) -> None:
-    if left <= 0:
-        raise BudgetExceededError(f"the shared budget is used up: {name}, {spent}; give a tracker with a larger budget")
+            most = limits.ceiling(meter.ceiling)
+            if most is None:
+                continue
+            spent: int = attrgetter(meter.usage)(used) or 0
+            if spent >= most:
+                raise BudgetExceededError(
+                    f"the shared budget is used up: {meter.field}, {meter.figure(spent)} of {meter.figure(most)};"
+                    " give a tracker with a larger budget"
+                )
+            left[meter.field] = dollars(most - spent) if meter.measures == "money" else most - spent
+        return Budget(self.budget.deadline, **left)
