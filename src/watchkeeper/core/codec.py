@@ -56,15 +56,13 @@ def convert(value: Any, type_: type[T]) -> T:
         CodecError: If the value does not fit; the message names the place.
     """
     try:
-        if is_pydantic(type_):
-            return cast("T", cast("Any", type_).model_validate_json(msgspec.json.encode(value)))
         return msgspec.convert(value, type=type_, str_keys=True, dec_hook=_from_foreign)
     except (ValueError, TypeError, RecursionError, NotImplementedError) as error:
         raise CodecError(_clean(error)) from error
 
 
 def _from_foreign(type_: type[Any], value: Any) -> Any:
-    """Read a pydantic model inside another type."""
+    """Read a pydantic model, alone or inside another type."""
     if not is_pydantic(type_):
         raise NotImplementedError(f"{type_.__name__} has no JSON form")
     try:

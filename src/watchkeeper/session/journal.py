@@ -50,19 +50,6 @@ DISCARDED: Final = f"this branch was discarded; {_LOST}"
 class Journal:
     """Records events one at a time; a branch has one of its own until it is merged."""
 
-    __slots__ = (
-        "_clock",
-        "_dispatcher",
-        "_ended",
-        "_lock",
-        "_owner",
-        "_publisher",
-        "_publishing",
-        "_queue",
-        "_reducers",
-        "_state",
-    )
-
     def __init__(
         self, clock: Clock, dispatcher: Dispatcher | None, reducers: Reducers | None = None, state: State = EMPTY_STATE
     ) -> None:
@@ -273,8 +260,6 @@ class Journal:
 
 class ReadOnlyJournal(Journal):
     """Another journal as it is at the moment of looking, through which nothing can be written."""
-
-    __slots__ = ("_base",)
 
     def __init__(self, base: Journal, why: str) -> None:
         """Show ``base``, and say ``why`` where somebody writes."""

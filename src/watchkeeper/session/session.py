@@ -46,20 +46,6 @@ class Session:
         clock: Where the time of its events comes from.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_above",
-        "_children",
-        "_host",
-        "_ids",
-        "_journal",
-        "_own",
-        "clock",
-        "dispatcher",
-        "log",
-        "session_id",
-    )
-
     def __init__(
         self,
         *,
@@ -343,8 +329,6 @@ class SliceAccessor(Generic[T]):
 class _StandIn(Session):
     """Another session in another light: its identity, parent and children, with a journal of its own."""
 
-    __slots__ = ("_base",)
-
     def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:  # pyright: ignore[reportMissingSuperCall]
         self._base = base
         self._journal = journal
@@ -365,8 +349,6 @@ class Branch(_StandIn):
     events, whose numbers are provisional. An event whose reducer failed changed nothing here and is not repeated.
     After the end reading is still possible, any write raises: a thread that was given up can do no harm.
     """
-
-    __slots__ = ()
 
     def __init__(self, base: Session) -> None:
         """Begin with what ``base``, a session or another branch, holds now."""
@@ -407,8 +389,6 @@ class Branch(_StandIn):
 
 class SessionView(_StandIn):
     """A session as those below it and above it see it: live, and to be read only."""
-
-    __slots__ = ()
 
     def __init__(self, base: Session) -> None:
         """Show ``base``."""

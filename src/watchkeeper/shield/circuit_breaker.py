@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.text import logger
-from watchkeeper.core.quantities import CountLike, DurationLike, count, duration, format_duration
+from watchkeeper.core.quantities import CountLike, DurationLike, count, counted, duration, format_duration
 
 FailurePredicate = Callable[[BaseException], bool]
 
@@ -223,8 +223,8 @@ class CircuitBreaker:
             left, state = self.seconds_left, self._state
         if state is CircuitState.HALF_OPEN:
             return f"{what} failed too often in a row; one call is testing whether it is back."
-        times = f"{self._threshold} {'time' if self._threshold == 1 else 'times'} in a row"
-        return f"{what} failed {times}; nothing is sent to it for another {format_duration(left)}."
+        times = counted(self._threshold, "time")
+        return f"{what} failed {times} in a row; nothing is sent to it for another {format_duration(left)}."
 
     # --- inside the critical section ----------------------------------------------------------------------------------
 

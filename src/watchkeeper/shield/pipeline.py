@@ -313,8 +313,8 @@ def methods_of(slot: str, given: object, method: str) -> tuple[Asked, ...]:
         ConfigurationError: If a hook does not have it or it cannot be called at once, or its ``stop_reason`` or
             ``blocks_for`` make no sense.
     """
-    hooks = as_hooks(given)
-    for hook in hooks:
+    found: list[Asked] = []
+    for hook in as_hooks(given):
         bound = getattr(hook, method, None)
         if not callable(bound):
             raise ConfigurationError(f"{slot}={hook!r} has no method {method}; a hook of this slot needs it")
@@ -325,4 +325,5 @@ def methods_of(slot: str, given: object, method: str) -> tuple[Asked, ...]:
             raise ConfigurationError(f"{slot}={hook!r}: stop_reason={reason!r} is none of {get_args(StopReason)}")
         if (wait := getattr(hook, "blocks_for", None)) is not None:
             duration(wait, "blocks_for")
-    return tuple(Asked(hook, getattr(hook, method)) for hook in hooks)
+        found.append(Asked(hook, bound))
+    return tuple(found)

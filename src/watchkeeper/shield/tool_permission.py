@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Final, cast
+from typing import Final
 
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.lazy_names import provided
-from watchkeeper.core.quantities import DurationLike, duration, format_duration
+from watchkeeper.core.quantities import DurationLike, duration, format_duration, is_listed, is_text
 from watchkeeper.core.workers import BlockingCall
 from watchkeeper.shield.decision import Decision, ToolCallContext
 
@@ -234,10 +234,10 @@ def words(values: Iterable[str], field: str) -> tuple[str, ...]:
     """
     if isinstance(values, str):
         raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
-    if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+    if not is_listed(values):
         raise ConfigurationError(f"{field}={values!r} is not a list of texts")
-    found = tuple(cast("Iterable[object]", values))
+    found = tuple(values)
     for value in found:
-        if not isinstance(value, str) or not value.strip():
+        if not is_text(value):
             raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
-    return cast("tuple[str, ...]", found)
+    return found
