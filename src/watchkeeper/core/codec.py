@@ -83,7 +83,7 @@ def _place(location: Iterable[str | int]) -> str:
 
 
 def _foreign(value: Any) -> Any:
-    """Encode what msgspec does not know: pydantic models and, for people, anything else by its repr."""
+    """Encode what msgspec does not know: pydantic models."""
     if is_pydantic(type(value)):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")

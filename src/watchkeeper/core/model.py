@@ -92,16 +92,12 @@ class ModelSettings:
 
 
 def _check_share(value: object, name: str, most: int) -> None:
-    if value is None:
-        return
-    if not is_number(value) or not 0 <= value <= most:
+    if value is not None and not (is_number(value) and 0 <= value <= most):
         raise ConfigurationError(f"{name}={value!r} must be a number from 0 to {most}, or None for the usual one")
 
 
 def _check_whole(value: object, name: str, least: int | None) -> None:
-    if value is None:
-        return
-    if not is_whole(value, least):
+    if value is not None and not is_whole(value, least):
         of_least = "" if least is None else f" of at least {least}"
         raise ConfigurationError(f"{name}={value!r} must be a whole number{of_least}, or None for the usual one")
 

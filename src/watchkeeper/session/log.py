@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,6 @@ from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import stored_as, tag_of
-from watchkeeper.session.slices import SequenceView
 from watchkeeper.session.slices import SliceView, Snapshot
 
 T = TypeVar("T")
@@ -70,8 +69,8 @@ class Envelope(msgspec.Struct, frozen=True):
     event: Any
 
 
-class EventLog(SequenceView[Envelope]):
-    """A session's log as it grows; safe to read while others dispatch."""
+class EventLog(Sequence[Envelope]):
+    """A session's log as it grows; safe to read while others dispatch. Slicing gives a tuple."""
 
     __slots__ = ("_read",)
 
@@ -83,11 +82,13 @@ class EventLog(SequenceView[Envelope]):
         """Return the number of events so far, which is the newest event's ``seq``."""
         return len(self._read())
 
-    def _item(self, place: int) -> Envelope:
-        return self._read()[place]
-
-    def _items(self, places: range) -> Iterable[Envelope]:
-        return self._read()[places.start : places.stop] if places.step == 1 else super()._items(places)
+    @overload
+    def __getitem__(self, index: int) -> Envelope: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Envelope, ...]: ...
+    def __getitem__(self, index: int | slice) -> Envelope | tuple[Envelope, ...]:
+        """Return one event by its place, from 0 on, or a tuple of several."""
+        return self._read()[index]
 
     def __iter__(self) -> Iterator[Envelope]:
         """Iterate over what is on the log now."""
@@ -100,12 +101,6 @@ class EventLog(SequenceView[Envelope]):
     def __repr__(self) -> str:
         """Show how much it holds."""
         return f"EventLog({len(self)} events)"
-
-    def __eq__(self, other: object) -> bool:
-        return self is other  # a log that grows is itself, whatever it holds
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
 
 
 # What a session records about itself, so that its log alone explains its state. These events are made by the session's
