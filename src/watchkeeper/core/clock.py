@@ -95,12 +95,10 @@ _ROUNDS: Final = 20
 """Turns of the loop that a sleeper gives to others before it moves the clock: one for each await in a chain of them."""
 
 
+@dataclass(slots=True, eq=False)
 class _TestTimer:
-    __slots__ = ("callback", "loop")
-
-    def __init__(self, callback: Callable[[], None], loop: asyncio.AbstractEventLoop | None) -> None:
-        self.callback: Callable[[], None] | None = callback
-        self.loop = loop
+    callback: Callable[[], None] | None
+    loop: asyncio.AbstractEventLoop | None
 
     def cancel(self) -> None:
         self.callback = None

@@ -112,7 +112,6 @@ def derive_child_run_context(
         run_id=ids.uuid(),
         request_id=parent.request_id if parent else ids.uuid(),
         session_id=child_session_id,
-        attempt=1,
         worker_id=parent.worker_id if parent else "nested",
         trace_id=parent.trace_id if parent else None,
         span_id=generate_span_id(ids),

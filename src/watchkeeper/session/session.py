@@ -259,8 +259,8 @@ class Session:
 class SliceAccessor(Generic[T]):
     """``session[T]``: one slice of a session, to read and to edit; always as it is now.
 
-    Reading takes no lock and copies nothing. Each edit is recorded on the log. Items of a slice are instances of its
-    type; treat them as frozen, because snapshots and branches share them.
+    Reading takes no lock and copies nothing. Each edit is recorded on the log; an item of another type, or one that
+    cannot be stored, is a SessionError. Treat items as frozen, because snapshots and branches share them.
     """
 
     __slots__ = ("_journal", "_slice_type")
@@ -283,19 +283,11 @@ class SliceAccessor(Generic[T]):
         return tuple(item for item in self.all() if predicate(item))
 
     def seed(self, *items: T) -> None:
-        """Put the items in the place of all others.
-
-        Raises:
-            SessionError: If an item is of another type or cannot be stored.
-        """
+        """Put the items in the place of all others."""
         self._journal.record(SliceEdited(self._slice_type, "seed", items))
 
     def append(self, item: T) -> None:
-        """Add an item at the tail.
-
-        Raises:
-            SessionError: If the item is of another type or cannot be stored.
-        """
+        """Add an item at the tail."""
         self._journal.record(SliceEdited(self._slice_type, "append", (item,)))
 
     def clear(self) -> None:

@@ -258,15 +258,17 @@ class CircuitBreaker:
         return self._probe is None or self._clock.monotonic() >= self._probe_until
 
 
+@dataclass(slots=True, eq=False)
 class Permit:
-    """One call's leave to pass a breaker; report success or failure, and release it whatever happens."""
+    """One call's leave to pass a breaker; report success or failure, and release it whatever happens.
 
-    __slots__ = ("breaker", "generation")
+    Attributes:
+        breaker: The breaker that gave it.
+        generation: The breaker's generation at that time.
+    """
 
-    def __init__(self, breaker: CircuitBreaker, generation: int) -> None:
-        """Belong to the breaker's present generation."""
-        self.breaker = breaker
-        self.generation = generation
+    breaker: CircuitBreaker
+    generation: int
 
     def succeeded(self) -> None:
         """Report that the call went well; ignored once the breaker has moved on."""
