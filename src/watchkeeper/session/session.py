@@ -321,7 +321,7 @@ class SliceAccessor(Generic[T]):
 class _StandIn(Session):
     """Another session in another light: its identity, parent and children, with a journal of its own."""
 
-    def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:  # pyright: ignore[reportMissingSuperCall]
+    def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:
         self._base = base
         self._journal = journal
         self.clock = base.clock

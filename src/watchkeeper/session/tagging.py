@@ -210,8 +210,7 @@ def _class_form(type_: type[Any]) -> Form:
         names = type_.__struct_fields__
         return _fields_form(type_, names, lambda data: type_(**_known(data, names)))
     if issubclass(type_, tuple) and hasattr(cast("Any", type_), "_fields"):
-        named: Any = type_
-        return _fields_form(type_, named._fields, lambda data: named._make(_load(data[name]) for name in named._fields))
+        return _named_tuple_form(type_)
     if issubclass(type_, _CONTENT):
         raise _Refused
     if is_pydantic(type_):
@@ -243,6 +242,11 @@ def _known(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     if strange:
         raise CodecError(f"{data[MARK]!r} has no field {strange[0]!r}; it was written by another version of its type")
     return {name: _load(data[name]) for name in names if name in data}
+
+
+def _named_tuple_form(type_: Any) -> Form:
+    names: tuple[str, ...] = type_._fields
+    return _fields_form(type_, names, lambda data: type_._make(_load(data[name]) for name in names))
 
 
 def _dataclass_form(type_: Any) -> Form:

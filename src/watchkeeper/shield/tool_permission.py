@@ -236,8 +236,9 @@ def words(values: Iterable[str], field: str) -> tuple[str, ...]:
         raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
     if not is_listed(values):
         raise ConfigurationError(f"{field}={values!r} is not a list of texts")
-    found = tuple(values)
-    for value in found:
+    found: list[str] = []
+    for value in values:
         if not is_text(value):
             raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
-    return found
+        found.append(value)
+    return tuple(found)
