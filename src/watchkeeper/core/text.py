@@ -1,4 +1,4 @@
-"""What is written down of texts, errors and values of others: bounded, as UTF-8 holds it; and lines in the host's log.
+"""Makes texts from outside fit to be recorded and shown, bounded and valid as UTF-8; and writes to the host's log.
 
 What is cut is said, so that no reader takes a part for the whole. Errors and values become text whatever their own
 methods do, because a call is settled and recorded even if its error cannot say what it is.

@@ -380,7 +380,7 @@ class Branch(_StandIn):
 
 
 class SessionView(_StandIn):
-    """A session as those below it and above it see it: live, and to be read only."""
+    """A live, read-only view of a session, for its parent and its children."""
 
     def __init__(self, base: Session) -> None:
         """Show ``base``."""

@@ -1,4 +1,4 @@
-"""Hooks that decide by what was used: at most so many calls or tokens in a window of time, and a cheaper model in time.
+"""Hooks that decide by usage: two bound calls or tokens within a sliding window, one asks for a cheaper model.
 
 An amount is taken from a window when a call is asked about, under one lock, so any number of threads together get
 exactly as much as there is. A call that is refused here takes nothing, and one that does not run after all gives its
@@ -90,7 +90,7 @@ class _WindowHook:
 
 
 class BudgetWindowHook(_WindowHook):
-    """Halts calls beyond so many in a window, and asks for a cheaper model shortly before.
+    """Bounds the calls within a sliding window, and asks for a cheaper model shortly before the bound.
 
     Of docs/specification.md, execution-context.
 
