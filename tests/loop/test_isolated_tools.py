@@ -1,4 +1,7 @@
-"""Isolated tools in runs: time-outs, deadlines, aborts and retries end the process before anything else happens."""
+"""Isolated tools in runs: time-outs, deadlines, aborts and retries end the process before anything else happens.
+
+The processes are real; the time that ends them is the test's, moved on once they have begun.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, tool_texts
 from tests.tools import isolated_functions as functions
-from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.runtime.events import RunEnded
 from watchkeeper.tools.context import ToolInvoked
@@ -92,43 +95,49 @@ async def test_a_death_is_retried_as_any_crash() -> None:
 async def test_the_tools_own_time_out_ends_the_process_before_the_model_is_asked_again(
     fifo: str, function: Callable[..., Any]
 ) -> None:
-    living = Living(fifo)
+    living, clock = Living(fifo), TestClock()
     dead: list[bool] = []
 
     def answer(*_: Any) -> Any:
-        living.begun()
         dead.append(living.all_dead())
         return Say(Report(0))
 
     model = ScriptedModel([Call("work", {"fifo": fifo}), answer])
-    result = await play(agent(isolated(function, timeout="4s")), model, clock=SYSTEM_CLOCK)
+    running = asyncio.ensure_future(play(agent(isolated(function, timeout="4s")), model, clock=clock))
+    await asyncio.to_thread(living.begun)
+    clock.advance(4)
+    result = await running
     assert outcomes(result) == [("work", "timeout")]
     assert tool_texts(model) == ["work did not finish within 4s and was stopped."]
     assert dead == [True]
 
 
-async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(fifo: str, tmp_path: Path) -> None:
-    living = Living(fifo)
+async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(fifo: str) -> None:
+    living, clock = Living(fifo), TestClock()
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
     running = asyncio.ensure_future(
-        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1)), model, clock=SYSTEM_CLOCK)
+        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1)), model, clock=clock)
     )
     first = await asyncio.to_thread(living.begun)
+    clock.advance(4)
     second = await asyncio.to_thread(living.begun)
     assert first != second
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
+    clock.advance(4)
     assert outcomes(await running) == [("work", "timeout")] * 2
     assert living.all_dead()
 
 
 @pytest.mark.spec("FR-022")
 async def test_the_deadline_ends_the_process_before_the_run_ends(fifo: str) -> None:
-    living = Living(fifo)
+    living, clock = Living(fifo), TestClock()
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
     limits = Limits(deadline="4s", landing=None)
-    result = await play(agent(isolated(functions.wait_for_shell)), model, limits, clock=SYSTEM_CLOCK)
-    living.begun()
+    running = asyncio.ensure_future(play(agent(isolated(functions.wait_for_shell)), model, limits, clock=clock))
+    await asyncio.to_thread(living.begun)
+    clock.advance(4)
+    result = await running
     assert living.all_dead()
     assert outcomes(result) == [("work", "deadline")]
     assert result.stop is not None
@@ -138,7 +147,7 @@ async def test_the_deadline_ends_the_process_before_the_run_ends(fifo: str) -> N
 async def test_a_cancelled_run_is_over_when_the_process_is_dead(fifo: str) -> None:
     living = Living(fifo)
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
-    running = asyncio.ensure_future(play(agent(isolated(functions.wait_stubbornly)), model, clock=SYSTEM_CLOCK))
+    running = asyncio.ensure_future(play(agent(isolated(functions.wait_stubbornly)), model))
     await asyncio.to_thread(living.begun)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -153,9 +162,11 @@ async def test_isolated_tools_run_side_by_side_where_they_may(tmp_path: Path) ->
     living = [Living(fifo) for fifo in fifos]
     model = ScriptedModel([Calls(tuple(Call("work", {"fifo": fifo}) for fifo in fifos)), Say(Report(0))])
     tool_ = isolated(functions.wait, timeout="5s", parallel_safe=True)
-    running = asyncio.ensure_future(play(agent(tool_), model, clock=SYSTEM_CLOCK))
+    clock = TestClock()
+    running = asyncio.ensure_future(play(agent(tool_), model, clock=clock))
     for one in living:
         await asyncio.to_thread(one.begun)
+    clock.advance(5)
     assert outcomes(await running) == [("work", "timeout")] * 2
     assert [one.all_dead() for one in living] == [True, True]
 
@@ -197,11 +208,13 @@ def test_a_hard_ctrl_c_ends_the_process_and_a_third_does_not_wait_for_its_grace(
 
 
 async def test_the_end_of_a_run_is_recorded_after_the_end_of_its_processes(fifo: str) -> None:
-    living = Living(fifo)
+    living, clock = Living(fifo), TestClock()
     model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
     limits = Limits(deadline="4s", landing=None)
-    result = await play(agent(isolated(functions.wait_stubbornly)), model, limits, clock=SYSTEM_CLOCK)
-    living.begun()
+    running = asyncio.ensure_future(play(agent(isolated(functions.wait_stubbornly)), model, limits, clock=clock))
+    await asyncio.to_thread(living.begun)
+    clock.advance(4)
+    result = await running
     assert living.all_dead()
     invoked, ended = events(result, ToolInvoked)[0], events(result, RunEnded)[0]
     assert invoked.duration_ms >= 4000
