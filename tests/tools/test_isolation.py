@@ -204,7 +204,7 @@ class TestFailures:
         assert "could not be started: " in await self.said(functions.add, a=1)
 
     async def test_arguments_that_cannot_be_written_start_nothing(self) -> None:
-        process = ProcessCall(cast("Any", isolated(functions.add).isolation), spreads=True)
+        process = ProcessCall(cast("Any", isolated(functions.add).isolation))
         with pytest.raises(ToolProcessError, match="cannot be sent"):
             await process.call({"a": threading.Lock()})
         await process.gone()
@@ -299,7 +299,7 @@ class TestEnds:
         assert children() == set()
 
     async def test_a_large_order_is_stopped_while_it_is_sent(self, children: Callable[[], set[str]]) -> None:
-        call = ProcessCall(cast("Any", isolated(functions.fail).isolation), spreads=True)
+        call = ProcessCall(cast("Any", isolated(functions.fail).isolation))
         task = asyncio.ensure_future(call.call({"text": "z" * 50_000_000}))
         await asyncio.sleep(0)
         task.cancel()
@@ -367,7 +367,7 @@ async def test_a_hundred_calls_leave_no_descriptor_and_no_process(children: Call
 
 
 async def test_a_call_that_never_began_is_gone() -> None:
-    await ProcessCall(cast("Any", isolated(functions.add).isolation), spreads=True).gone()
+    await ProcessCall(cast("Any", isolated(functions.add).isolation)).gone()
 
 
 def test_a_message_is_whole_only_with_its_last_byte() -> None:

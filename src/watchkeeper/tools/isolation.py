@@ -45,10 +45,12 @@ class Isolation(msgspec.Struct, frozen=True):
 
     Attributes:
         reference: Where that process finds the function.
+        spreads: Whether each argument is a parameter of its own.
         kill_grace: Seconds between TERM and KILL.
     """
 
     reference: Reference
+    spreads: bool
     kill_grace: float = KILL_GRACE_SECONDS
 
 
@@ -61,17 +63,11 @@ class ProcessCall:
     call can happen any more. Cancelling `gone` ends the grace, not the wait.
     """
 
-    def __init__(self, isolation: Isolation, *, spreads: bool) -> None:
-        """Start nothing yet.
-
-        Args:
-            isolation: What to run, and the grace.
-            spreads: Whether each argument is a parameter of its own.
-        """
+    def __init__(self, isolation: Isolation) -> None:
+        """Start nothing yet."""
         self._isolation = isolation
-        self._spreads = spreads
         self._pipes: ProcessPipes | None = None
-        self._over: asyncio.Future[None] | None = None
+        self._over = asyncio.Event()
 
     async def call(self, params: Any) -> ToolResult[Any]:
         """Start the process and return what the function returned; once.
@@ -94,16 +90,15 @@ class ProcessCall:
         """
         refuse_while_importing()
         try:
-            order = codec.encode(Order(self._isolation.reference, self._spreads, dump(params)))
+            order = codec.encode(Order(self._isolation.reference, self._isolation.spreads, dump(params)))
         except CodecError as error:
             raise ToolProcessError(f"its arguments cannot be sent to its process: {error}") from error
         loop = asyncio.get_running_loop()
-        over = self._over = loop.create_future()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job: Job[T] = Job(partial(_run_and_read, self._pipes, reader), lambda _: call_in_loop(loop, _finish, over))
+        job: Job[T] = Job(partial(_run_and_read, self._pipes, reader), lambda _: call_in_loop(loop, self._over.set))
         WORKERS.run(job)
         try:
-            await asyncio.wait((over,))
+            await self._over.wait()
         except asyncio.CancelledError:
             self._pipes.stop()
             raise
@@ -120,16 +115,15 @@ class ProcessCall:
         Raises:
             CancelledError: If this was cancelled meanwhile; what lived was killed at once, and is dead.
         """
-        pipes, over = self._pipes, self._over
-        if pipes is None or over is None:
+        if self._pipes is None:
             return
-        pipes.stop()
+        self._pipes.stop()
         cancelled: asyncio.CancelledError | None = None
-        while not over.done():
+        while not self._over.is_set():
             try:
-                await asyncio.wait((over,))
+                await self._over.wait()
             except asyncio.CancelledError as error:
-                pipes.kill()
+                self._pipes.kill()
                 cancelled = error
         if cancelled is not None:
             raise cancelled
@@ -144,14 +138,9 @@ def _run_and_read(pipes: ProcessPipes, reader: Callable[[ProcessEnd], T]) -> T:
     return reader(ended)
 
 
-def _finish(over: asyncio.Future[None]) -> None:
-    if not over.done():
-        over.set_result(None)
-
-
-async def call_isolated(isolation: Isolation, params: Any, *, spreads: bool) -> ToolResult[Any]:
+async def call_isolated(isolation: Isolation, params: Any) -> ToolResult[Any]:
     """Call a tool's function in a process of its own and return when that is dead; see `ProcessCall`."""
-    process = ProcessCall(isolation, spreads=spreads)
+    process = ProcessCall(isolation)
     try:
         return await process.call(params)
     finally:
@@ -305,7 +294,9 @@ class ProcessPipes:
             for pipe in pipes:
                 pipe.close()
             os.close(receiving)
-        return ProcessEnd(unframed(self._result), self._status(), self._output.decode("utf-8", "replace").strip())
+        ended = self._number_from_guard("ended")
+        status = None if ended is None else os.waitstatus_to_exitcode(ended)
+        return ProcessEnd(unframed(self._result), status, self._output.decode("utf-8", "replace").strip())
 
     def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
         """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
@@ -317,7 +308,7 @@ class ProcessPipes:
             for source in (*sources, woken):
                 selector.register(source, selectors.EVENT_READ)
             guard_lives = True
-            while guard_lives and not self._is_overdue():
+            while guard_lives and self._time_left() != 0:
                 for key, _ in selector.select(self._time_left()):
                     if key.fd == lifeline:
                         feeding = self._send_some(lifeline)
@@ -357,10 +348,6 @@ class ProcessPipes:
     def _time_left(self) -> float | None:
         return None if self._give_up_at is None else max(self._give_up_at - SYSTEM_CLOCK.monotonic(), 0.0)
 
-    def _is_overdue(self) -> bool:
-        left = self._time_left()
-        return left is not None and left <= 0
-
     def _receive(self, source: int, kept: bytearray) -> bool:
         """Read what is there; return False at the end of the pipe."""
         try:
@@ -397,10 +384,6 @@ class ProcessPipes:
             if word == name and number.isdecimal():
                 return int(number)
         return None
-
-    def _status(self) -> int | None:
-        status = self._number_from_guard("ended")
-        return None if status is None else os.waitstatus_to_exitcode(status)
 
 
 def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
@@ -471,7 +454,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
         ToolProcessError: If this program's Python, which watches over it, could not be started.
         CancelledError: If this was cancelled; everything is dead by then.
     """
-    process = ProcessCall(Isolation(BECOME, KILL_GRACE_SECONDS), spreads=True)
+    process = ProcessCall(Isolation(BECOME, spreads=True))
     timed_out = False
 
     def expire() -> None:
@@ -481,14 +464,11 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
 
     timer = clock.call_at(clock.monotonic() + seconds, expire)
     try:
-        ended = await process.read({"arguments": list(arguments), "folder": str(folder)}, command_end)
+        end = await process.read({"arguments": list(arguments), "folder": str(folder)}, lambda end: end)
     finally:
         timer.cancel()
         await process.gone()
-    return CommandEnd(ended.status, ended.output, ended.problem, timed_out)
-
-
-def command_end(ended: ProcessEnd) -> CommandEnd:
-    """Tell a command that has run from one that could not be started, which alone sends a reply."""
-    problem = "" if ended.reply is None else result_of(ended).message
-    return CommandEnd(None if problem else ended.status, ended.output, problem)
+    if end.reply is None:
+        return CommandEnd(end.status, end.output, timed_out=timed_out)
+    # A command that runs is in the place of what could reply: a reply says why it could not be started.
+    return CommandEnd(None, end.output, result_of(end).message, timed_out)

@@ -119,7 +119,8 @@ def find(reference: Reference) -> Any:
 
 def _imported(reference: Reference) -> ModuleType:
     if reference.module == MAIN:
-        return _imported_script(reference)
+        # Also under the name by which the parent, which runs the script, knows its types.
+        return _from_file(MAIN_ELSEWHERE, reference.file, reference.package, MAIN)
     known = sys.modules.get(reference.module)
     if known is not None and _same_file(getattr(known, "__file__", None), reference.file):
         return known
@@ -153,11 +154,6 @@ def _from_file(name: str, file: str, package: str = "", alias: str | None = None
         sys.modules[alias] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _imported_script(reference: Reference) -> ModuleType:
-    """Import the script that the parent runs; also under the name by which the parent knows its types."""
-    return _from_file(MAIN_ELSEWHERE, reference.file, reference.package, MAIN)
 
 
 MAX_RESULT_BYTES: Final = 64 * 1024 * 1024

@@ -18,7 +18,6 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from types import CoroutineType
 from typing import Any, Final, Literal, NotRequired, Required, cast, overload
 
 import msgspec
@@ -37,10 +36,6 @@ CONTEXT: Final = "context"
 
 MUTABLE: Final = (list, dict, set, bytearray)
 """Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
-
-
-def _is_mutable(value: object) -> bool:
-    return isinstance(value, MUTABLE)
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -127,7 +122,7 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
         except CodecError:
             continue  # a default that has no JSON form works all the same; it is only not shown
     made: Any = cast("Any", typing.TypedDict)(f"{name}_arguments", fields)
-    fresh: dict[str, Any] = {item.name: item.default for item in arguments if _is_mutable(item.default)}
+    fresh: dict[str, Any] = {item.name: item.default for item in arguments if isinstance(item.default, MUTABLE)}
     return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults, fresh=fresh)
 
 
@@ -232,7 +227,7 @@ class Tool:
             The result, or an awaitable of it if the function is async or isolated.
         """
         if self.isolation is not None:
-            return call_isolated(self.isolation, params, spreads=self.spreads)
+            return call_isolated(self.isolation, params)
         named: dict[str, Any] = dict(params) if self.spreads else {}
         for name, default in self.fresh.items():
             if name not in named:
@@ -244,7 +239,7 @@ class Tool:
 
     def process(self) -> ProcessCall | None:
         """Return a call in a process of its own, not yet begun; None if the tool is not isolated."""
-        return None if self.isolation is None else ProcessCall(self.isolation, spreads=self.spreads)
+        return None if self.isolation is None else ProcessCall(self.isolation)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it was written: a tool can be tested like any function."""
@@ -330,8 +325,7 @@ def _wrapped(returned: Any) -> ToolResult[Any]:
 
 
 async def _later(returned: Any) -> ToolResult[Any]:
-    awaitable = isinstance(returned, CoroutineType) or inspect.isawaitable(returned)
-    return _wrapped(await returned if awaitable else returned)
+    return _wrapped(await returned if inspect.isawaitable(returned) else returned)
 
 
 def _checked_name(function: Handler, name: str | None) -> str:
@@ -382,7 +376,8 @@ def _isolation(
             "with a tool that is not isolated"
         )
     grace = _seconds(name, kill_grace, "kill_grace")
-    return Isolation(reference_to(name, function), KILL_GRACE_SECONDS if grace is None else grace)
+    reference = reference_to(name, function)
+    return Isolation(reference, signature.spreads, KILL_GRACE_SECONDS if grace is None else grace)
 
 
 def _seconds(name: str, value: DurationLike | None, option: str) -> float | None:
