@@ -27,8 +27,8 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, framed, result_of, unframed
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool, tool
+from watchkeeper.tools.values import ToolResult
 
 
 def isolated(function: Callable[..., Any], grace: str = "100ms") -> Tool:

@@ -31,7 +31,7 @@ from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
 from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, refuse_while_importing
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 T = TypeVar("T")
 

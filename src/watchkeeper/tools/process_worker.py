@@ -24,7 +24,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.text import error_text
 from watchkeeper.session.tagging import dump, load
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 MAIN: Final = "__main__"
 

@@ -26,11 +26,11 @@ from watchkeeper.core.codec import CodecError, is_pydantic, parse_docstring, to_
 from watchkeeper.core.errors import LimitsError, ToolDefinitionError
 from watchkeeper.core.model import ToolSpec
 from watchkeeper.core.quantities import DurationLike, duration, is_whole
-from watchkeeper.tools.arguments import Arguments, arguments_schema
+from watchkeeper.tools.values import Arguments, arguments_schema
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.isolation import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
 from watchkeeper.tools.process_worker import reference_to
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 CONTEXT: Final = "context"
 

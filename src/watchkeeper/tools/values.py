@@ -1,8 +1,11 @@
-"""What a tool takes: the schema that a model is shown, and the reading of what the model wrote.
+"""What crosses between a model and a tool: the arguments that the model writes, and the result that it is shown.
 
-The schema and the reading agree: what the schema does not name is refused, at every depth. A refusal is worded for the
-model: it names the place, what was expected, what was got and what the tool takes. Two known slips of models are
-understood where they can mean only one thing: no arguments at all, and JSON packed into a string.
+A tool's schema and the reading of its arguments agree: what the schema does not name is refused, at every depth. A
+refusal is worded for the model: it names the place, what was expected, what was got and what the tool takes. Two known
+slips of models are understood where they can mean only one thing: no arguments at all, and JSON packed into a string.
+
+A result is a value: success or not, the typed value for programs, and a message for the model. A failed result is a
+result like any other: the model sees it and decides what to do. It is never an exception, and it spends no retry.
 """
 
 from __future__ import annotations
@@ -10,13 +13,74 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast, is_typeddict
+from typing import Any, Final, Generic, TypeVar, cast, is_typeddict, overload
 
 import msgspec
 
 from watchkeeper.core.codec import CodecError, close, convert, display, json_schema, resolved, unknown_field
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.text import clipped, error_text
+from watchkeeper.core.type_tags import own_value
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+@own_value("tool_result")
+@dataclass(frozen=True, slots=True)
+class ToolResult(Generic[T]):
+    """The outcome of one tool call.
+
+    Attributes:
+        success: Whether the tool did what it was asked.
+        value: What it produced, for programs; None if it failed or produced nothing.
+        message: What the model is told; if empty, it is shown the value.
+    """
+
+    success: bool
+    value: T | None
+    message: str
+
+    @overload
+    @staticmethod
+    def ok(*, message: str = "") -> ToolResult[Any]: ...
+    @overload
+    @staticmethod
+    def ok(value: V, message: str = "") -> ToolResult[V]: ...
+    @staticmethod
+    def ok(value: Any = None, message: str = "") -> ToolResult[Any]:
+        """Return a success.
+
+        Args:
+            value: What the tool produced.
+            message: What the model is told; without one it is shown the value.
+        """
+        return ToolResult(True, value, message)
+
+    @overload
+    @staticmethod
+    def error(message: str) -> ToolResult[Any]: ...
+    @overload
+    @staticmethod
+    def error(message: str, value: V) -> ToolResult[V]: ...
+    @staticmethod
+    def error(message: str, value: Any = None) -> ToolResult[Any]:
+        """Return a failure.
+
+        Args:
+            message: What went wrong and what the model may do about it.
+            value: Something to keep beside the message, for programs.
+        """
+        return ToolResult(False, value, message)
+
+    def render(self) -> str:
+        """Return what the model sees: the message if there is one, else the value as text or JSON."""
+        if self.message:
+            return self.message
+        if self.value is None:
+            return "done" if self.success else "failed"
+        return display(self.value)
+
 
 _PLACE: Final = re.compile(r"`\$\.?([^`]*)`")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `(?P<place>[^`]*)`)?")
