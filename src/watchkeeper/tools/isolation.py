@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar, cast
@@ -100,14 +100,14 @@ class ProcessCall:
         try:
             await self._over.wait()
         except asyncio.CancelledError:
-            self._pipes.stop()
+            self._pipes.end(TERMINATE)
             raise
         return job.result()
 
     def stop(self) -> None:
         """End the process: TERM now, KILL after the grace; harmless if there is none."""
         if self._pipes is not None:
-            self._pipes.stop()
+            self._pipes.end(TERMINATE)
 
     async def gone(self) -> None:
         """Wait until nothing of the call is alive; harmless if it never began.
@@ -117,13 +117,13 @@ class ProcessCall:
         """
         if self._pipes is None:
             return
-        self._pipes.stop()
+        self._pipes.end(TERMINATE)
         cancelled: asyncio.CancelledError | None = None
         while not self._over.is_set():
             try:
                 await self._over.wait()
             except asyncio.CancelledError as error:
-                self._pipes.kill()
+                self._pipes.end(KILL)
                 cancelled = error
         if cancelled is not None:
             raise cancelled
@@ -213,7 +213,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 class ProcessPipes:
     """One guard with its worker, from its start to its death: starts it, feeds it, drains its pipes, sees it dead.
 
-    It blocks, so it runs on a worker thread; `stop` and `kill` reach it from any other. Whatever the child closes,
+    It blocks, so it runs on a worker thread; `end` reaches it from any other. Whatever the child closes,
     floods, forks or ignores, it blocks for no longer than the grace and a little. When `run` returns, guard, worker and
     all that they started are dead and reaped, and every descriptor is closed.
     """
@@ -236,15 +236,12 @@ class ProcessPipes:
         self._output = bytearray()
         self._lines = bytearray()
 
-    def stop(self) -> None:
-        """End the call: TERM now, KILL after the grace; from any thread, any number of times."""
-        self._request_end(TERMINATE)
+    def end(self, request: bytes) -> None:
+        """End the call, from any thread, any number of times.
 
-    def kill(self) -> None:
-        """End the call with KILL at once; from any thread."""
-        self._request_end(KILL)
-
-    def _request_end(self, request: bytes) -> None:
+        Args:
+            request: `TERMINATE` for TERM now and KILL after the grace, or `KILL` for KILL at once.
+        """
         with self._lock:
             if self._request != KILL:
                 self._request = request
@@ -274,26 +271,20 @@ class ProcessPipes:
             os.close(wake)
 
     def _run(self, woken: int) -> ProcessEnd:
-        receiving, sending = os.pipe()
-        try:
-            guard = start_guard(sending, self._grace)
-        except BaseException:
-            os.close(receiving)
-            raise
-        finally:
-            os.close(sending)
-        pipes = [cast("IO[bytes]", pipe) for pipe in (guard.stdin, guard.stdout, guard.stderr)]
-        try:
+        with ExitStack() as stack:
+            receiving, sending = os.pipe()
+            stack.callback(os.close, receiving)
+            try:
+                guard = stack.enter_context(start_guard(sending, self._grace))
+            finally:
+                os.close(sending)
+            pipes = [cast("IO[bytes]", pipe) for pipe in (guard.stdin, guard.stdout, guard.stderr)]
             lifeline, lines, output = (pipe.fileno() for pipe in pipes)
             sources = {lines: self._lines, receiving: self._result, output: self._output}
             self._serve(lifeline, sources, woken)
             self._reap_guard(guard)
             for source, kept in sources.items():
                 self._drain(source, kept)
-        finally:
-            for pipe in pipes:
-                pipe.close()
-            os.close(receiving)
         ended = self._number_from_guard("ended")
         status = None if ended is None else os.waitstatus_to_exitcode(ended)
         return ProcessEnd(unframed(self._result), status, self._output.decode("utf-8", "replace").strip())
@@ -303,7 +294,6 @@ class ProcessPipes:
         with selectors.DefaultSelector() as selector:
             for descriptor in (lifeline, *sources):
                 os.set_blocking(descriptor, False)
-            feeding = True
             selector.register(lifeline, selectors.EVENT_WRITE)
             for source in (*sources, woken):
                 selector.register(source, selectors.EVENT_READ)
@@ -311,16 +301,14 @@ class ProcessPipes:
             while guard_lives and self._time_left() != 0:
                 for key, _ in selector.select(self._time_left()):
                     if key.fd == lifeline:
-                        feeding = self._send_some(lifeline)
-                        if not feeding:
+                        if not self._send_some(lifeline):
                             selector.unregister(lifeline)
                     elif key.fd == woken:
                         os.read(woken, 64)
                     elif not self._receive(key.fd, sources[key.fd]):
                         selector.unregister(key.fd)
                         guard_lives = guard_lives and sources[key.fd] is not self._lines
-                if self._take_up_request() and not feeding:
-                    feeding = True
+                if self._take_up_request() and lifeline not in selector.get_map():
                     selector.register(lifeline, selectors.EVENT_WRITE)
 
     def _send_some(self, lifeline: int) -> bool:

@@ -296,6 +296,8 @@ def tool(
 
     def make(function: Handler) -> Tool:
         tool_name = _checked_name(function, name)
+        if not is_whole(retries, 0):
+            raise ToolDefinitionError(f"tool {tool_name!r}: retries={retries!r} must be 0 or a positive whole number")
         docstring = parse_docstring(inspect.getdoc(plain_function(function)))
         signature = read_signature(tool_name, function, scope)
         schema = arguments_schema(tool_name, signature.params_type, docstring.fields, signature.defaults)
@@ -308,7 +310,7 @@ def tool(
             spreads=signature.spreads,
             is_async=_is_async(tool_name, function),
             timeout=_seconds(tool_name, timeout, "timeout"),
-            retries=_checked_retries(tool_name, retries),
+            retries=retries,
             parallel_safe=parallel_safe,
             isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
             fresh=signature.fresh,
@@ -348,12 +350,6 @@ def _checked_description(name: str, given: str | None, docstring: str) -> str:
             f"tool {name!r} has no description; write a docstring that tells the model when and how to use it"
         )
     return text
-
-
-def _checked_retries(name: str, retries: int) -> int:
-    if not is_whole(retries, 0):
-        raise ToolDefinitionError(f"tool {name!r}: retries={retries!r} must be 0 or a positive whole number")
-    return retries
 
 
 def _isolation(
