@@ -26,8 +26,9 @@ from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
 from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, framed, result_of, unframed
+from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
 from watchkeeper.tools.process_guard import TERMINATE
+from watchkeeper.tools.process_worker import framed
 from watchkeeper.tools.tool import Tool, tool
 from watchkeeper.tools.values import ToolResult
 

@@ -30,7 +30,7 @@ from watchkeeper.core.logs import logger
 from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
-from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, refuse_while_importing
+from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, framed, refuse_while_importing
 from watchkeeper.tools.values import ToolResult
 
 T = TypeVar("T")
@@ -177,12 +177,16 @@ def _ending(status: int | None) -> str:
         return "was lost"
     if status >= 0:
         return f"ended with exit code {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
     hint = " (perhaps the system ran out of memory)" if -status == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {signal_name(status)}{hint}"
+
+
+def signal_name(status: int) -> str:
+    """Return the name of the signal in the status of a process that it ended, which is its negative number."""
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
 
 
 KEPT_OUTPUT_BYTES: Final = 4096
@@ -392,11 +396,6 @@ def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
         pass_fds=(sending,),
         start_new_session=True,
     )
-
-
-def framed(message: bytes) -> bytes:
-    """Return a message with its length in eight bytes before it."""
-    return len(message).to_bytes(8) + message
 
 
 def unframed(data: bytearray) -> bytes | None:

@@ -26,11 +26,10 @@ from watchkeeper.core.codec import CodecError, is_pydantic, parse_docstring, to_
 from watchkeeper.core.errors import LimitsError, ToolDefinitionError
 from watchkeeper.core.model import ToolSpec
 from watchkeeper.core.quantities import DurationLike, duration, is_whole
-from watchkeeper.tools.values import Arguments, arguments_schema
+from watchkeeper.tools.values import Arguments, ToolResult, arguments_schema, as_result
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.isolation import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
 from watchkeeper.tools.process_worker import reference_to
-from watchkeeper.tools.values import ToolResult
 
 CONTEXT: Final = "context"
 
@@ -235,7 +234,7 @@ class Tool:
         if self.takes_context:
             named["context"] = context
         returned = self.handler(**named) if self.spreads else self.handler(params, **named)
-        return _later(returned) if self.is_async or inspect.isawaitable(returned) else _wrapped(returned)
+        return _later(returned) if self.is_async or inspect.isawaitable(returned) else as_result(returned)
 
     def process(self) -> ProcessCall | None:
         """Return a call in a process of its own, not yet begun; None if the tool is not isolated."""
@@ -320,14 +319,8 @@ def tool(
     return make if function is None else make(function)
 
 
-def _wrapped(returned: Any) -> ToolResult[Any]:
-    if isinstance(returned, ToolResult):
-        return cast("ToolResult[object]", returned)
-    return ToolResult.ok(returned)
-
-
 async def _later(returned: Any) -> ToolResult[Any]:
-    return _wrapped(await returned if inspect.isawaitable(returned) else returned)
+    return as_result(await returned if inspect.isawaitable(returned) else returned)
 
 
 def _checked_name(function: Handler, name: str | None) -> str:

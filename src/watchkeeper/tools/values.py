@@ -83,6 +83,11 @@ class ToolResult(Generic[T]):
         return display(self.value)
 
 
+def as_result(returned: object) -> ToolResult[Any]:
+    """Return what a tool's function returned as a result; a plain value is taken for a success."""
+    return cast("ToolResult[Any]", returned) if isinstance(returned, ToolResult) else ToolResult.ok(returned)
+
+
 _PLACE: Final = r"`\$\.?([^`]*)`"
 _MISSING: Final = r"Object missing required field `(?P<name>[^`]*)`(?: - at `(?P<place>[^`]*)`)?"
 _STEP: Final = r"\.?([^.\[\]]+)|\[(\d+)\]"
