@@ -441,7 +441,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
         ToolProcessError: If this program's Python, which watches over it, could not be started.
         CancelledError: If this was cancelled; everything is dead by then.
     """
-    process = ProcessCall(Isolation(BECOME, spreads=True))
+    process = ProcessCall(Isolation(BECOME, spreads=True, kill_grace=KILL_GRACE_SECONDS))
     timed_out = False
 
     def expire() -> None:
