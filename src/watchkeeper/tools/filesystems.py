@@ -228,7 +228,7 @@ class HostFilesystem(Filesystem):
 
     def _look(self, path: str) -> os.stat_result | None:
         try:
-            return os.lstat(self._root / path)
+            return os.lstat(os.path.join(self._root, path))  # half the time of a new Path
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -249,7 +249,7 @@ class HostFilesystem(Filesystem):
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
 
     def _names(self, path: str) -> Iterable[str]:
-        with _named(path), os.scandir(self._root / path) as entries:
+        with _named(path), os.scandir(os.path.join(self._root, path)) as entries:
             return [entry.name for entry in entries if _is_plain(entry)]
 
     def _put(self, entry: Entry) -> None:

@@ -289,7 +289,7 @@ class ProcessPipes:
             self._reap_guard(guard)
             for source, kept in sources.items():
                 self._drain(source, kept)
-        ended = self._number_from_guard("ended")
+        ended = self._numbers_from_guard().get("ended")
         status = None if ended is None else os.waitstatus_to_exitcode(ended)
         return ProcessEnd(unframed(self._result), status, self._output.decode("utf-8", "replace").strip())
 
@@ -361,21 +361,19 @@ class ProcessPipes:
 
     def _reap_guard(self, guard: subprocess.Popen[bytes]) -> None:
         """Reap the guard; if it died, or hangs, kill what it was to kill."""
-        if self._number_from_guard("ended") is None:
-            for group in (guard.pid, self._number_from_guard("group")):
+        numbers = self._numbers_from_guard()
+        if "ended" not in numbers:
+            for group in (guard.pid, numbers.get("group")):
                 with suppress(ProcessLookupError, PermissionError):
                     if group is not None:
                         os.killpg(group, signal.SIGKILL)
-            logger().warning("process.guard_lost", guard=guard.pid, group=self._number_from_guard("group"))
+            logger().warning("process.guard_lost", guard=guard.pid, group=numbers.get("group"))
         guard.wait()
 
-    def _number_from_guard(self, name: str) -> int | None:
-        """Return the number that the guard gave under a name, if it did."""
-        for line in self._lines.decode("ascii", "replace").splitlines():
-            word, _, number = line.partition(" ")
-            if word == name and number.isdecimal():
-                return int(number)
-        return None
+    def _numbers_from_guard(self) -> dict[str, int]:
+        """Return the numbers that the guard gave, by the names under which it gave them."""
+        lines = [line.partition(" ") for line in self._lines.decode("ascii", "replace").splitlines()]
+        return {name: int(number) for name, _, number in lines if number.isdecimal()}
 
 
 def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:

@@ -33,7 +33,7 @@ from watchkeeper.tools.process_worker import reference_to
 
 CONTEXT: Final = "context"
 
-MUTABLE: Final = (list, dict, set, bytearray)
+MUTABLE: Final[tuple[type[Any], ...]] = (list, dict, set, bytearray)
 """Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
 
 

@@ -85,7 +85,7 @@ class ToolResult(Generic[T]):
 
 def as_result(returned: object) -> ToolResult[Any]:
     """Return what a tool's function returned as a result; a plain value is taken for a success."""
-    return cast("ToolResult[Any]", returned) if isinstance(returned, ToolResult) else ToolResult.ok(returned)
+    return cast("ToolResult[object]", returned) if isinstance(returned, ToolResult) else ToolResult.ok(returned)
 
 
 _PLACE: Final = r"`\$\.?([^`]*)`"
