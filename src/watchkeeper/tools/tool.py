@@ -33,7 +33,7 @@ from watchkeeper.tools.process_worker import reference_to
 
 CONTEXT: Final = "context"
 
-MUTABLE: Final[tuple[type[Any], ...]] = (list, dict, set, bytearray)
+MUTABLE: Final = (list, dict, set, bytearray)
 """Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
 
 
@@ -121,7 +121,9 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
         except CodecError:
             continue  # a default that has no JSON form works all the same; it is only not shown
     made: Any = cast("Any", typing.TypedDict)(f"{name}_arguments", fields)
-    fresh: dict[str, Any] = {item.name: item.default for item in arguments if isinstance(item.default, MUTABLE)}
+    fresh: dict[str, Any] = {
+        item.name: item.default for item in arguments if isinstance(cast("object", item.default), MUTABLE)
+    }
     return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults, fresh=fresh)
 
 
