@@ -22,7 +22,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.tools.context import ToolInvoked
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 LENGTHS = (100, 10_000, 100_000)
 BATCH, BATCHES = 200, 15

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from watchkeeper.tools.context import ToolContext as ToolContext, ToolInvoked as ToolInvoked
     from watchkeeper.tools.filesystems import HostFilesystem as HostFilesystem, MemoryFilesystem as MemoryFilesystem
     from watchkeeper.tools.resources import Resources as Resources
-    from watchkeeper.tools.result import ToolResult as ToolResult
     from watchkeeper.tools.tool import Tool as Tool, tool as tool
+    from watchkeeper.tools.values import ToolResult as ToolResult
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
@@ -61,8 +61,8 @@ else:
             "tools.context": "ToolContext ToolInvoked",
             "tools.filesystems": "HostFilesystem MemoryFilesystem",
             "tools.resources": "Resources",
-            "tools.result": "ToolResult",
             "tools.tool": "Tool tool",
+            "tools.values": "ToolResult",
         },
     )
 

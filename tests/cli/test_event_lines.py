@@ -46,7 +46,7 @@ from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.store.run_store import untyped
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 ID = UUID(int=7)

@@ -28,7 +28,7 @@ from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 COUNTED: Final = ("tuning", "held_out", "recorded")
 FOLDER: Final = Path(__file__).parent

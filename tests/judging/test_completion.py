@@ -32,8 +32,8 @@ from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystems import MemoryFilesystem
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
+from watchkeeper.tools.values import ToolResult
 
 TASK = "Write the opening hours of Monday and Tuesday."
 PROMISE = "I will write them down."

@@ -26,8 +26,8 @@ from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.filesystems import MemoryFilesystem
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
+from watchkeeper.tools.values import ToolResult
 
 
 @tool

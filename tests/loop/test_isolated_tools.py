@@ -1,4 +1,7 @@
-"""Isolated tools in runs: time-outs, deadlines, aborts and retries end the process before anything else happens."""
+"""Isolated tools in runs: time-outs, deadlines, aborts and retries end the process before anything else happens.
+
+The processes are real; the time that ends them is the test's, moved on once they have begun.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,8 @@ import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, tool_texts
 from tests.tools import isolated_functions as functions
-from watchkeeper.core.clock import SYSTEM_CLOCK
+from tests.tools.processes import Lives
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits
 from watchkeeper.runtime.events import RunEnded
 from watchkeeper.tools.context import ToolInvoked
@@ -29,33 +34,9 @@ def isolated(function: Callable[..., Any], **options: Any) -> Tool:
 
 
 @pytest.fixture
-def fifo(tmp_path: Path) -> str:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return str(path)
-
-
-class Living:
-    """Sees through a fifo who lives."""
-
-    def __init__(self, fifo: str) -> None:
-        self.descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-        self._open = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # so that its end is not the first's, but the last's
-
-    def begun(self) -> int:
-        """Wait for the process; return its id."""
-        assert select.select([self.descriptor], [], [], 60)[0], "the process did not come so far"
-        return int(os.read(self.descriptor, 64))
-
-    def all_dead(self) -> bool:
-        """Return, without waiting, whether nobody holds the fifo open."""
-        os.close(self._open)
-        try:
-            return os.read(self.descriptor, 64) == b""
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(self.descriptor)
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    with closing(Lives(tmp_path / "fifo")) as lives:
+        yield lives
 
 
 async def test_a_value_comes_back_and_the_attempt_is_an_event() -> None:
@@ -90,74 +71,80 @@ async def test_a_death_is_retried_as_any_crash() -> None:
 
 @pytest.mark.parametrize("function", [functions.wait_stubbornly, functions.wait_for_shell])
 async def test_the_tools_own_time_out_ends_the_process_before_the_model_is_asked_again(
-    fifo: str, function: Callable[..., Any]
+    lives: Lives, function: Callable[..., Any]
 ) -> None:
-    living = Living(fifo)
+    clock = TestClock()
     dead: list[bool] = []
 
     def answer(*_: Any) -> Any:
-        living.begun()
-        dead.append(living.all_dead())
+        dead.append(lives.all_dead())
         return Say(Report(0))
 
-    model = ScriptedModel([Call("work", {"fifo": fifo}), answer])
-    result = await play(agent(isolated(function, timeout="4s")), model, clock=SYSTEM_CLOCK)
+    model = ScriptedModel([Call("work", {"fifo": lives.fifo}), answer])
+    running = asyncio.ensure_future(play(agent(isolated(function, timeout="4s")), model, clock=clock))
+    await asyncio.to_thread(lives.begun)
+    clock.advance(4)
+    result = await running
     assert outcomes(result) == [("work", "timeout")]
     assert tool_texts(model) == ["work did not finish within 4s and was stopped."]
     assert dead == [True]
 
 
-async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(fifo: str, tmp_path: Path) -> None:
-    living = Living(fifo)
-    model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
+async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(lives: Lives) -> None:
+    clock = TestClock()
+    model = ScriptedModel([Call("work", {"fifo": lives.fifo}), Say(Report(0))])
     running = asyncio.ensure_future(
-        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1)), model, clock=SYSTEM_CLOCK)
+        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1)), model, clock=clock)
     )
-    first = await asyncio.to_thread(living.begun)
-    second = await asyncio.to_thread(living.begun)
+    first = await asyncio.to_thread(lives.begun)
+    clock.advance(4)
+    second = await asyncio.to_thread(lives.begun)
     assert first != second
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
+    clock.advance(4)
     assert outcomes(await running) == [("work", "timeout")] * 2
-    assert living.all_dead()
+    assert lives.all_dead()
 
 
 @pytest.mark.spec("FR-022")
-async def test_the_deadline_ends_the_process_before_the_run_ends(fifo: str) -> None:
-    living = Living(fifo)
-    model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
+async def test_the_deadline_ends_the_process_before_the_run_ends(lives: Lives) -> None:
+    clock = TestClock()
+    model = ScriptedModel([Call("work", {"fifo": lives.fifo}), Say(Report(0))])
     limits = Limits(deadline="4s", landing=None)
-    result = await play(agent(isolated(functions.wait_for_shell)), model, limits, clock=SYSTEM_CLOCK)
-    living.begun()
-    assert living.all_dead()
+    running = asyncio.ensure_future(play(agent(isolated(functions.wait_for_shell)), model, limits, clock=clock))
+    await asyncio.to_thread(lives.begun)
+    clock.advance(4)
+    result = await running
+    assert lives.all_dead()
     assert outcomes(result) == [("work", "deadline")]
     assert result.stop is not None
     assert result.stop.reason == "timeout"
 
 
-async def test_a_cancelled_run_is_over_when_the_process_is_dead(fifo: str) -> None:
-    living = Living(fifo)
-    model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
-    running = asyncio.ensure_future(play(agent(isolated(functions.wait_stubbornly)), model, clock=SYSTEM_CLOCK))
-    await asyncio.to_thread(living.begun)
+async def test_a_cancelled_run_is_over_when_the_process_is_dead(lives: Lives) -> None:
+    model = ScriptedModel([Call("work", {"fifo": lives.fifo}), Say(Report(0))])
+    running = asyncio.ensure_future(play(agent(isolated(functions.wait_stubbornly)), model))
+    await asyncio.to_thread(lives.begun)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert living.all_dead()
+    assert lives.all_dead()
 
 
 async def test_isolated_tools_run_side_by_side_where_they_may(tmp_path: Path) -> None:
-    fifos = [str(tmp_path / name) for name in "ab"]
-    for fifo in fifos:
-        os.mkfifo(fifo)
-    living = [Living(fifo) for fifo in fifos]
-    model = ScriptedModel([Calls(tuple(Call("work", {"fifo": fifo}) for fifo in fifos)), Say(Report(0))])
+    living = [Lives(tmp_path / name) for name in "ab"]
+    model = ScriptedModel([Calls(tuple(Call("work", {"fifo": one.fifo}) for one in living)), Say(Report(0))])
     tool_ = isolated(functions.wait, timeout="5s", parallel_safe=True)
-    running = asyncio.ensure_future(play(agent(tool_), model, clock=SYSTEM_CLOCK))
+    clock = TestClock()
+    running = asyncio.ensure_future(play(agent(tool_), model, clock=clock))
     for one in living:
         await asyncio.to_thread(one.begun)
+    clock.advance(5)
     assert outcomes(await running) == [("work", "timeout")] * 2
     assert [one.all_dead() for one in living] == [True, True]
+    for one in living:
+        one.close()
 
 
 SCRIPT = """
@@ -175,34 +162,34 @@ SCRIPT = """
 @pytest.mark.spec("FR-022")
 @pytest.mark.parametrize(("interrupts", "grace", "printed"), [(2, "50ms", "aborted\n"), (3, "1h", "")])
 def test_a_hard_ctrl_c_ends_the_process_and_a_third_does_not_wait_for_its_grace(
-    fifo: str, interrupts: int, grace: str, printed: str
+    lives: Lives, interrupts: int, grace: str, printed: str
 ) -> None:
-    living = Living(fifo)
     parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT.format(fifo=fifo, grace=grace))],
+        [sys.executable, "-c", textwrap.dedent(SCRIPT.format(fifo=lives.fifo, grace=grace))],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     )
-    living.begun()
+    lives.begun()
     assert parent.stdout is not None
     for _ in range(interrupts):
         parent.send_signal(signal.SIGINT)
         select.select([parent.stdout], [], [], 0.5)  # two signals at once would be one
     assert parent.communicate()[0] == printed
-    os.set_blocking(living.descriptor, True)
-    assert living.all_dead()
+    lives.wait_for_the_end()
 
 
-async def test_the_end_of_a_run_is_recorded_after_the_end_of_its_processes(fifo: str) -> None:
-    living = Living(fifo)
-    model = ScriptedModel([Call("work", {"fifo": fifo}), Say(Report(0))])
+async def test_the_end_of_a_run_is_recorded_after_the_end_of_its_processes(lives: Lives) -> None:
+    clock = TestClock()
+    model = ScriptedModel([Call("work", {"fifo": lives.fifo}), Say(Report(0))])
     limits = Limits(deadline="4s", landing=None)
-    result = await play(agent(isolated(functions.wait_stubbornly)), model, limits, clock=SYSTEM_CLOCK)
-    living.begun()
-    assert living.all_dead()
+    running = asyncio.ensure_future(play(agent(isolated(functions.wait_stubbornly)), model, limits, clock=clock))
+    await asyncio.to_thread(lives.begun)
+    clock.advance(4)
+    result = await running
+    assert lives.all_dead()
     invoked, ended = events(result, ToolInvoked)[0], events(result, RunEnded)[0]
     assert invoked.duration_ms >= 4000
     assert ended.duration_ms >= invoked.duration_ms

@@ -19,8 +19,8 @@ from watchkeeper.runtime.events import (
     ObserversRan,
 )
 from watchkeeper.session.session import Session
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool, tool
+from watchkeeper.tools.values import ToolResult
 
 ALWAYS = ObserverTrigger(on_every_call=True)
 

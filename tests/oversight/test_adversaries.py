@@ -40,8 +40,8 @@ from watchkeeper.runtime.events import (
 from watchkeeper.session.slices import SliceView
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystems import MemoryFilesystem
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
+from watchkeeper.tools.values import ToolResult
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 

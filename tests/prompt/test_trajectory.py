@@ -23,7 +23,7 @@ from watchkeeper.prompt.trajectory import (
 )
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

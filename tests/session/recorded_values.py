@@ -37,7 +37,7 @@ from watchkeeper.subagents.payloads import (
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystem import FileStat
 from watchkeeper.tools.filesystems import FileChange
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 ID = UUID(int=1)

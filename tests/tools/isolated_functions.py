@@ -78,7 +78,7 @@ def refuse(text: str) -> str:
 
 def give_up(text: str) -> Any:
     """Return a failure."""
-    from watchkeeper.tools.result import ToolResult
+    from watchkeeper.tools.values import ToolResult
 
     return ToolResult.error(text)
 

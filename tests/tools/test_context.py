@@ -34,7 +34,7 @@ from watchkeeper.tools.context import (
 )
 from watchkeeper.tools.filesystems import MemoryFilesystem, OverlayFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -20,15 +19,17 @@ from typing import Any, cast
 import pytest
 
 from tests.tools import isolated_functions as functions
-from tests.tools.processes import is_alive
+from tests.tools.processes import Lives, is_alive
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
 from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, framed, result_of, unframed
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
+from watchkeeper.tools.process_guard import TERMINATE
+from watchkeeper.tools.process_worker import framed
 from watchkeeper.tools.tool import Tool, tool
+from watchkeeper.tools.values import ToolResult
 
 
 def isolated(function: Callable[..., Any], grace: str = "100ms") -> Tool:
@@ -42,31 +43,6 @@ async def called(function: Callable[..., Any], grace: str = "100ms", **arguments
     context = ToolContext(CallInfo("call-1", "any"), ToolScope(session, root_run_context(session.session_id)))
     given = next(iter(arguments.values())) if function is functions.file_order else arguments
     return await cast("Awaitable[ToolResult[Any]]", isolated(function, grace).call(given, context))
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> str:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return str(path)
-
-
-def reads(fifo: str) -> tuple[int, int]:
-    """Wait for the one who opens the fifo; return its end and the writer's process id."""
-    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    text = b""
-    while not text.endswith(b"\n"):
-        assert select.select([descriptor], [], [], 60)[0], "the process did not come so far"
-        text += os.read(descriptor, 64)
-    os.set_blocking(descriptor, True)
-    return descriptor, int(text)
-
-
-def at_its_end(descriptor: int) -> None:
-    """Wait until every writer is dead."""
-    while os.read(descriptor, 64):
-        pass
-    os.close(descriptor)
 
 
 class TestResults:
@@ -204,7 +180,7 @@ class TestFailures:
         assert "could not be started: " in await self.said(functions.add, a=1)
 
     async def test_arguments_that_cannot_be_written_start_nothing(self) -> None:
-        process = ProcessCall(cast("Any", isolated(functions.add).isolation), spreads=True)
+        process = ProcessCall(cast("Any", isolated(functions.add).isolation))
         with pytest.raises(ToolProcessError, match="cannot be sent"):
             await process.call({"a": threading.Lock()})
         await process.gone()
@@ -216,40 +192,41 @@ class TestFailures:
 
 
 class TestEnds:
-    async def started(self, function: Callable[..., Any], fifo: str, **more: Any) -> tuple[asyncio.Task[Any], int, int]:
-        task = asyncio.ensure_future(called(function, fifo=fifo, **more))
-        reading = asyncio.ensure_future(asyncio.to_thread(reads, fifo))
+    async def started(self, function: Callable[..., Any], lives: Lives, **more: Any) -> tuple[asyncio.Task[Any], int]:
+        task = asyncio.ensure_future(called(function, fifo=lives.fifo, **more))
+        reading = asyncio.ensure_future(asyncio.to_thread(lives.begun))
         await asyncio.wait((task, reading), return_when=asyncio.FIRST_COMPLETED)
         if task.done() and task.exception() is not None and function is not functions.fork_and_exit:
             task.result()
-        descriptor, process = await reading
-        return task, descriptor, process
+        return task, await reading
 
     @pytest.mark.spec("FR-022")
     @pytest.mark.parametrize(
         "function",
         [functions.wait, functions.wait_stubbornly, functions.wait_for_shell, functions.hold_interpreter],
     )
-    async def test_a_cancelled_call_ends_when_everything_is_dead(self, function: Callable[..., Any], fifo: str) -> None:
-        task, descriptor, process = await self.started(function, fifo)
+    async def test_a_cancelled_call_ends_when_everything_is_dead(
+        self, function: Callable[..., Any], lives: Lives
+    ) -> None:
+        task, process = await self.started(function, lives)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not is_alive(process)
-        at_its_end(descriptor)
-        assert f"{os.path.basename(fifo)}.late" not in os.listdir(os.path.dirname(fifo))
+        lives.wait_for_the_end()
+        assert f"{os.path.basename(lives.fifo)}.late" not in os.listdir(os.path.dirname(lives.fifo))
 
-    async def test_term_comes_first_so_that_a_tool_can_clean_up(self, fifo: str, tmp_path: Path) -> None:
+    async def test_term_comes_first_so_that_a_tool_can_clean_up(self, lives: Lives, tmp_path: Path) -> None:
         note = tmp_path / "note"
-        task, descriptor, _ = await self.started(functions.clean_up, fifo, note=str(note), grace="60s")
+        task, _ = await self.started(functions.clean_up, lives, note=str(note), grace="60s")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert note.read_text() == "clean"
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
 
-    async def test_a_second_cancellation_ends_the_grace(self, fifo: str) -> None:
-        task, descriptor, process = await self.started(functions.wait_stubbornly, fifo, grace="1h")
+    async def test_a_second_cancellation_ends_the_grace(self, lives: Lives) -> None:
+        task, process = await self.started(functions.wait_stubbornly, lives, grace="1h")
         task.cancel()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -257,37 +234,37 @@ class TestEnds:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not is_alive(process)
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
 
     @pytest.mark.parametrize("own_session", [False, True])
     @pytest.mark.skipif(sys.platform != "linux", reason="a process that leaves the group is found on Linux only")
-    async def test_what_a_function_leaves_running_ends_with_the_call(self, fifo: str, own_session: bool) -> None:
-        task, descriptor, process = await self.started(functions.leave_shell, fifo, own_session=own_session)
+    async def test_what_a_function_leaves_running_ends_with_the_call(self, lives: Lives, own_session: bool) -> None:
+        task, process = await self.started(functions.leave_shell, lives, own_session=own_session)
         assert await task == ToolResult.ok("left")
         assert not is_alive(process)
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
 
     @pytest.mark.spec("FR-023")
-    async def test_a_process_that_forks_and_exits_returned_nothing_and_leaves_nothing(self, fifo: str) -> None:
-        task, descriptor, process = await self.started(functions.fork_and_exit, fifo)
+    async def test_a_process_that_forks_and_exits_returned_nothing_and_leaves_nothing(self, lives: Lives) -> None:
+        task, process = await self.started(functions.fork_and_exit, lives)
         with pytest.raises(ToolProcessError, match="ended with exit code 0 before"):
             await task
         assert not is_alive(process)
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
 
     async def test_a_guard_that_was_stopped_is_killed_with_its_worker(
-        self, fifo: str, monkeypatch: pytest.MonkeyPatch
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(isolation, "PATIENCE_SECONDS", 0.1)
-        task, descriptor, _ = await self.started(functions.stop_guard, fifo)
+        task, _ = await self.started(functions.stop_guard, lives)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
 
     async def test_a_call_that_is_cancelled_before_its_process_is_there_starts_none(self) -> None:
         pipes = ProcessPipes(b"", 1.0)
-        pipes.stop()
+        pipes.end(TERMINATE)
         assert await asyncio.to_thread(pipes.run) == ProcessEnd(None, None, "")
 
     async def test_a_call_that_is_cancelled_at_once_leaves_nothing(self, children: Callable[[], set[str]]) -> None:
@@ -299,7 +276,7 @@ class TestEnds:
         assert children() == set()
 
     async def test_a_large_order_is_stopped_while_it_is_sent(self, children: Callable[[], set[str]]) -> None:
-        call = ProcessCall(cast("Any", isolated(functions.fail).isolation), spreads=True)
+        call = ProcessCall(cast("Any", isolated(functions.fail).isolation))
         task = asyncio.ensure_future(call.call({"text": "z" * 50_000_000}))
         await asyncio.sleep(0)
         task.cancel()
@@ -308,35 +285,35 @@ class TestEnds:
         await call.gone()
         assert children() == set()
 
-    def test_a_loop_that_is_closed_under_a_call_leaves_nothing(self, fifo: str) -> None:
+    def test_a_loop_that_is_closed_under_a_call_leaves_nothing(self, lives: Lives) -> None:
         loop = asyncio.new_event_loop()
-        task = loop.create_task(called(functions.wait_stubbornly, fifo=fifo))
+        task = loop.create_task(called(functions.wait_stubbornly, fifo=lives.fifo))
         loop.run_until_complete(asyncio.sleep(0))
-        descriptor, _ = reads(fifo)
+        lives.begun()
         task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
         cast("Any", task).get_coro().close()
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
     @pytest.mark.spec("FR-022")
     @pytest.mark.parametrize("function", ["wait_stubbornly", "wait_for_shell", "hold_interpreter"])
-    def test_nothing_outlives_a_parent_that_was_killed(self, fifo: str, function: str) -> None:
+    def test_nothing_outlives_a_parent_that_was_killed(self, lives: Lives, function: str) -> None:
         script = f"""
             import asyncio
             from tests.tools import isolated_functions as functions
             from watchkeeper.tools.tool import tool
             made = tool(isolation="process", kill_grace="1h")(functions.{function})
-            asyncio.run(made.call({{"fifo": {fifo!r}}}, None))
+            asyncio.run(made.call({{"fifo": {lives.fifo!r}}}, None))
         """
         parent = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(script)], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         )
-        descriptor, _ = reads(fifo)
+        lives.begun()
         parent.kill()
         parent.wait()
-        at_its_end(descriptor)
+        lives.wait_for_the_end()
 
 
 def all_children() -> set[str]:
@@ -356,10 +333,11 @@ def children() -> Callable[[], set[str]]:
 
 @pytest.mark.spec("FR-022")
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
-async def test_a_hundred_calls_leave_no_descriptor_and_no_process(children: Callable[[], set[str]]) -> None:
+@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
+async def test_many_calls_leave_no_descriptor_and_no_process(children: Callable[[], set[str]], rounds: int) -> None:
     await called(functions.add, a=1)
     before = set(os.listdir("/proc/self/fd"))
-    for _ in range(25):
+    for _ in range(rounds):
         results = await asyncio.gather(*(called(functions.add, a=number) for number in range(4)))
         assert [result.value for result in results] == [2, 3, 4, 5]
     assert set(os.listdir("/proc/self/fd")) == before
@@ -367,7 +345,7 @@ async def test_a_hundred_calls_leave_no_descriptor_and_no_process(children: Call
 
 
 async def test_a_call_that_never_began_is_gone() -> None:
-    await ProcessCall(cast("Any", isolated(functions.add).isolation), spreads=True).gone()
+    await ProcessCall(cast("Any", isolated(functions.add).isolation)).gone()
 
 
 def test_a_message_is_whole_only_with_its_last_byte() -> None:

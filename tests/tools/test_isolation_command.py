@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.tools.processes import is_alive
+from tests.tools.processes import Lives, is_alive
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ToolProcessError
 from watchkeeper.tools import isolation, process_worker
@@ -24,40 +23,6 @@ SHELL = ("/bin/sh", "-c")
 async def run(*arguments: str, folder: Path, seconds: float = 60.0) -> CommandEnd:
     """Run a command."""
     return await run_command(arguments, folder, seconds, SYSTEM_CLOCK)
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Path:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return path
-
-
-class Lives:
-    """Watches processes through a pipe that they hold open: it ends when the last of them is dead."""
-
-    def __init__(self, fifo: Path) -> None:
-        self.descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-
-    async def began(self) -> int:
-        """Wait until one of them has written its number."""
-        text = b""
-        while not text.endswith(b"\n"):
-            await asyncio.to_thread(lambda: select.select([self.descriptor], [], [], 60))
-            part = os.read(self.descriptor, 64)
-            assert part, "they ended before one of them had written its number"
-            text += part
-        return int(text)
-
-    def ended(self) -> bool:
-        """Return whether all are dead, now."""
-        try:
-            return not os.read(self.descriptor, 64)
-        except BlockingIOError:
-            return False
-
-    def close(self) -> None:
-        os.close(self.descriptor)
 
 
 async def test_exit_code_output_and_folder_are_the_commands_own(tmp_path: Path) -> None:
@@ -116,27 +81,25 @@ async def test_a_command_that_a_signal_ended_has_its_negative_number(tmp_path: P
     ("trap", "status"), [("", -signal.SIGTERM), ("trap 'exit 0' TERM;", 0)], ids=["dies", "ends-well"]
 )
 async def test_a_command_is_ended_when_its_time_is_over_whatever_it_makes_of_that(
-    tmp_path: Path, fifo: Path, trap: str, status: int
+    tmp_path: Path, lives: Lives, trap: str, status: int
 ) -> None:
-    clock, lives = TestClock(), Lives(fifo)
-    script = f"{trap} echo half way; exec 3>{fifo}; echo $$ >&3; while :; do sleep 0.01; done"
+    clock = TestClock()
+    script = f"{trap} echo half way; exec 3>{lives.fifo}; echo $$ >&3; while :; do sleep 0.01; done"
     running = asyncio.ensure_future(run_command((*SHELL, script), tmp_path, 3600.0, clock))
-    await lives.began()
+    await asyncio.to_thread(lives.begun)
     clock.advance(3599.0)
-    assert not lives.ended()
+    assert not lives.all_dead()
     clock.advance(1.0)
     end = await running
     assert (end.timed_out, end.status, end.output[:8]) == (True, status, "half way")
-    assert lives.ended()
-    lives.close()
+    assert lives.all_dead()
 
 
 @pytest.mark.spec("FR-158")
-async def test_what_it_leaves_running_ends_with_it_also_outside_of_its_group(tmp_path: Path, fifo: Path) -> None:
-    lives = Lives(fifo)
+async def test_what_it_leaves_running_ends_with_it_also_outside_of_its_group(tmp_path: Path, lives: Lives) -> None:
     program = (
         "import os, time\n"
-        f"pipe = os.open({str(fifo)!r}, os.O_WRONLY)\n"
+        f"pipe = os.open({lives.fifo!r}, os.O_WRONLY)\n"
         "heard, said = os.pipe()\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
@@ -146,49 +109,44 @@ async def test_what_it_leaves_running_ends_with_it_also_outside_of_its_group(tmp
         "os.read(heard, 1)\n"
     )
     assert (await run(sys.executable, "-c", program, folder=tmp_path)).status == 0
-    left = await lives.began()
-    assert lives.ended()
+    left = await asyncio.to_thread(lives.begun)
+    assert lives.all_dead()
     assert not is_alive(left)
-    lives.close()
 
 
 @pytest.mark.spec("FR-158")
-async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(tmp_path: Path, fifo: Path) -> None:
-    lives = Lives(fifo)
-    running = asyncio.ensure_future(run(*SHELL, f"exec 3>{fifo}; echo $$ >&3; sleep 600 & sleep 600", folder=tmp_path))
-    process = await lives.began()
+async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(tmp_path: Path, lives: Lives) -> None:
+    running = asyncio.ensure_future(
+        run(*SHELL, f"exec 3>{lives.fifo}; echo $$ >&3; sleep 600 & sleep 600", folder=tmp_path)
+    )
+    process = await asyncio.to_thread(lives.begun)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert lives.ended()
+    assert lives.all_dead()
     assert not is_alive(process)
-    lives.close()
 
 
 async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_waits_for_it(
-    tmp_path: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("watchkeeper.tools.isolation.KILL_GRACE_SECONDS", 0.2)
-    script = f"trap '' TERM; exec 3>{fifo}; echo $$ >&3; while :; do sleep 0.01; done"
-    lives = Lives(fifo)
+    script = f"trap '' TERM; exec 3>{lives.fifo}; echo $$ >&3; while :; do sleep 0.01; done"
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
-    process = await lives.began()
+    process = await asyncio.to_thread(lives.begun)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(process)
-    lives.close()
-    lives = Lives(fifo)
     monkeypatch.setattr("watchkeeper.tools.isolation.KILL_GRACE_SECONDS", 600.0)
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
-    process = await lives.began()
+    process = await asyncio.to_thread(lives.begun)
     while not running.done():  # whoever waits in vain says so once more: the grace is over
         running.cancel()
         await asyncio.wait({running}, timeout=0.5)
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(process)
-    lives.close()
 
 
 async def test_without_a_python_to_watch_over_it_nothing_is_run(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from watchkeeper.tools import process_guard
-from watchkeeper.tools.isolation import framed
 from watchkeeper.tools.process_guard import Guard, children, group_lives, main, read_frame, send, tell
+from watchkeeper.tools.process_worker import framed
 
 
 @pytest.fixture(autouse=True)

@@ -36,8 +36,8 @@ from watchkeeper.tools.process_worker import (
     work,
     write,
 )
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import tool
+from watchkeeper.tools.values import ToolResult
 
 made = tool(isolation="process")(functions.add)
 

@@ -19,8 +19,8 @@ from watchkeeper.core.errors import ToolDefinitionError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.result import ToolResult
 from watchkeeper.tools.tool import Tool, tool
+from watchkeeper.tools.values import ToolResult
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +18,7 @@ from typing import Final, cast
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.quantities import DurationLike, duration, format_duration
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
-from watchkeeper.tools.isolation import CommandEnd, run_command
+from watchkeeper.tools.isolation import CommandEnd, run_command, signal_name
 
 OUTPUT_BYTES: Final = 3000
 """How much of the end of a command's output the agent is told, in UTF-8."""
@@ -105,8 +104,8 @@ class CommandChecker:
             return f"was not over within {format_duration(cast('timedelta', self.timeout))} and was ended"
         if end.status is None:
             return "was lost: nobody knows how it ended"
-        if end.status < 0 and _signal_name(end.status) in FROM_OUTSIDE:
-            return f"was ended from outside, by {_signal_name(end.status)}"
+        if end.status < 0 and signal_name(end.status) in FROM_OUTSIDE:
+            return f"was ended from outside, by {signal_name(end.status)}"
         return ""
 
 
@@ -147,15 +146,8 @@ def _folder_name(given: object) -> str:
 
 def _ending(status: int | None) -> str:
     if status is not None and status < 0:
-        return f"was ended by {_signal_name(status)}"
+        return f"was ended by {signal_name(status)}"
     return f"ended with exit code {status}"
-
-
-def _signal_name(status: int) -> str:
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 def _printed(output: str) -> str:

@@ -42,7 +42,7 @@ from watchkeeper.runtime.user_code import closed, failure_of
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 from watchkeeper.tools.tool import Tool
 
 DEADLINE_MESSAGE = "deadline exceeded"

@@ -15,7 +15,7 @@ from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.tools.context import ToolContext, ToolInvoked
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 from watchkeeper.tools.tool import tool
 
 

@@ -56,7 +56,7 @@ from watchkeeper.subagents.payloads import (
 )
 from watchkeeper.subagents.workspace import ChildFiles, HandedOver, Workspace, told
 from watchkeeper.tools.context import ToolContext, ToolInvoked
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult
 from watchkeeper.tools.tool import Tool
 
 SUMMARY_BYTES: Final = 1_536

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from watchkeeper.tools.filesystems import MemoryFilesystem as MemoryFilesystem
     from watchkeeper.tools.filesystems import OverlayFilesystem as OverlayFilesystem
     from watchkeeper.tools.resources import ResourceBinding as ResourceBinding, Resources as Resources, Scope as Scope
-    from watchkeeper.tools.result import ToolResult as ToolResult
     from watchkeeper.tools.tool import Tool as Tool, tool as tool
+    from watchkeeper.tools.values import ToolResult as ToolResult
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
@@ -27,7 +27,7 @@ else:
             "tools.filesystem": "EntryKind FileStat Filesystem FilesystemSnapshot ReadOnlyFilesystem",
             "tools.filesystems": "FileChange HostFilesystem MemoryFilesystem OverlayFilesystem",
             "tools.resources": "ResourceBinding Resources Scope",
-            "tools.result": "ToolResult",
             "tools.tool": "Tool tool",
+            "tools.values": "ToolResult",
         },
     )

@@ -2,7 +2,7 @@
 
 Paths are text, relative to a root, with forward slashes; a path that could leave the root is refused before anything
 is opened. Whatever goes wrong is a `FilesystemError` that names the path. Every change is journalled while somebody
-holds a snapshot, so taking one is O(1) and any of them can be restored, in any order. Implementations give eight
+holds a snapshot, so taking one is O(1) and any of them can be restored, in any order. Implementations give four
 primitives; everything else, locks and journal included, is here once; so is the view that refuses every change.
 """
 
@@ -33,19 +33,21 @@ class Entry(msgspec.Struct, frozen=True):
     """What stands at a path; a folder has no bytes, and where nothing stands there is no kind."""
 
     path: str
-    kind: EntryKind | None
+    kind: EntryKind | None = None
     data: bytes = b""
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FilesystemSnapshot:
-    """A state of one filesystem, to be restored there; it costs nothing until something changes."""
+    """A state of one filesystem, to be restored there; it costs nothing until something changes.
 
-    __slots__ = ("__weakref__", "journal", "position")
+    Attributes:
+        journal: Of that filesystem.
+        position: How far the journal had come.
+    """
 
-    def __init__(self, journal: UndoJournal, position: int) -> None:
-        """Remember how far the journal had come."""
-        self.journal = journal
-        self.position = position
+    journal: UndoJournal
+    position: int
 
 
 class UndoJournal:
@@ -122,17 +124,14 @@ def join(folder: str, name: str) -> str:
 def fits(path: str, pattern: str) -> bool:
     """Return whether a normal path fits a normal pattern; ``**`` at the end means any file below."""
     parts = pattern.split("/")
-    return _fits(path.split("/"), [*parts, "*"] if parts[-1] == ANY_FOLDERS else parts)
-
-
-def _fits(path: list[str], pattern: list[str]) -> bool:
-    # The places in the pattern that the path so far may have come to.
-    places = _past_any_folders({0}, pattern)
-    for name in path:
-        stay = {place for place in places if place < len(pattern) and pattern[place] == ANY_FOLDERS}
-        step = {place + 1 for place in places - stay if place < len(pattern) and fnmatchcase(name, pattern[place])}
-        places = _past_any_folders(stay | step, pattern)
-    return len(pattern) in places
+    if parts[-1] == ANY_FOLDERS:
+        parts.append("*")
+    places = _past_any_folders({0}, parts)  # the places in the pattern that the path so far may have come to
+    for name in path.split("/"):
+        stay = {place for place in places if place < len(parts) and parts[place] == ANY_FOLDERS}
+        step = {place + 1 for place in places - stay if place < len(parts) and fnmatchcase(name, parts[place])}
+        places = _past_any_folders(stay | step, parts)
+    return len(parts) in places
 
 
 def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
@@ -165,6 +164,7 @@ class Filesystem(ABC):
     def __init__(self) -> None:
         """Start with an empty journal."""
         self._lock = threading.RLock()
+        self._writes: dict[str, int] = {}
         self.journal = UndoJournal()
 
     @property
@@ -263,8 +263,7 @@ class Filesystem(ABC):
             if self._kind(place) == "directory":
                 raise FilesystemError(f"{place!r} is a folder, not a file")
             self._make_parents(place)
-            self._note(place)
-            self._write(place, bytes(data))
+            self._change(Entry(place, "file", bytes(data)))
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file of UTF-8 text; folders on the way are made.
@@ -298,8 +297,7 @@ class Filesystem(ABC):
                 raise FilesystemError(f"{place!r} is a file, not a folder")
             if kind is None:
                 self._make_parents(place)
-                self._note(place)
-                self._make_dir(place)
+                self._change(Entry(place, "directory"))
 
     def delete(self, path: str) -> None:
         """Delete a file or an empty folder.
@@ -314,8 +312,7 @@ class Filesystem(ABC):
                 raise FilesystemError(f"there is no {place!r} to delete" if place else "the root cannot be deleted")
             if kind == "directory" and any(True for _ in self._names(place)):
                 raise FilesystemError(f"the folder {place!r} is not empty; delete what is in it first")
-            self._note(place)
-            self._remove(place)
+            self._change(Entry(place))
 
     # states
 
@@ -359,28 +356,20 @@ class Filesystem(ABC):
         """Return the content of a file that exists."""
 
     @abstractmethod
-    def _size(self, path: str) -> int:
-        """Return the bytes of a file that exists."""
-
-    @abstractmethod
-    def _version(self, path: str) -> object:
-        """Return a token that changes with what stands at a path."""
-
-    @abstractmethod
     def _names(self, path: str) -> Iterable[str]:
         """Return the names in a folder that exists."""
 
     @abstractmethod
-    def _write(self, path: str, data: bytes) -> None:
-        """Write a file whose folder exists."""
+    def _put(self, entry: Entry) -> None:
+        """Write a file or make a folder where its parent exists; remove a file or an empty folder if it has no kind."""
 
-    @abstractmethod
-    def _make_dir(self, path: str) -> None:
-        """Make a folder whose parent exists."""
+    def _size(self, path: str) -> int:
+        """Return the bytes of a file that exists."""
+        return len(self._read(path))
 
-    @abstractmethod
-    def _remove(self, path: str) -> None:
-        """Remove a file or an empty folder."""
+    def _version(self, path: str) -> object:
+        """Return a token that changes with what stands at a path."""
+        return self._writes.get(path, 0)
 
     # shared
 
@@ -397,8 +386,7 @@ class Filesystem(ABC):
             if kind == "file":
                 raise FilesystemError(f"{parent!r} is a file, so {path!r} cannot be in it")
             if kind is None:
-                self._note(parent)
-                self._make_dir(parent)
+                self._change(Entry(parent, "directory"))
 
     def _files(self, folder: str) -> Iterable[str]:
         for name in self._names(folder):
@@ -408,9 +396,11 @@ class Filesystem(ABC):
             else:
                 yield path
 
-    def _note(self, path: str) -> None:
-        """Journal what stands at a path that is about to change, if anybody may want it back."""
-        self.journal.note(lambda: self._stands_at(path))
+    def _change(self, entry: Entry) -> None:
+        """Put an entry in its place; journal what stands there before, if anybody may want it back."""
+        self.journal.note(lambda: self._stands_at(entry.path))
+        self._put(entry)
+        self._writes[entry.path] = self._writes.get(entry.path, 0) + 1
 
     def _stands_at(self, path: str) -> Entry:
         kind = self._kind(path)
@@ -419,14 +409,9 @@ class Filesystem(ABC):
     def _put_back(self, before: Entry) -> None:
         kind = self._kind(before.path)
         if kind is not None and kind != before.kind:
-            self._note(before.path)
-            self._remove(before.path)
-        if before.kind == "file":
-            self._note(before.path)
-            self._write(before.path, before.data)
-        elif before.kind == "directory" and kind != "directory":
-            self._note(before.path)
-            self._make_dir(before.path)
+            self._change(Entry(before.path))
+        if before.kind == "file" or before.kind not in (None, kind):
+            self._change(before)
 
 
 class ReadOnlyFilesystem(Filesystem):
@@ -461,10 +446,8 @@ class ReadOnlyFilesystem(Filesystem):
     def _names(self, path: str) -> Iterable[str]:
         return [entry.rsplit("/", 1)[-1] for entry in self._base.list(path)]
 
-    def _refuse(self, path: str, data: bytes = b"") -> NoReturn:
-        raise FilesystemError(f"{path!r} cannot be changed: these files are read-only here")
-
-    _write = _make_dir = _remove = _refuse
+    def _put(self, entry: Entry) -> NoReturn:
+        raise FilesystemError(f"{entry.path!r} cannot be changed: these files are read-only here")
 
 
 def _encoded(path: str, text: str) -> bytes:

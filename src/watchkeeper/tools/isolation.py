@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar, cast
@@ -30,8 +30,8 @@ from watchkeeper.core.text import logger
 from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
-from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, refuse_while_importing
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, framed, refuse_while_importing
+from watchkeeper.tools.values import ToolResult
 
 T = TypeVar("T")
 
@@ -45,10 +45,12 @@ class Isolation(msgspec.Struct, frozen=True):
 
     Attributes:
         reference: Where that process finds the function.
+        spreads: Whether each argument is a parameter of its own.
         kill_grace: Seconds between TERM and KILL.
     """
 
     reference: Reference
+    spreads: bool
     kill_grace: float = KILL_GRACE_SECONDS
 
 
@@ -61,17 +63,11 @@ class ProcessCall:
     call can happen any more. Cancelling `gone` ends the grace, not the wait.
     """
 
-    def __init__(self, isolation: Isolation, *, spreads: bool) -> None:
-        """Start nothing yet.
-
-        Args:
-            isolation: What to run, and the grace.
-            spreads: Whether each argument is a parameter of its own.
-        """
+    def __init__(self, isolation: Isolation) -> None:
+        """Start nothing yet."""
         self._isolation = isolation
-        self._spreads = spreads
         self._pipes: ProcessPipes | None = None
-        self._over: asyncio.Future[None] | None = None
+        self._over = asyncio.Event()
 
     async def call(self, params: Any) -> ToolResult[Any]:
         """Start the process and return what the function returned; once.
@@ -94,25 +90,24 @@ class ProcessCall:
         """
         refuse_while_importing()
         try:
-            order = codec.encode(Order(self._isolation.reference, self._spreads, dump(params)))
+            order = codec.encode(Order(self._isolation.reference, self._isolation.spreads, dump(params)))
         except CodecError as error:
             raise ToolProcessError(f"its arguments cannot be sent to its process: {error}") from error
         loop = asyncio.get_running_loop()
-        over = self._over = loop.create_future()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job: Job[T] = Job(partial(_run_and_read, self._pipes, reader), lambda _: call_in_loop(loop, _finish, over))
+        job: Job[T] = Job(partial(_run_and_read, self._pipes, reader), lambda _: call_in_loop(loop, self._over.set))
         WORKERS.run(job)
         try:
-            await asyncio.wait((over,))
+            await self._over.wait()
         except asyncio.CancelledError:
-            self._pipes.stop()
+            self._pipes.end(TERMINATE)
             raise
         return job.result()
 
     def stop(self) -> None:
         """End the process: TERM now, KILL after the grace; harmless if there is none."""
         if self._pipes is not None:
-            self._pipes.stop()
+            self._pipes.end(TERMINATE)
 
     async def gone(self) -> None:
         """Wait until nothing of the call is alive; harmless if it never began.
@@ -120,16 +115,15 @@ class ProcessCall:
         Raises:
             CancelledError: If this was cancelled meanwhile; what lived was killed at once, and is dead.
         """
-        pipes, over = self._pipes, self._over
-        if pipes is None or over is None:
+        if self._pipes is None:
             return
-        pipes.stop()
+        self._pipes.end(TERMINATE)
         cancelled: asyncio.CancelledError | None = None
-        while not over.done():
+        while not self._over.is_set():
             try:
-                await asyncio.wait((over,))
+                await self._over.wait()
             except asyncio.CancelledError as error:
-                pipes.kill()
+                self._pipes.end(KILL)
                 cancelled = error
         if cancelled is not None:
             raise cancelled
@@ -144,14 +138,9 @@ def _run_and_read(pipes: ProcessPipes, reader: Callable[[ProcessEnd], T]) -> T:
     return reader(ended)
 
 
-def _finish(over: asyncio.Future[None]) -> None:
-    if not over.done():
-        over.set_result(None)
-
-
-async def call_isolated(isolation: Isolation, params: Any, *, spreads: bool) -> ToolResult[Any]:
+async def call_isolated(isolation: Isolation, params: Any) -> ToolResult[Any]:
     """Call a tool's function in a process of its own and return when that is dead; see `ProcessCall`."""
-    process = ProcessCall(isolation, spreads=spreads)
+    process = ProcessCall(isolation)
     try:
         return await process.call(params)
     finally:
@@ -188,12 +177,16 @@ def _ending(status: int | None) -> str:
         return "was lost"
     if status >= 0:
         return f"ended with exit code {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
     hint = " (perhaps the system ran out of memory)" if -status == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {signal_name(status)}{hint}"
+
+
+def signal_name(status: int) -> str:
+    """Return the name of the signal in the status of a process that it ended, which is its negative number."""
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
 
 
 KEPT_OUTPUT_BYTES: Final = 4096
@@ -224,7 +217,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 class ProcessPipes:
     """One guard with its worker, from its start to its death: starts it, feeds it, drains its pipes, sees it dead.
 
-    It blocks, so it runs on a worker thread; `stop` and `kill` reach it from any other. Whatever the child closes,
+    It blocks, so it runs on a worker thread; `end` reaches it from any other. Whatever the child closes,
     floods, forks or ignores, it blocks for no longer than the grace and a little. When `run` returns, guard, worker and
     all that they started are dead and reaped, and every descriptor is closed.
     """
@@ -247,15 +240,12 @@ class ProcessPipes:
         self._output = bytearray()
         self._lines = bytearray()
 
-    def stop(self) -> None:
-        """End the call: TERM now, KILL after the grace; from any thread, any number of times."""
-        self._request_end(TERMINATE)
+    def end(self, request: bytes) -> None:
+        """End the call, from any thread, any number of times.
 
-    def kill(self) -> None:
-        """End the call with KILL at once; from any thread."""
-        self._request_end(KILL)
-
-    def _request_end(self, request: bytes) -> None:
+        Args:
+            request: `TERMINATE` for TERM now and KILL after the grace, or `KILL` for KILL at once.
+        """
         with self._lock:
             if self._request != KILL:
                 self._request = request
@@ -285,51 +275,44 @@ class ProcessPipes:
             os.close(wake)
 
     def _run(self, woken: int) -> ProcessEnd:
-        receiving, sending = os.pipe()
-        try:
-            guard = start_guard(sending, self._grace)
-        except BaseException:
-            os.close(receiving)
-            raise
-        finally:
-            os.close(sending)
-        pipes = [cast("IO[bytes]", pipe) for pipe in (guard.stdin, guard.stdout, guard.stderr)]
-        try:
+        with ExitStack() as stack:
+            receiving, sending = os.pipe()
+            stack.callback(os.close, receiving)
+            try:
+                guard = stack.enter_context(start_guard(sending, self._grace))
+            finally:
+                os.close(sending)
+            pipes = [cast("IO[bytes]", pipe) for pipe in (guard.stdin, guard.stdout, guard.stderr)]
             lifeline, lines, output = (pipe.fileno() for pipe in pipes)
             sources = {lines: self._lines, receiving: self._result, output: self._output}
             self._serve(lifeline, sources, woken)
             self._reap_guard(guard)
             for source, kept in sources.items():
                 self._drain(source, kept)
-        finally:
-            for pipe in pipes:
-                pipe.close()
-            os.close(receiving)
-        return ProcessEnd(unframed(self._result), self._status(), self._output.decode("utf-8", "replace").strip())
+        ended = self._numbers_from_guard().get("ended")
+        status = None if ended is None else os.waitstatus_to_exitcode(ended)
+        return ProcessEnd(unframed(self._result), status, self._output.decode("utf-8", "replace").strip())
 
     def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
         """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
         with selectors.DefaultSelector() as selector:
             for descriptor in (lifeline, *sources):
                 os.set_blocking(descriptor, False)
-            feeding = True
             selector.register(lifeline, selectors.EVENT_WRITE)
             for source in (*sources, woken):
                 selector.register(source, selectors.EVENT_READ)
             guard_lives = True
-            while guard_lives and not self._is_overdue():
+            while guard_lives and self._time_left() != 0:
                 for key, _ in selector.select(self._time_left()):
                     if key.fd == lifeline:
-                        feeding = self._send_some(lifeline)
-                        if not feeding:
+                        if not self._send_some(lifeline):
                             selector.unregister(lifeline)
                     elif key.fd == woken:
                         os.read(woken, 64)
                     elif not self._receive(key.fd, sources[key.fd]):
                         selector.unregister(key.fd)
                         guard_lives = guard_lives and sources[key.fd] is not self._lines
-                if self._take_up_request() and not feeding:
-                    feeding = True
+                if self._take_up_request() and lifeline not in selector.get_map():
                     selector.register(lifeline, selectors.EVENT_WRITE)
 
     def _send_some(self, lifeline: int) -> bool:
@@ -357,10 +340,6 @@ class ProcessPipes:
     def _time_left(self) -> float | None:
         return None if self._give_up_at is None else max(self._give_up_at - SYSTEM_CLOCK.monotonic(), 0.0)
 
-    def _is_overdue(self) -> bool:
-        left = self._time_left()
-        return left is not None and left <= 0
-
     def _receive(self, source: int, kept: bytearray) -> bool:
         """Read what is there; return False at the end of the pipe."""
         try:
@@ -382,25 +361,19 @@ class ProcessPipes:
 
     def _reap_guard(self, guard: subprocess.Popen[bytes]) -> None:
         """Reap the guard; if it died, or hangs, kill what it was to kill."""
-        if self._number_from_guard("ended") is None:
-            for group in (guard.pid, self._number_from_guard("group")):
+        numbers = self._numbers_from_guard()
+        if "ended" not in numbers:
+            for group in (guard.pid, numbers.get("group")):
                 with suppress(ProcessLookupError, PermissionError):
                     if group is not None:
                         os.killpg(group, signal.SIGKILL)
-            logger().warning("process.guard_lost", guard=guard.pid, group=self._number_from_guard("group"))
+            logger().warning("process.guard_lost", guard=guard.pid, group=numbers.get("group"))
         guard.wait()
 
-    def _number_from_guard(self, name: str) -> int | None:
-        """Return the number that the guard gave under a name, if it did."""
-        for line in self._lines.decode("ascii", "replace").splitlines():
-            word, _, number = line.partition(" ")
-            if word == name and number.isdecimal():
-                return int(number)
-        return None
-
-    def _status(self) -> int | None:
-        status = self._number_from_guard("ended")
-        return None if status is None else os.waitstatus_to_exitcode(status)
+    def _numbers_from_guard(self) -> dict[str, int]:
+        """Return the numbers that the guard gave, by the names under which it gave them."""
+        lines = [line.partition(" ") for line in self._lines.decode("ascii", "replace").splitlines()]
+        return {name: int(number) for name, _, number in lines if number.isdecimal()}
 
 
 def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
@@ -421,11 +394,6 @@ def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
         pass_fds=(sending,),
         start_new_session=True,
     )
-
-
-def framed(message: bytes) -> bytes:
-    """Return a message with its length in eight bytes before it."""
-    return len(message).to_bytes(8) + message
 
 
 def unframed(data: bytearray) -> bytes | None:
@@ -471,7 +439,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
         ToolProcessError: If this program's Python, which watches over it, could not be started.
         CancelledError: If this was cancelled; everything is dead by then.
     """
-    process = ProcessCall(Isolation(BECOME, KILL_GRACE_SECONDS), spreads=True)
+    process = ProcessCall(Isolation(BECOME, spreads=True, kill_grace=KILL_GRACE_SECONDS))
     timed_out = False
 
     def expire() -> None:
@@ -481,14 +449,11 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
 
     timer = clock.call_at(clock.monotonic() + seconds, expire)
     try:
-        ended = await process.read({"arguments": list(arguments), "folder": str(folder)}, command_end)
+        end = await process.read({"arguments": list(arguments), "folder": str(folder)}, lambda end: end)
     finally:
         timer.cancel()
         await process.gone()
-    return CommandEnd(ended.status, ended.output, ended.problem, timed_out)
-
-
-def command_end(ended: ProcessEnd) -> CommandEnd:
-    """Tell a command that has run from one that could not be started, which alone sends a reply."""
-    problem = "" if ended.reply is None else result_of(ended).message
-    return CommandEnd(None if problem else ended.status, ended.output, problem)
+    if end.reply is None:
+        return CommandEnd(end.status, end.output, timed_out=timed_out)
+    # A command that runs is in the place of what could reply: a reply says why it could not be started.
+    return CommandEnd(None, end.output, result_of(end).message, timed_out)

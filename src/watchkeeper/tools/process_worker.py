@@ -15,7 +15,7 @@ import signal
 import sys
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.text import error_text
 from watchkeeper.session.tagging import dump, load
-from watchkeeper.tools.result import ToolResult
+from watchkeeper.tools.values import ToolResult, as_result
 
 MAIN: Final = "__main__"
 
@@ -119,7 +119,8 @@ def find(reference: Reference) -> Any:
 
 def _imported(reference: Reference) -> ModuleType:
     if reference.module == MAIN:
-        return _imported_script(reference)
+        # Also under the name by which the parent, which runs the script, knows its types.
+        return _from_file(MAIN_ELSEWHERE, reference.file, reference.package, MAIN)
     known = sys.modules.get(reference.module)
     if known is not None and _same_file(getattr(known, "__file__", None), reference.file):
         return known
@@ -153,11 +154,6 @@ def _from_file(name: str, file: str, package: str = "", alias: str | None = None
         sys.modules[alias] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _imported_script(reference: Reference) -> ModuleType:
-    """Import the script that the parent runs; also under the name by which the parent knows its types."""
-    return _from_file(MAIN_ELSEWHERE, reference.file, reference.package, MAIN)
 
 
 MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
@@ -207,11 +203,16 @@ def work(order: bytes, result_fd: int) -> None:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     else:
         if is_still(result_fd, mine):
-            write(result_fd, len(reply).to_bytes(8) + reply)
+            write(result_fd, framed(reply))
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
     os._exit(code & 0xFF)
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message with its length in eight bytes before it."""
+    return len(message).to_bytes(8) + message
 
 
 def is_still(descriptor: int, what: os.stat_result) -> bool:
@@ -270,9 +271,8 @@ def called(function: Any, params: Any, spreads: bool) -> Any:
 
 def returned_reply(returned: Any) -> bytes:
     """Return the reply that carries what the function returned, or says why it cannot be carried."""
-    result = ToolResult.ok(returned) if not isinstance(returned, ToolResult) else cast("ToolResult[object]", returned)
     try:
-        data = encoded(Reply("returned", result=dump(result)))
+        data = encoded(Reply("returned", result=dump(as_result(returned))))
     except CodecError as error:
         return encoded(Reply("failed", f"what it returned cannot leave its process: {error}"))
     if len(data) > MAX_RESULT_BYTES:

@@ -18,7 +18,6 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from types import CoroutineType
 from typing import Any, Final, Literal, NotRequired, Required, cast, overload
 
 import msgspec
@@ -27,20 +26,15 @@ from watchkeeper.core.codec import CodecError, is_pydantic, parse_docstring, to_
 from watchkeeper.core.errors import LimitsError, ToolDefinitionError
 from watchkeeper.core.model import ToolSpec
 from watchkeeper.core.quantities import DurationLike, duration, is_whole
-from watchkeeper.tools.arguments import Arguments, arguments_schema
+from watchkeeper.tools.values import Arguments, ToolResult, arguments_schema, as_result
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.isolation import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
 from watchkeeper.tools.process_worker import reference_to
-from watchkeeper.tools.result import ToolResult
 
 CONTEXT: Final = "context"
 
 MUTABLE: Final = (list, dict, set, bytearray)
 """Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
-
-
-def _is_mutable(value: object) -> bool:
-    return isinstance(value, MUTABLE)
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -127,7 +121,9 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
         except CodecError:
             continue  # a default that has no JSON form works all the same; it is only not shown
     made: Any = cast("Any", typing.TypedDict)(f"{name}_arguments", fields)
-    fresh: dict[str, Any] = {item.name: item.default for item in arguments if _is_mutable(item.default)}
+    fresh: dict[str, Any] = {
+        item.name: item.default for item in arguments if isinstance(cast("object", item.default), MUTABLE)
+    }
     return Signature(made, spreads=True, takes_context=takes_context, defaults=defaults, fresh=fresh)
 
 
@@ -232,7 +228,7 @@ class Tool:
             The result, or an awaitable of it if the function is async or isolated.
         """
         if self.isolation is not None:
-            return call_isolated(self.isolation, params, spreads=self.spreads)
+            return call_isolated(self.isolation, params)
         named: dict[str, Any] = dict(params) if self.spreads else {}
         for name, default in self.fresh.items():
             if name not in named:
@@ -240,11 +236,11 @@ class Tool:
         if self.takes_context:
             named["context"] = context
         returned = self.handler(**named) if self.spreads else self.handler(params, **named)
-        return _later(returned) if self.is_async or inspect.isawaitable(returned) else _wrapped(returned)
+        return _later(returned) if self.is_async or inspect.isawaitable(returned) else as_result(returned)
 
     def process(self) -> ProcessCall | None:
         """Return a call in a process of its own, not yet begun; None if the tool is not isolated."""
-        return None if self.isolation is None else ProcessCall(self.isolation, spreads=self.spreads)
+        return None if self.isolation is None else ProcessCall(self.isolation)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it was written: a tool can be tested like any function."""
@@ -301,6 +297,8 @@ def tool(
 
     def make(function: Handler) -> Tool:
         tool_name = _checked_name(function, name)
+        if not is_whole(retries, 0):
+            raise ToolDefinitionError(f"tool {tool_name!r}: retries={retries!r} must be 0 or a positive whole number")
         docstring = parse_docstring(inspect.getdoc(plain_function(function)))
         signature = read_signature(tool_name, function, scope)
         schema = arguments_schema(tool_name, signature.params_type, docstring.fields, signature.defaults)
@@ -313,7 +311,7 @@ def tool(
             spreads=signature.spreads,
             is_async=_is_async(tool_name, function),
             timeout=_seconds(tool_name, timeout, "timeout"),
-            retries=_checked_retries(tool_name, retries),
+            retries=retries,
             parallel_safe=parallel_safe,
             isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
             fresh=signature.fresh,
@@ -323,15 +321,8 @@ def tool(
     return make if function is None else make(function)
 
 
-def _wrapped(returned: Any) -> ToolResult[Any]:
-    if isinstance(returned, ToolResult):
-        return cast("ToolResult[object]", returned)
-    return ToolResult.ok(returned)
-
-
 async def _later(returned: Any) -> ToolResult[Any]:
-    awaitable = isinstance(returned, CoroutineType) or inspect.isawaitable(returned)
-    return _wrapped(await returned if awaitable else returned)
+    return as_result(await returned if inspect.isawaitable(returned) else returned)
 
 
 def _checked_name(function: Handler, name: str | None) -> str:
@@ -356,12 +347,6 @@ def _checked_description(name: str, given: str | None, docstring: str) -> str:
     return text
 
 
-def _checked_retries(name: str, retries: int) -> int:
-    if not is_whole(retries, 0):
-        raise ToolDefinitionError(f"tool {name!r}: retries={retries!r} must be 0 or a positive whole number")
-    return retries
-
-
 def _isolation(
     name: str, function: Handler, signature: Signature, isolation: str | None, kill_grace: DurationLike | None
 ) -> Isolation | None:
@@ -382,7 +367,8 @@ def _isolation(
             "with a tool that is not isolated"
         )
     grace = _seconds(name, kill_grace, "kill_grace")
-    return Isolation(reference_to(name, function), KILL_GRACE_SECONDS if grace is None else grace)
+    reference = reference_to(name, function)
+    return Isolation(reference, signature.spreads, KILL_GRACE_SECONDS if grace is None else grace)
 
 
 def _seconds(name: str, value: DurationLike | None, option: str) -> float | None:

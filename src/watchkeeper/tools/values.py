@@ -1,34 +1,105 @@
-"""What a tool takes: the schema that a model is shown, and the reading of what the model wrote.
+"""What crosses between a model and a tool: the arguments that the model writes, and the result that it is shown.
 
-The schema and the reading agree: what the schema does not name is refused, at every depth. A refusal is worded for the
-model: it names the place, what was expected, what was got and what the tool takes. Two known slips of models are
-understood where they can mean only one thing: no arguments at all, and JSON packed into a string.
+A tool's schema and the reading of its arguments agree: what the schema does not name is refused, at every depth. A
+refusal is worded for the model: it names the place, what was expected, what was got and what the tool takes. Two known
+slips of models are understood where they can mean only one thing: no arguments at all, and JSON packed into a string.
+
+A result is a value: success or not, the typed value for programs, and a message for the model. A failed result is a
+result like any other: the model sees it and decides what to do. It is never an exception, and it spends no retry.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, cast, is_typeddict
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast, is_typeddict, overload
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from watchkeeper.core.codec import CodecError, close, convert, display, json_schema, resolved, unknown_field
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.text import clipped, error_text
+from watchkeeper.core.type_tags import own_value
 
-_PLACE: Final = re.compile(r"`\$\.?([^`]*)`")
-_MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `(?P<place>[^`]*)`)?")
-_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+@own_value("tool_result")
+@dataclass(frozen=True, slots=True)
+class ToolResult(Generic[T]):
+    """The outcome of one tool call.
+
+    Attributes:
+        success: Whether the tool did what it was asked.
+        value: What it produced, for programs; None if it failed or produced nothing.
+        message: What the model is told; if empty, it is shown the value.
+    """
+
+    success: bool
+    value: T | None
+    message: str
+
+    @overload
+    @staticmethod
+    def ok(*, message: str = "") -> ToolResult[Any]: ...
+    @overload
+    @staticmethod
+    def ok(value: V, message: str = "") -> ToolResult[V]: ...
+    @staticmethod
+    def ok(value: Any = None, message: str = "") -> ToolResult[Any]:
+        """Return a success.
+
+        Args:
+            value: What the tool produced.
+            message: What the model is told; without one it is shown the value.
+        """
+        return ToolResult(True, value, message)
+
+    @overload
+    @staticmethod
+    def error(message: str) -> ToolResult[Any]: ...
+    @overload
+    @staticmethod
+    def error(message: str, value: V) -> ToolResult[V]: ...
+    @staticmethod
+    def error(message: str, value: Any = None) -> ToolResult[Any]:
+        """Return a failure.
+
+        Args:
+            message: What went wrong and what the model may do about it.
+            value: Something to keep beside the message, for programs.
+        """
+        return ToolResult(False, value, message)
+
+    def render(self) -> str:
+        """Return what the model sees: the message if there is one, else the value as text or JSON."""
+        if self.message:
+            return self.message
+        if self.value is None:
+            return "done" if self.success else "failed"
+        return display(self.value)
+
+
+def as_result(returned: object) -> ToolResult[Any]:
+    """Return what a tool's function returned as a result; a plain value is taken for a success."""
+    return cast("ToolResult[object]", returned) if isinstance(returned, ToolResult) else ToolResult.ok(returned)
+
+
+_PLACE: Final = r"`\$\.?([^`]*)`"
+_MISSING: Final = r"Object missing required field `(?P<name>[^`]*)`(?: - at `(?P<place>[^`]*)`)?"
+_STEP: Final = r"\.?([^.\[\]]+)|\[(\d+)\]"
 _SHOWN_CHARACTERS: Final = 80
 
 Schema = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True):
     """The arguments of one tool.
+
+    A msgspec struct, because the start of every isolated call imports it, and it is there twenty times sooner.
 
     Attributes:
         tool_name: Whose they are, for messages.
@@ -40,13 +111,13 @@ class Arguments:
     tool_name: str
     type: Any
     schema: Schema
-    nested: bool = field(init=False)
+    nested: bool = False
 
     def __post_init__(self) -> None:
         """Look once for parts that need a deeper look at every call."""
         parts = cast("Mapping[str, Schema]", self.schema.get("properties", {})).values()
         flat = all(set(part) <= _FLAT_KEYWORDS and part.get("type") not in ("object", "array") for part in parts)
-        object.__setattr__(self, "nested", not flat or "additionalProperties" not in self.schema)
+        force_setattr(self, "nested", not flat or "additionalProperties" not in self.schema)
 
     def read(self, text: str) -> Any:
         """Turn a model's text into the tool's arguments; no text at all means no arguments.
@@ -180,19 +251,19 @@ def _opened(text: str) -> Any:
 
 def _explained(problem: str, raw: dict[str, Any]) -> str:
     """Put a codec's message into the model's terms, and show the value it is about."""
-    places = _PLACE.findall(problem)
+    places = re.findall(_PLACE, problem)
     shown = ""
     if len(places) == 1:
         value: Any = raw
-        for name, index in _STEP.findall(places[0]):
+        for name, index in re.findall(_STEP, places[0]):
             try:
                 value = value[name] if name else value[int(index)]
             except (KeyError, IndexError, TypeError):
                 break
         else:
             shown = f" ({_shown(value)})"
-    problem = _PLACE.sub(r"`\1`", problem)
-    missing = _MISSING.fullmatch(problem)
+    problem = re.sub(_PLACE, r"`\1`", problem)
+    missing = re.fullmatch(_MISSING, problem)
     if missing is not None:
         return f"`{'.'.join(filter(None, (missing['place'], missing['name'])))}` is required and missing"
     return problem[:1].lower() + problem[1:].replace(" - at ", " at ") + shown

@@ -1,4 +1,4 @@
-"""What a model wrote, read and refused."""
+"""What a model wrote, read and refused; what a tool returns and what a model sees of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.errors import ToolValidationError
-from watchkeeper.tools.arguments import Arguments, arguments_schema
+from watchkeeper.session.tagging import dump, load
+from watchkeeper.tools.values import Arguments, ToolResult, arguments_schema
 
 
 @dataclass
@@ -242,3 +243,39 @@ def test_what_fits_is_read_as_it_is_however_it_is_packed(order: Order) -> None:
     text = msgspec.json.encode(order).decode()
     assert arguments(Order).read(text) == order
     assert arguments(Order).read(json.dumps(text)) == order
+
+
+@dataclass(frozen=True)
+class Found:
+    title: str
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (ToolResult.ok(Found("a"), "one found"), "one found"),
+        (ToolResult.ok(Found("a")), '{"title":"a"}'),
+        (ToolResult.ok("plain"), "plain"),
+        (ToolResult.ok([1, None]), "[1,null]"),
+        (ToolResult.ok(0), "0"),
+        (ToolResult.ok(""), ""),
+        (ToolResult.ok(), "done"),
+        (ToolResult.error("no such thing"), "no such thing"),
+        (ToolResult.error(""), "failed"),
+        (ToolResult.error("", Found("a")), '{"title":"a"}'),
+        (ToolResult.ok(1j), "1j"),
+    ],
+)
+def test_a_model_sees_the_message_or_else_the_value(result: ToolResult[Any], text: str) -> None:
+    assert result.render() == text
+
+
+@pytest.mark.spec("FR-020")
+def test_success_and_failure_are_told_apart() -> None:
+    assert (ToolResult.ok(1).success, ToolResult.error("x").success) == (True, False)
+    assert ToolResult.error("x", 5).value == 5
+
+
+def test_a_result_comes_back_from_the_log_as_it_was() -> None:
+    result = ToolResult.ok(Found("a"), "one")
+    assert load(dump(result)) == result
