@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.cli.console import make_console
-from watchkeeper.cli.event_lines import FORMATTERS, HINT, UNSEEN, Progress, line_of
+from watchkeeper.cli.report import FORMATTERS, HINT, UNSEEN, Progress, line_of
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.messages import AssistantMessage, UserMessage

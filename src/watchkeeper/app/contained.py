@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypedDict, TypeVar, Unp
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
-from watchkeeper.app.prices import Prices, listed_price
+from watchkeeper.app.prices import Prices, listed_price, own_price
+from watchkeeper.app.surroundings import is_async, own_ledger
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -155,7 +156,7 @@ class Contained:
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
-        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+        if is_async(fn):
             waiting = cast("Callable[P, Any]", fn)
 
             @functools.wraps(fn)
@@ -255,7 +256,7 @@ class Block:
     def __init__(self, terms: Terms) -> None:
         """Open the context and put it in force."""
         outer = ACTIVE.get()
-        self._ledger = None if outer is not None else own_ledger(terms)
+        self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
         try:
             self.context = open_context(terms, outer, self._ledger)
         except BaseException:
@@ -354,20 +355,6 @@ class Guard:
         return True
 
 
-def own_ledger(terms: Terms) -> SqliteLedger | None:
-    """Open the ledger that a block opens for itself: in the file that is named, or the user's own for an account.
-
-    Raises:
-        StoreError: If it cannot be written.
-    """
-    where = terms.ledger
-    if not isinstance(where, str | Path) or (where == "default" and terms.limits.account is None):
-        return None
-    from watchkeeper.store.sqlite_ledger import SqliteLedger
-
-    return SqliteLedger(where, clock=terms.clock)
-
-
 def is_bounded(limits: Limits) -> bool:
     """Return whether a ceiling on money or tokens holds."""
     own = (limits.ceiling(meter.ceiling) for meter in METERS if not meter.is_counted)
@@ -402,9 +389,9 @@ def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
     def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-        for key in (f"{provider}:{model}", model):
-            if key in terms.prices:
-                return terms.prices[key]
+        own = own_price(terms.prices, provider, model)
+        if own is not None:
+            return own
         if outer is not None:
             return outer(provider, model, sent)
         options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -34,7 +35,15 @@ from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.user_code import closed
 
-PROVIDERS: Final = ("openai", "openai-responses", "anthropic", "litellm", "local")
+PROVIDERS: Final[Mapping[str, str]] = {
+    "openai": "watchkeeper.adapters.openai_chat:OpenAIChatModel",
+    "openai-responses": "watchkeeper.adapters.openai_responses:OpenAIResponsesModel",
+    "anthropic": "watchkeeper.adapters.anthropic:AnthropicModel",
+    "litellm": "watchkeeper.adapters.litellm:LiteLLMModel",
+    "local": "watchkeeper.local.model:LocalModel",
+}
+"""By provider, the class of its models, which is imported when one is asked for."""
+
 HELP: Final = (
     "write 'openai:NAME', 'openai-responses:NAME', 'anthropic:NAME', 'litellm:PROVIDER/NAME', 'local', "
     "'local:PATH.gguf' or 'http://HOST:PORT/v1#NAME'"
@@ -65,31 +74,8 @@ def model_from(text: str) -> Model:
         raise UnknownModelError(f"there is no model {text!r}; {hint}{HELP}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
-    return _model_of(provider, name)
-
-
-def _model_of(provider: str, name: str) -> Model:
-    match provider:
-        case "openai":
-            from watchkeeper.adapters.openai_chat import OpenAIChatModel
-
-            return OpenAIChatModel(name)
-        case "openai-responses":
-            from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
-
-            return OpenAIResponsesModel(name)
-        case "anthropic":
-            from watchkeeper.adapters.anthropic import AnthropicModel
-
-            return AnthropicModel(name)
-        case "litellm":
-            from watchkeeper.adapters.litellm import LiteLLMModel
-
-            return LiteLLMModel(name)
-        case _:
-            from watchkeeper.local.model import LocalModel
-
-            return LocalModel(name)
+    model_class: Callable[[str], Model] = pkgutil.resolve_name(PROVIDERS[provider])
+    return model_class(name)
 
 
 def _server(text: str) -> Model:

@@ -22,7 +22,8 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
-from watchkeeper.core.text import shown
+from watchkeeper.core.quantities import is_whole
+from watchkeeper.core.text import clipped, shown
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
@@ -91,10 +92,6 @@ def _are_breakers(value: Any) -> bool:
     return isinstance(value, CircuitBreaker | CircuitBreakers)
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _has_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
@@ -121,7 +118,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "each": Rule(_any_of(Limits), "Limits for every single item, for example Limits(deadline='1m')", True),
     "session": Rule(_any_of(Session), "a Session; to go on after an earlier run write session=result.session", True),
-    "concurrency": Rule(_is_positive, "a whole number of at least 1, for example 4"),
+    "concurrency": Rule(lambda value: is_whole(value, 1), "a whole number of at least 1, for example 4"),
     "label": Rule(callable, "a function that names an item, for example label=str"),
     "items": Rule(_are_several, "a list of items, one for each run"),
     "settings": Rule(_any_of(ModelSettings), "ModelSettings, for example ModelSettings(temperature=0.1)"),
@@ -234,7 +231,7 @@ def brief(value: object) -> str:
     text = shown(value)
     if len(text) <= BRIEF_CHARS and "\n" not in text:
         return text
-    return f"{text[: BRIEF_CHARS - 1]}…" if isinstance(value, str | bytes) else f"{type(value).__name__}(...)"
+    return clipped(text, BRIEF_CHARS) if isinstance(value, str | bytes) else f"{type(value).__name__}(...)"
 
 
 StoreLike = Path | str | Literal["default"] | None

@@ -59,15 +59,20 @@ def price_of(
         settings: How it is asked; ``extra`` may choose a dearer service tier.
         clock: Tells which of the listed prices are in force.
     """
-    for key in (f"{model.provider}:{model.name}", model.name):
-        if prices is not None and key in prices:
-            return prices[key]
+    own = own_price(prices or {}, model.provider, model.name)
+    if own is not None:
+        return own
     if model.free:
         return FREE
     wishes = {name: value for name, value in settings.extra.items() if isinstance(value, str)}
     return listed_price(
         model.provider, model.name, wishes, long_cache=getattr(model, "cache", None) == "1h", clock=clock
     )
+
+
+def own_price(prices: Prices, provider: str, name: str) -> ModelPrice | None:
+    """Return the price that the caller gives for a model, by ``provider:model`` or else by its name."""
+    return prices.get(f"{provider}:{name}") or prices.get(name)
 
 
 def listed_price(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
@@ -28,12 +28,12 @@ from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
 from watchkeeper.core.model import Model
-from watchkeeper.core.text import error_text
+from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
-from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
@@ -64,7 +64,7 @@ def run(
 
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
-    request = _Request(prompt, model, limits, options_for_run(options), Interrupts(), session)
+    request = _Request(prompt, model, limits, options_for_run(options), session)
     return PORTAL.call(request.carry_out(_run), "arun", request.interrupts.interrupt)
 
 
@@ -90,7 +90,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _Request(prompt, model, limits, options_for_run(options), Interrupts(), session).carry_out(_run)
+    return await _Request(prompt, model, limits, options_for_run(options), session).carry_out(_run)
 
 
 def run_many(
@@ -102,13 +102,9 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    items = listed(items)
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return PORTAL.call(
-        request.carry_out(lambda opened: _Items(items, opened).work(), landing=False),
-        "arun_many",
-        request.interrupts.interrupt,
-    )
+    work = partial(_run_items, listed(items))
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions))
+    return PORTAL.call(request.carry_out(work, landing=False), "arun_many", request.interrupts.interrupt)
 
 
 async def arun_many(
@@ -133,9 +129,8 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
     """
-    items = listed(items)
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return await request.carry_out(lambda opened: _Items(items, opened).work(), landing=False)
+    work = partial(_run_items, listed(items))
+    return await _Request(prompt, model, limits, options_for_run(options, ManyOptions)).carry_out(work, landing=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +141,8 @@ class _Request(Generic[OutputT]):
     model: Model | str
     limits: Limits
     options: ManyOptions
-    interrupts: Interrupts
     session: Session | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     async def carry_out(
         self, work: Callable[[_Opened[OutputT]], Awaitable[ResultT]], *, landing: bool = True
@@ -223,21 +218,16 @@ class _Opened(Generic[OutputT]):
 
     def plan(self, prompt: Prompt[OutputT], gate: ExecutionContext) -> RunPlan[OutputT]:
         """Render a prompt, once, and say how it is run."""
-        models, template = self.around.models, prompt.template
-        return RunPlan(
-            prompt=prompt.render(deadline=gate.deadline, output_in_prompt=models.output_in_prompt),
-            model=models.first.model,
-            price=models.first.price,
-            settings=models.first.settings,
-            checker=template.task_completion_checker,
+        models = self.around.models
+        return plan_for(
+            prompt,
+            prompt.render(deadline=gate.deadline, output_in_prompt=models.output_in_prompt),
+            models.first,
             on_context_full=self.options.get("on_context_full", "land"),
             on_delta=self.around.on_delta,
             fallback=models.fallback,
             cheaper=models.cheaper,
-            sources=template.sources,
             escalations=models.escalations,
-            completion_rounds=template.completion_rounds,
-            nested=template.nested_execution_config,
             child_models=models.children,
         )
 
@@ -268,6 +258,10 @@ class _Opened(Generic[OutputT]):
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     plan = opened.plan(opened.prompt, opened.gate)
     return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
+
+
+async def _run_items(items: tuple[Any, ...], opened: _Opened[OutputT]) -> ManyResult[OutputT]:
+    return await _Items(items, opened).work()
 
 
 class _Items(Generic[OutputT]):
@@ -420,8 +414,7 @@ def shared_out(verdict: Verdict | None, count: int) -> Verdict | None:
 
 def one_line(label: object) -> str:
     """Return a label as it can stand in a sentence: one line, and not a whole item that was taken for its own name."""
-    text = " ".join(str(label).split())
-    return text if len(text) <= LABEL_CHARS else f"{text[: LABEL_CHARS - 1]}…"
+    return clipped(" ".join(str(label).split()), LABEL_CHARS)
 
 
 def listed(items: Iterable[Any]) -> tuple[Any, ...]:

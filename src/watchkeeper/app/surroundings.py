@@ -24,7 +24,7 @@ from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.ids import SYSTEM_IDS
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.logs import logger
 from watchkeeper.core.model import Model
@@ -41,6 +41,7 @@ from watchkeeper.store.sqlite import DEFAULT
 if TYPE_CHECKING:
     from watchkeeper.accounting.ledger import Ledger
     from watchkeeper.shield.circuit_breaker import CircuitBreakers
+    from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 T = TypeVar("T")
 
@@ -141,15 +142,27 @@ def opened_ledger(stack: AsyncExitStack, limits: Limits, options: RunOptions) ->
         StoreError: If it cannot be written.
     """
     where = options.get("ledger", DEFAULT)
-    if where == DEFAULT and limits.account is None:
-        return None
     if not isinstance(where, str | Path):
         return where
+    ledger = own_ledger(where, limits, options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS))
+    if ledger is not None:
+        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
+    return ledger
+
+
+def own_ledger(
+    where: Ledger | Path | str, limits: Limits, clock: Clock, ids: IdSource = SYSTEM_IDS
+) -> SqliteLedger | None:
+    """Open the ledger in a file that is named, or in the user's own file if the limits name an account; else None.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    if not isinstance(where, str | Path) or (where == DEFAULT and limits.account is None):
+        return None
     from watchkeeper.store.sqlite_ledger import SqliteLedger
 
-    ledger = SqliteLedger(where, clock=options.get("clock", SYSTEM_CLOCK), ids=options.get("ids", SYSTEM_IDS))
-    stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
-    return ledger
+    return SqliteLedger(where, clock=clock, ids=ids)
 
 
 def breakers_of(options: RunOptions) -> CircuitBreakers | None:
@@ -182,7 +195,7 @@ class Listener(Generic[T]):
         self._name = name
         self._deliver = deliver
         self._drain_seconds = drain_seconds
-        self._is_async = _is_async(deliver)
+        self._is_async = is_async(deliver)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
@@ -256,7 +269,7 @@ class Listener(Generic[T]):
 
 def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
     """Turn a handler, sync or async, into a delivery of batches; each item holds the arguments of one call."""
-    if _is_async(handler):
+    if is_async(handler):
 
         async def deliver_async(batch: Sequence[tuple[Any, ...]]) -> None:
             for item in batch:
@@ -273,7 +286,7 @@ def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
     return deliver
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
     """Return whether calling it gives a coroutine, also for an object whose ``__call__`` is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 

@@ -28,10 +28,9 @@ from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.app.surroundings import open_store
-from watchkeeper.cli import report
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
-from watchkeeper.cli.event_lines import Progress
 from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
+from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.runtime.portal import EndRequests, heeding
@@ -200,9 +199,9 @@ def print_end(console: Console, result: AnyResult, where: str) -> int:
     """Print the result and where to look further; return the exit code of that."""
     try:
         if isinstance(result, ManyResult):
-            report.print_many(console, result)
+            print_many(console, result)
         else:
-            report.print_result(console, result)
+            print_result(console, result)
         console.print(styled((where, "dim")))
     except UNPRINTABLE as error:
         return _cannot_print(console.file, error)
@@ -222,7 +221,7 @@ def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings)
         return "not stored"
     named = settings.get("store")
     option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""
-    return f"look further: watchkeeper show {str(result.run_id)[: report.SHORT_ID]}{option}"
+    return f"look further: watchkeeper show {str(result.run_id)[:SHORT_ID]}{option}"
 
 
 def report_with(after: Callable[..., Any], result: AnyResult, console: Console) -> int:
