@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
+from typing import Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, check_arguments, check_left_to_agent
 from watchkeeper.app.run import arun, arun_many, run, run_many
@@ -21,12 +21,10 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.session import Session
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from watchkeeper.shield.pipeline import ShieldPipeline
 
 LABEL_CHARS: Final = 60
 """How much of a task names it in results and logs."""

@@ -14,9 +14,10 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import Any, Final, Literal, TypedDict, cast
 from uuid import UUID
 
+from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import IdSource
@@ -29,14 +30,11 @@ from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
-
-if TYPE_CHECKING:
-    from watchkeeper.accounting.ledger import Ledger
-    from watchkeeper.shield.circuit_breaker import CircuitBreakers
-    from watchkeeper.shield.pipeline import ShieldPipeline
 
 BRIEF_CHARS: Final = 60
 """A value that shows itself with more is named by its kind."""
@@ -80,18 +78,6 @@ def _is_ledger(value: Any) -> bool:
     return isinstance(value, str | Path) or _with("admit", "settle")(value)
 
 
-def _is_shield(value: Any) -> bool:
-    from watchkeeper.shield.pipeline import ShieldPipeline
-
-    return isinstance(value, ShieldPipeline)
-
-
-def _are_breakers(value: Any) -> bool:
-    from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
-
-    return isinstance(value, CircuitBreaker | CircuitBreakers)
-
-
 def _has_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
@@ -101,9 +87,11 @@ def _are_several(value: Any) -> bool:
 
 
 _SHIELD: Final = Rule(
-    _is_shield, "a ShieldPipeline, each hook in its slot: ShieldPipeline(tool_dispatch=ToolPermissionHook(...))", True
+    _any_of(ShieldPipeline),
+    "a ShieldPipeline, each hook in its slot: ShieldPipeline(tool_dispatch=ToolPermissionHook(...))",
+    True,
 )
-_BREAKERS: Final = Rule(_are_breakers, "CircuitBreakers(...)", True)
+_BREAKERS: Final = Rule(_any_of(CircuitBreaker, CircuitBreakers), "CircuitBreakers(...)", True)
 _LISTENER: Final = Rule(callable, "a function, sync or async", True)
 
 RULES: Final[Mapping[str, Rule]] = {

@@ -19,6 +19,7 @@ from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.models import RunModels, models_of_run
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -35,12 +36,11 @@ from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.shield.circuit_breaker import CircuitBreakers
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.store.sqlite import DEFAULT
 
 if TYPE_CHECKING:
-    from watchkeeper.accounting.ledger import Ledger
-    from watchkeeper.shield.circuit_breaker import CircuitBreakers
     from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 T = TypeVar("T")
@@ -170,8 +170,6 @@ def breakers_of(options: RunOptions) -> CircuitBreakers | None:
     breakers = options.get("breakers")
     if breakers is not None or not options.get("fallback"):
         return breakers
-    from watchkeeper.shield.circuit_breaker import CircuitBreakers
-
     return CircuitBreakers(failure_predicate=is_outage, clock=options.get("clock", SYSTEM_CLOCK))
 
 

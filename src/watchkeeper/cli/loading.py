@@ -117,18 +117,19 @@ def load_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}")
     name = _module_name(path.stem)
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    file = path.resolve()
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        sys.path.remove(str(path.resolve().parent))
-        line = _in_file(error, str(path.resolve()))
+        sys.path.remove(str(file.parent))
+        line = _in_file(error, str(file))
         if isinstance(error, WatchkeeperError):
             raise ConfigurationError(f"{path}{line}: {error}") from error
         raise AgentFileError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
+from rich.console import Console
 from rich.text import Text
 
 from watchkeeper.cli.console import CUT, one_line, print_table, printable, styled
@@ -21,17 +22,11 @@ from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.session.log import SliceEdited
+from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
-from watchkeeper.store.run_store import UNWRITABLE, untyped
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from watchkeeper.session.log import Envelope
-    from watchkeeper.store.ledger_file import AccountReport
-    from watchkeeper.store.run_store import RunStore, StoredEvent, StoredRun
+from watchkeeper.store.ledger_file import AccountReport
+from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent, StoredRun, untyped
 
 Body = Mapping[str, Any]
 UNSEEN: Final = frozenset(
@@ -398,27 +393,16 @@ def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
 
 def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
     """Return a stored event as JSON-able data."""
-    return {
-        "run_id": run.run_id,
-        "seq": event.seq,
-        "at": event.at.isoformat(),
-        "tag": event.tag,
-        "event": event.body,
-    }
+    at = event.at.isoformat()
+    return {"run_id": run.run_id, "seq": event.seq, "at": at, "tag": event.tag, "event": event.body}
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
     """Print a table, one line for each account."""
-    rows: list[tuple[Text | str, ...]] = [
-        (
-            styled((report.name, "bold")),
-            *(
-                words
-                for used in (report.day, report.month)
-                for words in (format_money(used.cost_nanos), f"{used.tokens:,}")
-            ),
-            format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing",
-        )
-        for report in reports
-    ]
+    rows: list[tuple[Text | str, ...]] = []
+    for report in reports:
+        day, month = report.day, report.month
+        held = format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing"
+        today = (format_money(day.cost_nanos), f"{day.tokens:,}")
+        rows.append((styled((report.name, "bold")), *today, format_money(month.cost_nanos), f"{month.tokens:,}", held))
     print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)

@@ -79,7 +79,7 @@ class Figures:
 
     def become_new_holder(self) -> None:
         """Become a new holder, with no reservations and nothing to write: at the start, and after a fork."""
-        ABANDONED.extend(connection for connection in (self.file.abandon(),) if connection is not None)
+        ABANDONED.append(self.file.abandon())
         self._holder = str(self._ids.uuid())
         self._held: dict[str, list[int]] = {}
         self._unwritten: dict[tuple[str, str], Change] = {}
