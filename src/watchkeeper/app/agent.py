@@ -1,4 +1,4 @@
-"""`Agent`: a thin front for those who come from other libraries. It builds a template and calls `run`; nothing else.
+"""`Agent`: instructions, tools, a model and limits in one value. It builds a prompt template and calls `run`.
 
 What belongs to the agent stands in it, so that the command line has it too; a run may say `settings`, `shield`,
 `resources` and `filesystem` anew. Where a run is written, and who is told of it, is said where it is run.
@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Agent(Generic[OutputT]):
-    """An agent in five words: model, instructions, output type, tools, limits.
+    """An agent: a model, instructions, an output type, tools and limits.
 
     Attributes:
         model: Who answers.

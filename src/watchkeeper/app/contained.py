@@ -1,4 +1,4 @@
-"""``contained(...)`` around a function, or a block, whose code itself uses a provider's SDK.
+"""``contained(...)``: limits for a function or block that calls a provider's own SDK.
 
 Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. Where a refusal or its deadline
 ended a block, it ends as a RunStoppedError that says why and what was spent; whatever else leaves it, leaves it as it

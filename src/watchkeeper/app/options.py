@@ -1,4 +1,4 @@
-"""What can be said about a run beside prompt, model and limits, and what each argument must be.
+"""The options of a run beside prompt, model and limits, and the checks of all arguments.
 
 `RunOptions` is the one list of keyword arguments; what is left out has the default that its docstring names, read where
 it is used. All arguments are looked at by one table, before anything is opened or spent: what does not fit is refused

@@ -1,4 +1,4 @@
-"""`run`, `arun`, `run_many`, `arun_many`: the front doors. What a run needs is put together here and nowhere else.
+"""`run`, `arun`, `run_many` and `arun_many`: they check the input, open what a run needs, run it, and close it.
 
 `run` and `run_many` block; the others are the same on the caller's loop. A stop is a result: all of them return it, and
 raise only for input that cannot work (before anything is spent) or if ``raise_on_stop`` asks for it.

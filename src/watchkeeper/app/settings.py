@@ -1,4 +1,4 @@
-"""Settings from the surroundings: command line over environment over ``[tool.watchkeeper]`` over what the agent says.
+"""Settings: the command line wins over the environment, which wins over ``[tool.watchkeeper]`` and the agent's own.
 
 Only what is named here is read; an unknown key in the file is an error, because a misspelt limit that silently does
 nothing is how a bill runs away. ``none`` (or ``off``) lifts a limit. Every setting remembers where it was written, so

@@ -1,4 +1,4 @@
-"""What is opened around a run: its models, the store, the ledger, the listeners; and what ends it from outside.
+"""What is opened for a run (models, store, ledger, listeners), and how signals end it from outside.
 
 All of it is opened before the run starts and closed after it, whatever happens. Everything that can be refused is
 refused here, before anything is spent. Events go to those who must not slow a run down (the caller's callbacks, the

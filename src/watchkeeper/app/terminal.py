@@ -1,4 +1,4 @@
-"""Asking the person at the terminal; nothing stays open when nobody answers.
+"""Asks a person at the terminal; when the question is withdrawn, it ends and closes the terminal.
 
 The terminal is the one that controls the process, also where standard input is a file or a pipe. It is asked only if
 the process is in its foreground: one in the background would be stopped by reading. What is shown is escaped, because

@@ -1,4 +1,4 @@
-"""Finds what the command line names: an agent in a file, a function beside it, files to go through.
+"""Finds what the command line names: an agent in a file, a function in the same file, files to run over.
 
 Every miss is a clear error. What the user's own file raises while it is imported is the user's to see: it is kept, with
 the part of its traceback that lies in that file and below.

@@ -1,4 +1,4 @@
-"""``watchkeeper``: run an agent, look at runs. Thin: it reads the command line and hands over.
+"""The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
 Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (nothing was spent), 130, 143
 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.

@@ -1,4 +1,4 @@
-"""What ``watchkeeper run`` does: read what is to be run, run it, report, notify, and return the exit code.
+"""What ``watchkeeper run`` does: load the agent, run it, report, notify, and return the exit code.
 
 Everything that can be refused is refused before the model is asked for anything. With ``--json`` standard output holds
 the result and nothing else, whatever the agent's own code prints.

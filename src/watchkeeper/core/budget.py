@@ -196,7 +196,7 @@ def _dollars(nanos: int | None) -> Decimal | None:
 
 
 class BudgetTracker:
-    """A budget together with what has been drawn from it.
+    """A budget together with what has been used of it.
 
     Whoever evaluates with a tracker adds what it used; the next evaluation with the same tracker may spend what is
     left. Exact under threads.

@@ -1,4 +1,4 @@
-"""Texts that somebody else wrote, before they are recorded or shown: bounded, and as UTF-8 holds them.
+"""Makes texts from outside fit to be recorded and shown: bounded in length, and valid as UTF-8.
 
 What is cut is said, so that no reader takes a part for the whole. Errors and values become text whatever their own
 methods do, because a call is settled and recorded even if its error cannot say what it is.

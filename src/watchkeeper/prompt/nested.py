@@ -65,7 +65,7 @@ def check_options(options: EvaluateOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PromptResponse(Generic[OutputT]):
-    """What an evaluation came to.
+    """The result of an evaluation.
 
     Attributes:
         prompt_name: Which prompt.

@@ -434,7 +434,7 @@ class Branch(Session):
 
 
 class SessionView(Session):
-    """A session as those below it and above it see it: live, and to be read only."""
+    """A live, read-only view of a session, for its parent and its children."""
 
     __slots__ = ("_base",)
 

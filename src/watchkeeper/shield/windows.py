@@ -1,4 +1,4 @@
-"""At most so many calls, or so many tokens, within a window of time: one sliding window behind two hooks.
+"""A sliding window over time, and the two hooks that use it: one bounds calls, the other tokens.
 
 An amount is taken when a call is asked about, under one lock, so any number of threads together get exactly as much as
 there is. A call that is refused here takes nothing, and one that does not run after all gives its amount back
@@ -77,7 +77,7 @@ class _WindowHook:
 
 
 class BudgetWindowHook(_WindowHook):
-    """Halts calls beyond so many in a window, and asks for a cheaper model shortly before.
+    """Bounds the calls within a sliding window, and asks for a cheaper model shortly before the bound.
 
     Of docs/specification.md, execution-context.
 

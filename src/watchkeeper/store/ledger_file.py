@@ -1,4 +1,4 @@
-"""The file of a ledger: its tables, and the few statements that read and change them.
+"""The file of a ledger: its tables, and the statements that read and change them.
 
 One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
 ``reserved`` what each holder has set aside; ``holders`` until when a holder counts as alive unless it says so again.

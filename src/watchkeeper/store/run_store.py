@@ -102,7 +102,7 @@ _END: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """One run, as the store knows it: a row of the table ``runs``.
+    """One stored run: a row of the table ``runs``.
 
     Attributes:
         run_id: Its id.
@@ -180,7 +180,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One event, as the store knows it: its tag and its JSON."""
+    """One stored event: its tag and its JSON."""
 
     seq: int
     at: datetime

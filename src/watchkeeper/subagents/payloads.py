@@ -93,7 +93,7 @@ class DispatchSubagentResult:
 @own_value("dispatch_subagents")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagents:
-    """Several tasks, each for a subagent of its own; they run side by side and see nothing of each other.
+    """Several tasks, each for a subagent of its own; they run at the same time and do not see each other.
 
     Attributes:
         tasks: 1 to 20 tasks.
