@@ -1,9 +1,9 @@
 """``contained(...)``: limits for a function or block that calls a provider's own SDK.
 
-Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. Where a refusal or its deadline
-ended a block, it ends as a RunStoppedError that says why and what was spent; whatever else leaves it, leaves it as it
-is. Each call of a decorated function, and each entry of a block, is a chain of its own; one inside another is bound by
-both. A block is found by a context variable while it is open. Nothing here knows HTTP.
+Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. If a refusal or the deadline
+ended a block, it raises RunStoppedError with the reason and what was spent; other errors pass unchanged. Each call of a
+decorated function, and each entry of a block, is a chain of its own; for a block inside another the limits of both
+hold. A block is found by a context variable while it is open. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 OWN: Final = ("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "ledger", "on_event", "clock")
-"""What `contained` takes beside single ceilings."""
+"""The arguments of `contained` beside single ceilings."""
 
 
 class Ceilings(TypedDict, total=False):
-    """What a block may use, by itself; what is not named has the default of `Limits`, None lifts it.
+    """Single ceilings of a block; one that is not named has the default of `Limits`, None lifts it.
 
     Attributes:
         max_cost_usd: Dollars.
@@ -111,7 +111,7 @@ def contained(
         **ceilings: Single ceilings; see `Ceilings`.
 
     Raises:
-        ConfigurationError: For limits beside single ceilings, and for values that make no sense.
+        ConfigurationError: For limits beside single ceilings, and for invalid values.
         TypeError: For a ceiling that does not exist.
     """
     check_keywords(ceilings, SINGLE, OWN)
@@ -128,7 +128,7 @@ def contained(
 
 
 def _limits(ceilings: Ceilings) -> Limits:
-    """Return the single ceilings as one value, and what is wrong with them in their own names."""
+    """Return the single ceilings as one value; an error names a ceiling as the caller did."""
     named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
     try:
         return Limits(**named, landing=None)
@@ -137,7 +137,7 @@ def _limits(ceilings: Ceilings) -> Limits:
 
 
 class Contained:
-    """A decorator and context manager made by `contained`.
+    """A decorator and context manager, made by `contained`.
 
     As a decorator it may be used for any number of functions and calls, at once too; as a context manager it is open
     once at a time. Entered, it gives the `ExecutionContext` that its calls pass.
@@ -234,7 +234,7 @@ def running_task() -> asyncio.Task[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for a block, and who is asked and told."""
+    """The arguments of `contained`, as they hold for each block."""
 
     limits: Limits
     pipeline: ShieldPipeline | None
@@ -247,7 +247,7 @@ class Terms:
 
 
 class Block:
-    """One entry: its context, and what is put back when it ends.
+    """One entry: its context, and what was in force before it.
 
     Attributes:
         context: The gate of the calls made inside; a child of the block around it.
@@ -284,7 +284,7 @@ class Block:
         self._guard = Guard(self.context, task, self._clock)
 
     def leave(self, error: BaseException | None) -> None:
-        """Put back what was in force, close the context, and say what ended the block.
+        """Restore what was in force before, close the context, and raise if a stop ended the block.
 
         Raises:
             RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.

@@ -1,4 +1,4 @@
-"""Model strings to models: ``provider:name``, and the few that need no provider.
+"""Makes models of model strings: ``provider:name``, and the few that need no provider.
 
     openai:gpt-5-mini            Chat Completions (OPENAI_API_KEY)
     openai-responses:gpt-5       Responses
@@ -8,9 +8,9 @@
     local:PATH.gguf              any GGUF file, on this machine
     http://host:port/v1#name     any OpenAI-compatible server (WATCHKEEPER_API_KEY, if it asks for a key)
 
-The command line knows ``scripted`` besides: fixed replies that the agent's file brings along, and no model at all.
-Nothing is imported, and no connection or process is opened, before a model is really asked for. A key of one provider
-is never sent to another address.
+The command line also knows ``scripted``: fixed replies from the agent's file, without a model.
+A provider's module is imported, and a connection or process opened, only when a model of it is needed. A key of one
+provider is never sent to another address.
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ def _server(text: str) -> Model:
 
 
 # --- the models of a run --------------------------------------------------------------------------------------------
-# All of them are made, and priced, before anything is spent: a fallback that cannot work shows at once, not in the
-# night in which it is needed. What is made here from a string is closed with the run; a model that the caller made
-# is the caller's.
+# All of them are made, and priced, before anything is spent, so that a fallback that cannot work is refused at once. A
+# model that is made here from a string is closed with the run; the caller closes the models that the caller made.
 
 
 class RunModels(msgspec.Struct, frozen=True):
@@ -119,7 +118,7 @@ class RunModels(msgspec.Struct, frozen=True):
 
     @property
     def output_in_prompt(self) -> bool:
-        """Whether the prompt must describe the answer's form, because one of them cannot be held to it otherwise."""
+        """Whether the prompt must describe the answer's form, because not every provider can enforce it."""
         return not all(each.model.native_output for each in self.all)
 
 

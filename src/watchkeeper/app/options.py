@@ -1,10 +1,9 @@
 """The options of a run beside prompt, model and limits, and the checks of all arguments.
 
-`RunOptions` is the one list of keyword arguments; what is left out has the default that its docstring names, read where
-it is used. All arguments are looked at by one table, before anything is opened or spent: what does not fit is refused
-with the value and with what to write instead, and a keyword that does not exist with the nearest one that does. Only
-the kind of thing is judged here; whether a path can be written or a model exists shows where it is used, before
-anything is spent, too.
+`RunOptions` is the one list of keyword arguments; an option that is left out has the default that its docstring names,
+read where it is used. One table checks all arguments before anything is opened or spent: an error names the value and
+what to write instead, and for an unknown keyword the nearest one that exists. Only the type of a value is checked here;
+whether a path can be written or a model exists is checked where it is used, also before anything is spent.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 BRIEF_CHARS: Final = 60
-"""A value that shows itself with more is named by its kind."""
+"""A value with a longer ``repr`` is named by its type."""
 
 MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
-"""What makes a model; looked up by name, because asking whether something fits a protocol takes twenty microseconds."""
+"""The members of a model; looked up by name, because a check against the protocol takes twenty microseconds."""
 
 CHECKED_WHERE_USED: Final = frozenset({"fallback"})
 """Options that have a rule of their own: `models.checked_fallback`."""
@@ -136,7 +135,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse what is not the kind of thing that its name asks for.
+    """Refuse a value that is not of the type that its name asks for.
 
     Raises:
         ConfigurationError: Naming the argument, the value and what to write.
@@ -153,7 +152,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def check_prices(prices: object) -> None:
-    """Refuse prices that would be found, or not be found, only while the run goes on; None means none.
+    """Refuse invalid prices before the run begins; None means none.
 
     Raises:
         ConfigurationError: Naming the entry.
@@ -191,7 +190,7 @@ def check_keywords(given: Collection[str], options: Collection[str], others: Col
 
 
 def check_left_to_agent(given: Mapping[str, Any]) -> None:
-    """Refuse, for a run of an `Agent`, what the agent itself says.
+    """Refuse, for a run of an `Agent`, options that the agent itself gives.
 
     Raises:
         ConfigurationError: With the way to say it.
@@ -227,7 +226,7 @@ LedgerLike = Path | str | Literal["default"]
 
 
 class RunOptions(TypedDict, total=False):
-    """What can be said about a run beside prompt, model, limits and session: `run`, `arun`, and the runs of an Agent.
+    """The options of a run beside prompt, model, limits and session, for `run`, `arun`, and the runs of an Agent.
 
     Attributes:
         settings: How the model is asked: temperature, effort, output cap ...
@@ -273,7 +272,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class TaskOptions(RunOptions, total=False):
-    """What `Agent.run_many` takes besides.
+    """The options of `Agent.run_many`: those of a run, and these.
 
     Attributes:
         each: Further limits of every single item; they can only tighten.
@@ -285,7 +284,7 @@ class TaskOptions(RunOptions, total=False):
 
 
 class ManyOptions(TaskOptions, total=False):
-    """What `run_many` and `arun_many` take besides.
+    """The options of `run_many` and `arun_many`: those of `TaskOptions`, and this one.
 
     Attributes:
         label: Names an item in results, logs and progress; ``str`` by default.
@@ -295,7 +294,7 @@ class ManyOptions(TaskOptions, total=False):
 
 
 NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
-"""What `run` or `run_many` take by name beside the options of every run."""
+"""Named arguments of `run` or `run_many` beside the options of every run."""
 
 
 def options_for_run(given: RunOptions, kind: type[Any] = RunOptions) -> ManyOptions:

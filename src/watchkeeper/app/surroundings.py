@@ -1,8 +1,8 @@
 """What is opened for a run (models, store, ledger, listeners), and how signals end it from outside.
 
-All of it is opened before the run starts and closed after it, whatever happens. Everything that can be refused is
-refused here, before anything is spent. Events go to those who must not slow a run down (the caller's callbacks, the
-store) through a `Listener`. `Interrupts` passes signals on to the gate of the run in progress.
+All of it is opened before the run starts and always closed after it. Everything that can be refused is refused here,
+before anything is spent. Events go to the caller's callbacks and to the store through a `Listener`, so that they do not
+slow down the run. `Interrupts` passes signals on to the gate of the run in progress.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Surroundings(msgspec.Struct, frozen=True):
     """The opened things.
 
     Attributes:
-        models: Who answers, who takes over, who is the cheaper one.
-        breakers: What keeps calls away from providers that are down, or None.
+        models: The model in use, the fallback models, the cheaper one.
+        breakers: Circuit breakers for providers that are down, or None.
         events: Where events go for the caller, or None.
         records: Where envelopes go, each with the id of its run: to the store, and to the caller.
-        ledger: Where what is spent is kept; None for memory.
+        ledger: The ledger of what is spent; None for memory.
     """
 
     models: RunModels
@@ -65,7 +65,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
-        """Where text goes as it arrives, or None if nobody listens."""
+        """Gets text as it arrives; None if there is no listener."""
         events = self.events
         return (lambda text: events.put((TextDelta(text),))) if events is not None else None
 
@@ -75,7 +75,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         Args:
             session: Whose events.
             run_id: Its run.
-            child: Whether it is a child's: ``on_event``, which is told no id of a run, does not get those.
+            child: Whether it is a child's: ``on_event`` does not get those, because it gets no run id.
         """
         events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
@@ -175,14 +175,14 @@ def breakers_of(options: RunOptions) -> CircuitBreakers | None:
 
 # --- listeners ------------------------------------------------------------------------------------------------------
 # Events are queued in order and delivered in batches, by one delivery at a time: sync callables on a worker thread, so
-# that user code never runs on the loop's thread, async ones on the loop. Nothing that was queued stays behind, whatever
-# thread it came from. A listener that raises is reported once and gets nothing more; the run goes on. At the end
+# that user code never runs on the loop's thread, async ones on the loop. Nothing that was queued is lost, from any
+# thread. A listener that raises is reported once and gets nothing more; the run goes on. At the end
 # everything queued is delivered, within a stated time.
 
 Deliver = Callable[[Sequence[T]], None] | Callable[[Sequence[T]], Awaitable[None]]
 
 DRAIN_SECONDS: Final = 10.0
-"""How long the end of a run waits for a slow listener; real seconds, because what is waited for is real."""
+"""How long the end of a run waits for a slow listener, in seconds of real time, not of the run's clock."""
 
 
 class Listener(Generic[T]):
@@ -290,13 +290,14 @@ def is_async(function: Any) -> bool:
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------
-# Always called on the loop's thread. Whoever sends SIGTERM kills soon after, and sends no second one; so a landing that
-# takes longer than `TERM_SECONDS` is stopped hard, to leave time for the result, the record and the notification.
+# Always called on the loop's thread. After SIGTERM a process is usually killed soon, without a second signal. So a
+# landing that takes longer than `TERM_SECONDS` is stopped hard, to leave time for the result, the record and the
+# notification.
 
 CTRL_C: Final = "SIGINT"
 
 TERM_SECONDS: Final = 7.0
-"""How long a run may take to land after SIGTERM. Containers are killed 10 s after it unless told otherwise."""
+"""How long a run may take to land after SIGTERM. By default containers are killed 10 s after it."""
 
 
 class Interrupts:

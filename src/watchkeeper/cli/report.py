@@ -32,7 +32,7 @@ Body = Mapping[str, Any]
 UNSEEN: Final = frozenset(
     ("run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended")
 )
-"""What the head and the end of a report, or the lines around it, say already."""
+"""Events without a line: the head and the end of a report, or the lines around it, have their content."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
 ARGUMENTS_CUT: Final = 60
@@ -73,7 +73,7 @@ def line_of(tag: str, body: Body) -> Line | None:
 
 
 def done_mark(verdict: str) -> tuple[str, str]:
-    """Return mark and colour of completed work; they differ if nobody could verify it."""
+    """Return mark and colour of completed work; they differ if it could not be verified."""
     return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
 
 
@@ -289,7 +289,7 @@ def parts_of(line: Line) -> list[str | tuple[str, str]]:
 
 SHORT_ID: Final = 8
 ANSWER_CUT: Final = 160
-"""Where answers of items are cut in a terminal's table; a pipe, --json and ``show`` have the whole."""
+"""Answers of items are cut to this length in a terminal's table; a pipe, --json and ``show`` have all of them."""
 
 
 def print_result(console: Console, result: RunResult[Any]) -> None:
@@ -324,7 +324,7 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
 
 
 def passed(result: RunResult[Any]) -> bool:
-    """Return whether work is done, and no checker had to leave it unverified."""
+    """Return whether the work is done and was not left unverified."""
     return result.ok and result.completion != "unverified"
 
 
@@ -348,7 +348,7 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
 
 
 def state_of(run: StoredRun) -> Text:
-    """Say in a word or two how a stored run stands."""
+    """Return the state of a stored run in a word or two."""
     if run.ended_at is None:
         return Text("not ended", "cyan")
     if run.items is not None and run.items_done is not None and run.items_done < run.items:

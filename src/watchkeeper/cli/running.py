@@ -1,7 +1,7 @@
 """What ``watchkeeper run`` does: load the agent, run it, report, notify, and return the exit code.
 
-Everything that can be refused is refused before the model is asked for anything. With ``--json`` standard output holds
-the result and nothing else, whatever the agent's own code prints.
+Everything that can be refused is refused before the first request to a model. With ``--json`` standard output has only
+the result, also if the agent's own code prints.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Order:
         params: ``KEY=VALUE`` pairs.
         fallback: Models that take over, in this order.
         each: A pattern of files, to run once for each.
-        first: Only the first so many of them.
+        first: Run only this many of them, the first ones.
         concurrency: How many run at once.
         files: Folder that tools may read and write.
         after: Name of a function that reports on the result.
@@ -209,14 +209,14 @@ def print_end(console: Console, result: AnyResult, where: str) -> int:
 
 
 def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
-    """Say that the result is lost to the reader, and let the rest of the end take place."""
+    """Report that the result cannot be printed, and go on."""
     silence(stream)
     complain(error_console(), f"the result cannot be printed: {error}")
     return STOPPED
 
 
 def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings) -> str:
-    """Say how to see what happened; the store is named where the next command would not find it by itself."""
+    """Return how to see what happened; the store is named if the next command would not find it without an option."""
     if store is None:
         return "not stored"
     named = settings.get("store")
