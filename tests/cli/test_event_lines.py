@@ -1,4 +1,4 @@
-"""Events in one line: the same words live and from the store, for every event; live lines say whose they are."""
+"""Events in one line: the same words live and from the store, for every event; live lines name their run."""
 
 from __future__ import annotations
 

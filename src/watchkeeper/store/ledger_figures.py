@@ -246,7 +246,7 @@ class Figures:
         return self._stuck_masks(inner) != self._masks
 
     def _stuck_masks(self, inner: MemoryLedger) -> dict[str, int]:
-        """Return, by name with stuck reservations, a mask with a bit for each count whose reservations can be released."""
+        """Return, by name with stuck reservations, a mask: a bit for each count whose reservations can be released."""
         if not self._held or not inner.waiting:
             return {}
         masks: dict[str, int] = {}
