@@ -111,15 +111,10 @@ class RunModels(msgspec.Struct, frozen=True):
     children: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
 
     @property
-    def all(self) -> tuple[PricedModel, ...]:
-        """Every one of them."""
-        cheaper = () if self.cheaper is None else (self.cheaper,)
-        return (self.first, *self.fallback, *cheaper, *self.escalations.values())
-
-    @property
     def output_in_prompt(self) -> bool:
         """Whether the prompt must describe the answer's form, because not every provider can enforce it."""
-        return not all(each.model.native_output for each in self.all)
+        line = (self.first, *self.fallback, self.cheaper, *self.escalations.values())
+        return not all(each.model.native_output for each in line if each is not None)
 
 
 def models_of_run(

@@ -259,17 +259,12 @@ class RunStore:
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
         try:
-            with self._used(f"{len(rows)} events could not be written to"):
+            # The connection commits at the end of the block, or rolls back if anything was raised in it.
+            with self._used(f"{len(rows)} events could not be written to"), self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
-                    for run_id, item in batch:
-                        self._keep_header(str(run_id), item.event)
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-                    raise
+                self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
+                for run_id, item in batch:
+                    self._keep_header(str(run_id), item.event)
         except StoreError as error:
             self.failure = self.failure or error
             raise
