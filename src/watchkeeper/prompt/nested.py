@@ -1,4 +1,4 @@
-"""Evaluation as values: how a prompt is evaluated, what comes back, and what an evaluation inside a run may do.
+"""The values of an evaluation: its response, and the limits and context of an evaluation inside a run.
 
 `EvaluateOptions` is the one list of what `evaluate` takes by keyword. A nested evaluation may read its parent and spend
 a part of what it has; it must never change it, so a writable filesystem, or the parent's session among the resources,

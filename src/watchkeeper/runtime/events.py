@@ -1,4 +1,4 @@
-"""What a run appends to its log, beside what tools, prompts and the gate define.
+"""The events of a run's log, except those that tools, prompts and the gate define.
 
 Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
 ending are folds of them (`transcript_of` in `replay` folds the first). `TextDelta` alone is not recorded: it is handed
