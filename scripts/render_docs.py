@@ -102,9 +102,8 @@ def explained(module: str, name: str) -> str:
 
 
 def first_paragraph(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the first paragraph of a docstring in one line, without the design documents that it names."""
-    said = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
-    return re.sub(r" \(seed[^)]*\)", "", said).replace("``", "`")
+    """Return the first paragraph of a docstring in one line."""
+    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split()).replace("``", "`")
 
 
 def settings() -> str:

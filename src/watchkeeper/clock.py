@@ -1,4 +1,4 @@
-"""Clocks and deadlines: all time in Watchkeeper comes from a `Clock` that is given to it."""
+"""Clocks and deadlines: Watchkeeper takes all time from a `Clock`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Every error that Watchkeeper raises, and `Stop`, which says why a run ended before its time."""
+"""Every error that Watchkeeper raises, and `Stop`, which says why a run ended before its work was done."""
 
 from typing import TYPE_CHECKING
 

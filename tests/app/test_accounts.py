@@ -1,4 +1,4 @@
-"""Runs under an account: what all of them may use together, kept in a file that outlives them."""
+"""Runs under an account: one ceiling for all of them, kept in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Agent`: what stands in it holds for all of its runs, from Python and from the command line alike."""
+"""`Agent`: its options hold for all of its runs, from Python and from the command line."""
 
 from __future__ import annotations
 

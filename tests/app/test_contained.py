@@ -1,4 +1,4 @@
-"""`contained(...)` as decorator and context manager: what holds inside, and what comes out at its border."""
+"""`contained(...)` as decorator and context manager: what holds inside, and what it raises at its end."""
 
 # ruff: noqa: PT012, SIM117 -- a block that is ended is what is tested, and blocks nest as they are used
 

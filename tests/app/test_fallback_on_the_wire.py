@@ -1,4 +1,4 @@
-"""Fallback between real adapters and the local fake servers: what arrives on the wire is what the gate admitted."""
+"""Fallback between real adapters and local fake servers: the requests that arrive are those that the gate admitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs over many items: one result each, in order, under one ceiling; nobody's failure costs the others anything."""
+"""Runs over many items: one result each, in order, under one ceiling; a failed item does not stop the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that cannot work are refused at once, by name, with the value and with what to write, and cost nothing."""
+"""Invalid arguments are refused before anything is spent; the error has name, value and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices: who knows them, that they are what the list says, and that not knowing is never free."""
+"""Prices: where they come from, that they equal the list, and that an unknown price never counts as free."""
 
 from __future__ import annotations
 

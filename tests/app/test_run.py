@@ -1,4 +1,4 @@
-"""The front door: strings for models, stores, listeners, and what is refused before anything is spent."""
+"""`run` and `arun`: strings for models, stores, listeners, and what is refused before anything is spent."""
 
 from __future__ import annotations
 

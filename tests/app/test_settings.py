@@ -1,4 +1,4 @@
-"""Settings: who wins, what is refused, and that every message says where the mistake stands."""
+"""Settings: which source wins, what is refused, and that every message says where the mistake is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal is asked only where somebody can answer, and nothing of a question is left behind."""
+"""A terminal is asked only if a person can answer, and everything is closed after the question."""
 
 from __future__ import annotations
 

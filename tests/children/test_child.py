@@ -1,4 +1,4 @@
-"""Child runs: one way to start one, and whatever way it ends, nothing of it stays behind."""
+"""Child runs: how they start, and that everything is closed and returned however they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run's own model as an adapter: whatever is evaluated with it is a child of the run."""
+"""The run's own model as an adapter: every evaluation with it is a child of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed: readable in a terminal and in a pipe, whole, and never obeyed."""
+"""Printed output: readable in a terminal and in a pipe, complete, and without control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events in one line: the same words live and from the store, for every event; live lines say whose they are."""
+"""Events in one line: the same words live and from the store, for every event; live lines name their run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.cli.console import make_console
-from watchkeeper.cli.event_lines import FORMATTERS, HINT, UNSEEN, Progress, line_of
+from watchkeeper.cli.report import FORMATTERS, HINT, UNSEEN, Progress, line_of
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.messages import AssistantMessage, UserMessage

@@ -1,4 +1,4 @@
-"""What the command line names: agents in files, parameters, files to go through. Every miss is one clear line."""
+"""What the command line names: agents in files, parameters, files to run over. Every error is one clear line."""
 
 from __future__ import annotations
 

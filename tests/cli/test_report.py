@@ -1,4 +1,4 @@
-"""``runs``, ``show`` and ``account``: what the store and the ledger hold, while a run goes on and ever after."""
+"""``runs``, ``show`` and ``account``: what the store and the ledger hold, during a run and afterwards."""
 
 from __future__ import annotations
 

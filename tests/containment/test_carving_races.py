@@ -1,4 +1,4 @@
-"""Whatever agents carve, split and share, in whatever order: ceilings hold, everything comes back, and nobody hangs."""
+"""Agents carve, split and share in random order: ceilings hold, reservations are returned, and no call hangs."""
 
 from __future__ import annotations
 

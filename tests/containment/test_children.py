@@ -1,4 +1,4 @@
-"""What children carve is theirs alone, comes back unused, and never lets the whole exceed its ceiling."""
+"""What children carve is reserved for them, its unused part is returned, and the parent's ceiling always holds."""
 
 from __future__ import annotations
 

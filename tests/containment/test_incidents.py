@@ -1,4 +1,4 @@
-"""The incidents, replayed: contained, none exceeds its ceiling, and the documented table is what they come to."""
+"""The incidents, replayed: contained, none exceeds its ceiling, and the documented table has their figures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Calls inside calls of one task: whatever interrupts them, and in whatever order, each is cancelled once, booked once,
-and nobody's cancellation is taken for somebody else's."""
+"""Calls inside calls of one task: in every order of interruptions each is cancelled once and booked once, and the
+cancellations are not confused with each other."""
 
 from __future__ import annotations
 

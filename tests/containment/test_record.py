@@ -1,4 +1,4 @@
-"""The record of calls: bounded, shared between snapshots, frozen for whoever reads it."""
+"""The record of calls: bounded, shared between snapshots, and immutable for its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate against a model of its rules: whatever is done in whatever order, both say and count the same.
+"""The gate against a model of its rules: for any sequence of operations, both decide and count the same.
 
 The model knows nothing of threads, tasks or timers. It is the rules as one would tell them: `Book` is what a context
 may spend and has spent, `Model` what happens to calls. Hypothesis drives both through admissions, successes, failures,

@@ -1,4 +1,4 @@
-"""The seed execution-context as tests: its five invariants, its stop reasons, its two examples, its import path."""
+"""The specified execution context: its five invariants, its stop reasons, its two examples, its import path."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_example_2_an_agent_loop_with_a_step_limit(capsys: pytest.CaptureFixture
     try:
         for step in range(100):  # Loop is bounded by ExecutionConfig, not the range
             decision = ctx.wrap_llm_call(
-                fn=lambda: agent_step(step),  # noqa: B023  # called at once, as in the seed
+                fn=lambda: agent_step(step),  # noqa: B023  # called at once, as in the specification
                 options=WrapOptions(operation_name=f"agent_step_{step}"),
             )
             if decision == Decision.HALT:
@@ -295,7 +295,7 @@ def test_example_2_an_agent_loop_with_a_step_limit(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.spec("EC-009")
-def test_the_seeds_signature_is_positional_and_metadata_is_as_it_says() -> None:
+def test_the_specifications_signature_is_positional_and_metadata_is_as_it_says() -> None:
     meta = ChainMetadata("req", "chain")
     with ExecutionContext(config(), None, meta) as ctx:
         snapshot = ctx.get_snapshot()

@@ -1,4 +1,4 @@
-"""What is kept for a verdict: nothing that the work does can take it, and all together stay under the ceilings."""
+"""The share reserved for a verdict: the work cannot use it, and all together stay under the ceilings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However calls wait, nest, fail, are cancelled, aborted or closed: all come home, and every reservation comes back."""
+"""Calls that wait, nest, fail, or are cancelled, aborted or closed: all of them end, and reservations are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seed's faces: wrap_*, call_*, their async twins, their options, and the seed's own examples."""
+"""The methods `wrap_*` and `call_*`, their async versions, their options, and the examples of the specification."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fail() -> None:
 
 
 @pytest.mark.spec("EC-006", "EC-011")
-def test_the_seeds_first_example_runs() -> None:
+def test_the_specifications_first_example_runs() -> None:
     settings = ExecutionConfig(max_cost_usd=0.50, max_steps=10, max_retries_total=3, timeout_ms=15_000)
     meta = ChainMetadata(
         request_id="req-001",
@@ -52,13 +52,13 @@ def test_the_seeds_first_example_runs() -> None:
 
 
 @pytest.mark.spec("EC-024", "EC-043")
-def test_the_seeds_second_example_stops_at_the_step_limit() -> None:
+def test_the_specifications_second_example_stops_at_the_step_limit() -> None:
     ctx = ExecutionContext(ExecutionConfig(max_cost_usd=2.00, max_steps=20, max_retries_total=5, timeout_ms=60_000))
     done: list[int] = []
     try:
         for step in range(100):
             decision = ctx.wrap_llm_call(
-                fn=lambda: done.append(step),  # noqa: B023  # called at once, as in the seed
+                fn=lambda: done.append(step),  # noqa: B023  # called at once, as in the specification
                 options=WrapOptions(operation_name=f"agent_step_{step}"),
             )
             if decision == Decision.HALT:

@@ -1,4 +1,4 @@
-"""Identifiers: of their form, repeatable where a test wants them so, and handed down from a run to its children."""
+"""Identifiers: their form, repeatable for tests, and inherited by the children of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that somebody else wrote are bounded, and can be sent."""
+"""Texts from outside are bounded, and valid as UTF-8."""
 
 from __future__ import annotations
 

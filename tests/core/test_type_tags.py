@@ -1,4 +1,4 @@
-"""Tags: one means one type, registered tags never change hands, and looking one up imports nothing."""
+"""Tags: one tag means one type, a registered tag keeps its type, and looking one up imports nothing."""
 
 from __future__ import annotations
 

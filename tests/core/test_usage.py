@@ -1,4 +1,4 @@
-"""What was used is added up exactly, and what it costs never comes out too low."""
+"""Usage is added up exactly, and its cost is never computed too low."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's verdict on whether work is done: a pass only with evidence, and never a bypass that looks like one."""
+"""A model's verdict on whether work is done: it passes only with evidence, and unchecked work never passes."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ async def test_another_model_may_judge() -> None:
 
 @pytest.mark.spec("NE-026")
 async def test_a_judged_judge_is_refused() -> None:
-    """The document's first anti-pattern, at the end of a run: the verdict's own prompt has a verifier."""
+    """Nesting that must be refused, at the end of a run: the verdict's own prompt has a verifier."""
     section = MarkdownSection(title="", key="task", template="Judge ${tentative_output}.")
     inner = PromptTemplate[CompletionVerdict](
         ns="t", key="judge", sections=(section,), task_completion_checker=LLMCompletionVerifier()

@@ -1,4 +1,4 @@
-"""Nested evaluation: every row of the tables of its document, and what must hold whatever an evaluation does."""
+"""Nested evaluation: every specified rule and error category, and what must always hold."""
 
 from __future__ import annotations
 
@@ -705,7 +705,7 @@ def test_evaluations_nest_no_deeper_than_the_configuration_says(most: int) -> No
 
 @pytest.mark.spec("NE-029")
 def test_evaluations_on_many_threads_are_isolated_from_each_other() -> None:
-    """The document's property: state isolation under concurrent execution, with real threads."""
+    """State is isolated under concurrent execution, with real threads."""
     answers: dict[int, Any] = {}
 
     def respond(request: Any) -> Any:

@@ -138,7 +138,7 @@ async def test_a_cheaper_model_may_judge() -> None:
 
 @pytest.mark.spec("NE-026")
 async def test_an_evaluation_inside_an_evaluation_is_refused() -> None:
-    """The document's first anti-pattern: the judge's own prompt has a judge."""
+    """Nesting that must be refused: the judge's own prompt has a judge."""
     inner = LLMTrajectoryFeedback(min_calls=1, name="inner")
     config = FeedbackProviderConfig(inner, ObserverTrigger(on_every_call=True))
     section = MarkdownSection(title="", key="task", template="Judge ${recent_actions}.", tools=(search,))

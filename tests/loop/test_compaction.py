@@ -1,4 +1,4 @@
-"""A conversation that no longer fits goes on as a summary of itself, under the same limits, and nothing is lost."""
+"""A conversation that no longer fits is summarised, under the same limits, and stays on the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever tools, models and checkers raise, the run ends with a result; and its own cancellations are told apart."""
+"""For everything that tools, models and checkers raise, the run ends with a result; cancellations are told apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the agent goes in circles, and when it only looks so."""
+"""When the agent repeats itself, and when it only seems to."""
 
 from __future__ import annotations
 

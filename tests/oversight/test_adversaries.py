@@ -1,4 +1,4 @@
-"""What observers do wrong, also to each other: nothing of it ends a run, floods a conversation or outlives its time."""
+"""Misbehaving observers: none ends a run, floods a conversation or runs longer than its time."""
 
 from __future__ import annotations
 

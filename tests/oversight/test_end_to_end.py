@@ -1,4 +1,4 @@
-"""Oversight from end to end: advice that is heeded saves a run; what was said survives rollback, resume and JSON."""
+"""Oversight from end to end: advice that is followed saves a run; advice survives rollback, continuation and JSON."""
 
 from __future__ import annotations
 

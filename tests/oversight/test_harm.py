@@ -1,4 +1,4 @@
-"""What nights have done to oversight: odd text, odd errors, subagents, rollbacks, clocks that go back, ends of runs."""
+"""Unusual conditions for oversight: texts, errors, subagents, rollbacks, clocks that are set back, ends of runs."""
 
 from __future__ import annotations
 

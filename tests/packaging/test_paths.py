@@ -1,4 +1,4 @@
-"""The tree speaks of Watchkeeper alone: no path of one machine, no registry's host."""
+"""The tree names no path of a single machine and no registry's host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing grows past reading: the ceilings for modules, folders, functions and constructors in src."""
+"""The size limits for modules, folders, functions and constructors in src."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synchronous door to the loop: errors, context, interrupts, forks."""
+"""The blocking functions and their event loop: errors, context, interrupts, forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under threads nothing is lost, nothing is told twice, and nobody sees half an event."""
+"""With threads no event is lost, delivered twice, or seen before it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored outlives the modules: old logs are read, and new ones name no module of ours."""
+"""Stored data does not depend on module names: old logs are read, and new ones name no module of ours."""
 
 from __future__ import annotations
 

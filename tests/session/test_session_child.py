@@ -1,4 +1,4 @@
-"""A child session shares its parent's state at the start and nothing afterwards; a closed one is out of the way."""
+"""A child session shares its parent's state at the start and nothing afterwards; a closed one leaves its parent."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_reducers_registered_later_stay_where_they_were_registered() -> None:
 
 @pytest.mark.spec("SD-013")
 def test_a_child_can_be_given_derived_state_after_it_began() -> None:
-    """Seed subagent-dispatch: reducers may be added after the state is there."""
+    """SD-013: reducers may be added after the state is there."""
     parent = Session()
     parent.dispatch(Counted(2))
     child = parent.child(parent.snapshot())

@@ -1,4 +1,4 @@
-"""The hooks that ship, at a gate: what they count is what runs, and what they say is what happens."""
+"""Watchkeeper's hooks at a gate: they count the calls that run, and their decisions are carried out."""
 
 from __future__ import annotations
 

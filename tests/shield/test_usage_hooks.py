@@ -1,4 +1,4 @@
-"""Windows of calls and tokens: exactly as much passes as there is, what does not run gives back, the old expires."""
+"""Windows of calls and tokens: they admit exactly their size, refused calls give back, old entries expire."""
 
 from __future__ import annotations
 

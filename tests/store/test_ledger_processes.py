@@ -1,4 +1,4 @@
-"""Ten real processes on one ledger keep one ceiling; one that is killed leaks nothing once its lease is over."""
+"""Ten real processes on one ledger keep one ceiling; the reservations of a killed one are released after its lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run store: what is written is there at once, for every other connection, and stays there whatever happens."""
+"""The run store: other connections see at once what is written, and it is kept after crashes and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of runs and ledgers: where they are, whose they are, and that what cannot be used stays as it is."""
+"""The files of runs and ledgers: their places, their program, and that unusable files are not changed."""
 
 from __future__ import annotations
 

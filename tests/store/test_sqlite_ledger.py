@@ -1,4 +1,4 @@
-"""A ledger in a file: all that every ledger does, for several processes, through crashes, pauses and broken files."""
+"""A ledger in a file: the rules for every ledger, with several processes, crashes, pauses and broken files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a child ends: it is closed, unsubscribed and gone, what it had reserved is back, the parent is unharmed."""
+"""However a child ends: it is closed and unsubscribed, its reservation is released, and the parent goes on."""
 
 from __future__ import annotations
 

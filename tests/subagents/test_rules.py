@@ -1,4 +1,4 @@
-"""What a task must fulfil, in words that a model can act on."""
+"""The rules for a task, with error messages that help a model to correct it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of children: kept apart, declared ones handed over, never over somebody else's."""
+"""The files of children: separate, declared ones are copied back, changes of others are never overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an SDK raised, as one of our faults.
+"""Translates what a provider's SDK raised into one of the faults of `ProviderError`.
 
 The provider's own error type or code decides first, its wording second (only for a full context and blocked content,
 which have no code everywhere), the HTTP status last. The wait that a provider asks for is kept in seconds. ``billed``

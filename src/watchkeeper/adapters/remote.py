@@ -27,7 +27,7 @@ REMOTE: Final = RemotePolicy()
 
 
 def allow_remote(allowed: bool) -> bool:
-    """Allow or forbid every host but this machine, for all adapters in the process, and return what held before.
+    """Allow or forbid every host but this machine, for all adapters in the process, and return the setting before.
 
     Tests forbid it, so that a forgotten fake can never reach a paid model.
     """

@@ -1,14 +1,14 @@
-"""`Agent`: a thin front for those who come from other libraries. It builds a template and calls `run`; nothing else.
+"""`Agent`: instructions, tools, a model and limits in one value. It builds a prompt template and calls `run`.
 
-What belongs to the agent stands in it, so that the command line has it too; a run may say `settings`, `shield`,
-`resources` and `filesystem` anew. Where a run is written, and who is told of it, is said where it is run.
+The options of an agent hold for all of its runs, also on the command line; a run may give other `settings`, `shield`,
+`resources` and `filesystem`. Store and callbacks are options of a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
+from typing import Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, check_arguments, check_left_to_agent
 from watchkeeper.app.run import arun, arun_many, run, run_many
@@ -21,15 +21,13 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.session import Session
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import Tool
 
-if TYPE_CHECKING:
-    from watchkeeper.shield.pipeline import ShieldPipeline
-
 LABEL_CHARS: Final = 60
-"""How much of a task names it in results and logs."""
+"""A task is named in results and logs by this many of its first characters."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +39,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Agent(Generic[OutputT]):
-    """An agent in five words: model, instructions, output type, tools, limits.
+    """An agent: a model, instructions, an output type, tools and limits.
 
     Attributes:
-        model: Who answers.
+        model: The model that answers.
         instructions: Standing instructions; they become the system message.
-        output_type: What it answers with: a dataclass, a pydantic model, or text.
-        tools: What it may call.
-        limits: What each run may spend.
-        name: Names it in logs.
-        task_completion_checker: Who says whether the work is done, or None.
-        observers: Who assesses how a run is going, and when.
-        feedback_providers: Who gives feedback on it, and when.
-        completion_rounds: How often "incomplete" may send it back to work.
-        settings: How the model is asked: temperature, effort, output cap ...
+        output_type: The type of its answer: a dataclass, a pydantic model, or text.
+        tools: The tools that it may call.
+        limits: The limits of each run.
+        name: Its name in logs.
+        task_completion_checker: Decides whether the work is done, or None.
+        observers: Observers, and when each is asked.
+        feedback_providers: Feedback providers, and when each is asked.
+        completion_rounds: How often it may go on working after the verdict "incomplete".
+        settings: Temperature, effort, output cap ...
         shield: Hooks that are asked before every model call and tool call.
         resources: What tools may ask their context for.
         filesystem: What tools may read and write.
@@ -78,7 +76,7 @@ class Agent(Generic[OutputT]):
     template: PromptTemplate[OutputT] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Build the template, so that what is wrong with it shows at once."""
+        """Build the template, so that mistakes in it raise at once."""
         check_arguments({"model": self.model, "instructions": self.instructions, "limits": self.limits, **self.options})
         sections = (
             MarkdownSection(title="Instructions", key="instructions", template="${instructions}", role="system"),
@@ -102,7 +100,7 @@ class Agent(Generic[OutputT]):
 
     @property
     def options(self) -> RunOptions:
-        """What its runs are given beside prompt, model and limits, unless they say otherwise."""
+        """The options of its runs beside prompt, model and limits."""
         given: RunOptions = {"settings": self.settings, "shield": self.shield}
         if self.resources is not None:
             given["resources"] = self.resources
@@ -156,7 +154,7 @@ def items_of(tasks: Iterable[str]) -> list[Task]:
     """Return an item for each task.
 
     Raises:
-        ConfigurationError: If they are no list of texts.
+        ConfigurationError: If they are not a list of texts.
     """
     check_arguments({"tasks": tasks})
     items: list[Task] = []

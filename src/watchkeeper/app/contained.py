@@ -1,9 +1,9 @@
-"""``contained(...)`` around a function, or a block, whose code itself uses a provider's SDK.
+"""``contained(...)``: limits for a function or block that calls a provider's own SDK.
 
-Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. Where a refusal or its deadline
-ended a block, it ends as a RunStoppedError that says why and what was spent; whatever else leaves it, leaves it as it
-is. Each call of a decorated function, and each entry of a block, is a chain of its own; one inside another is bound by
-both. A block is found by a context variable while it is open. Nothing here knows HTTP.
+Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. If a refusal or the deadline
+ended a block, it raises RunStoppedError with the reason and what was spent; other errors pass unchanged. Each call of a
+decorated function, and each entry of a block, is a chain of its own; for a block inside another the limits of both
+hold. A block is found by a context variable while it is open. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypedDict, TypeVar, Unp
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
-from watchkeeper.app.prices import Prices, listed_price
+from watchkeeper.app.prices import Prices, listed_price, own_price
+from watchkeeper.app.surroundings import is_async, own_ledger
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -45,11 +46,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 OWN: Final = ("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "ledger", "on_event", "clock")
-"""What `contained` takes beside single ceilings."""
+"""The arguments of `contained` beside single ceilings."""
 
 
 class Ceilings(TypedDict, total=False):
-    """What a block may use, by itself; what is not named has the default of `Limits`, None lifts it.
+    """Single ceilings of a block; one that is not named has the default of `Limits`, None lifts it.
 
     Attributes:
         max_cost_usd: Dollars.
@@ -110,7 +111,7 @@ def contained(
         **ceilings: Single ceilings; see `Ceilings`.
 
     Raises:
-        ConfigurationError: For limits beside single ceilings, and for values that make no sense.
+        ConfigurationError: For limits beside single ceilings, and for invalid values.
         TypeError: For a ceiling that does not exist.
     """
     check_keywords(ceilings, SINGLE, OWN)
@@ -127,7 +128,7 @@ def contained(
 
 
 def _limits(ceilings: Ceilings) -> Limits:
-    """Return the single ceilings as one value, and what is wrong with them in their own names."""
+    """Return the single ceilings as one value; an error names a ceiling as the caller did."""
     named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
     try:
         return Limits(**named, landing=None)
@@ -136,7 +137,7 @@ def _limits(ceilings: Ceilings) -> Limits:
 
 
 class Contained:
-    """A decorator and context manager made by `contained`.
+    """A decorator and context manager, made by `contained`.
 
     As a decorator it may be used for any number of functions and calls, at once too; as a context manager it is open
     once at a time. Entered, it gives the `ExecutionContext` that its calls pass.
@@ -155,7 +156,7 @@ class Contained:
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
-        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+        if is_async(fn):
             waiting = cast("Callable[P, Any]", fn)
 
             @functools.wraps(fn)
@@ -233,7 +234,7 @@ def running_task() -> asyncio.Task[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for a block, and who is asked and told."""
+    """The arguments of `contained`, as they hold for each block."""
 
     limits: Limits
     pipeline: ShieldPipeline | None
@@ -246,7 +247,7 @@ class Terms:
 
 
 class Block:
-    """One entry: its context, and what is put back when it ends.
+    """One entry: its context, and what was in force before it.
 
     Attributes:
         context: The gate of the calls made inside; a child of the block around it.
@@ -255,7 +256,7 @@ class Block:
     def __init__(self, terms: Terms) -> None:
         """Open the context and put it in force."""
         outer = ACTIVE.get()
-        self._ledger = None if outer is not None else own_ledger(terms)
+        self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
         try:
             self.context = open_context(terms, outer, self._ledger)
         except BaseException:
@@ -283,7 +284,7 @@ class Block:
         self._guard = Guard(self.context, task, self._clock)
 
     def leave(self, error: BaseException | None) -> None:
-        """Put back what was in force, close the context, and say what ended the block.
+        """Restore what was in force before, close the context, and raise if a stop ended the block.
 
         Raises:
             RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
@@ -354,20 +355,6 @@ class Guard:
         return True
 
 
-def own_ledger(terms: Terms) -> SqliteLedger | None:
-    """Open the ledger that a block opens for itself: in the file that is named, or the user's own for an account.
-
-    Raises:
-        StoreError: If it cannot be written.
-    """
-    where = terms.ledger
-    if not isinstance(where, str | Path) or (where == "default" and terms.limits.account is None):
-        return None
-    from watchkeeper.store.sqlite_ledger import SqliteLedger
-
-    return SqliteLedger(where, clock=terms.clock)
-
-
 def is_bounded(limits: Limits) -> bool:
     """Return whether a ceiling on money or tokens holds."""
     own = (limits.ceiling(meter.ceiling) for meter in METERS if not meter.is_counted)
@@ -402,9 +389,9 @@ def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
     def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-        for key in (f"{provider}:{model}", model):
-            if key in terms.prices:
-                return terms.prices[key]
+        own = own_price(terms.prices, provider, model)
+        if own is not None:
+            return own
         if outer is not None:
             return outer(provider, model, sent)
         options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}

@@ -1,4 +1,4 @@
-"""Model strings to models: ``provider:name``, and the few that need no provider.
+"""Makes models of model strings: ``provider:name``, and the few that need no provider.
 
     openai:gpt-5-mini            Chat Completions (OPENAI_API_KEY)
     openai-responses:gpt-5       Responses
@@ -8,16 +8,17 @@
     local:PATH.gguf              any GGUF file, on this machine
     http://host:port/v1#name     any OpenAI-compatible server (WATCHKEEPER_API_KEY, if it asks for a key)
 
-The command line knows ``scripted`` besides: fixed replies that the agent's file brings along, and no model at all.
-Nothing is imported, and no connection or process is opened, before a model is really asked for. A key of one provider
-is never sent to another address.
+The command line also knows ``scripted``: fixed replies from the agent's file, without a model.
+A provider's module is imported, and a connection or process opened, only when a model of it is needed. A key of one
+provider is never sent to another address.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -34,7 +35,15 @@ from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.user_code import closed
 
-PROVIDERS: Final = ("openai", "openai-responses", "anthropic", "litellm", "local")
+PROVIDERS: Final[Mapping[str, str]] = {
+    "openai": "watchkeeper.adapters.openai_chat:OpenAIChatModel",
+    "openai-responses": "watchkeeper.adapters.openai_responses:OpenAIResponsesModel",
+    "anthropic": "watchkeeper.adapters.anthropic:AnthropicModel",
+    "litellm": "watchkeeper.adapters.litellm:LiteLLMModel",
+    "local": "watchkeeper.local.model:LocalModel",
+}
+"""By provider, the class of its models, which is imported when one is asked for."""
+
 HELP: Final = (
     "write 'openai:NAME', 'openai-responses:NAME', 'anthropic:NAME', 'litellm:PROVIDER/NAME', 'local', "
     "'local:PATH.gguf' or 'http://HOST:PORT/v1#NAME'"
@@ -65,31 +74,8 @@ def model_from(text: str) -> Model:
         raise UnknownModelError(f"there is no model {text!r}; {hint}{HELP}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
-    return _model_of(provider, name)
-
-
-def _model_of(provider: str, name: str) -> Model:
-    match provider:
-        case "openai":
-            from watchkeeper.adapters.openai_chat import OpenAIChatModel
-
-            return OpenAIChatModel(name)
-        case "openai-responses":
-            from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
-
-            return OpenAIResponsesModel(name)
-        case "anthropic":
-            from watchkeeper.adapters.anthropic import AnthropicModel
-
-            return AnthropicModel(name)
-        case "litellm":
-            from watchkeeper.adapters.litellm import LiteLLMModel
-
-            return LiteLLMModel(name)
-        case _:
-            from watchkeeper.local.model import LocalModel
-
-            return LocalModel(name)
+    model_class: Callable[[str], Model] = pkgutil.resolve_name(PROVIDERS[provider])
+    return model_class(name)
 
 
 def _server(text: str) -> Model:
@@ -103,9 +89,8 @@ def _server(text: str) -> Model:
 
 
 # --- the models of a run --------------------------------------------------------------------------------------------
-# All of them are made, and priced, before anything is spent: a fallback that cannot work shows at once, not in the
-# night in which it is needed. What is made here from a string is closed with the run; a model that the caller made
-# is the caller's.
+# All of them are made, and priced, before anything is spent, so that a fallback that cannot work is refused at once. A
+# model that is made here from a string is closed with the run; the caller closes the models that the caller made.
 
 
 class RunModels(msgspec.Struct, frozen=True):
@@ -126,15 +111,10 @@ class RunModels(msgspec.Struct, frozen=True):
     children: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
 
     @property
-    def all(self) -> tuple[PricedModel, ...]:
-        """Every one of them."""
-        cheaper = () if self.cheaper is None else (self.cheaper,)
-        return (self.first, *self.fallback, *cheaper, *self.escalations.values())
-
-    @property
     def output_in_prompt(self) -> bool:
-        """Whether the prompt must describe the answer's form, because one of them cannot be held to it otherwise."""
-        return not all(each.model.native_output for each in self.all)
+        """Whether the prompt must describe the answer's form, because not every provider can enforce it."""
+        line = (self.first, *self.fallback, self.cheaper, *self.escalations.values())
+        return not all(each.model.native_output for each in line if each is not None)
 
 
 def models_of_run(

@@ -1,10 +1,9 @@
-"""What can be said about a run beside prompt, model and limits, and what each argument must be.
+"""The options of a run beside prompt, model and limits, and the checks of all arguments.
 
-`RunOptions` is the one list of keyword arguments; what is left out has the default that its docstring names, read where
-it is used. All arguments are looked at by one table, before anything is opened or spent: what does not fit is refused
-with the value and with what to write instead, and a keyword that does not exist with the nearest one that does. Only
-the kind of thing is judged here; whether a path can be written or a model exists shows where it is used, before
-anything is spent, too.
+`RunOptions` is the one list of keyword arguments; an option that is left out has the default that its docstring names,
+read where it is used. One table checks all arguments before anything is opened or spent: an error names the value and
+what to write instead, and for an unknown keyword the nearest one that exists. Only the type of a value is checked here;
+whether a path can be written or a model exists is checked where it is used, also before anything is spent.
 """
 
 from __future__ import annotations
@@ -14,34 +13,33 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import Any, Final, Literal, TypedDict, cast
 from uuid import UUID
 
+from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
-from watchkeeper.core.text import shown
+from watchkeeper.core.quantities import is_whole
+from watchkeeper.core.text import clipped, shown
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
-if TYPE_CHECKING:
-    from watchkeeper.accounting.ledger import Ledger
-    from watchkeeper.shield.circuit_breaker import CircuitBreakers
-    from watchkeeper.shield.pipeline import ShieldPipeline
-
 BRIEF_CHARS: Final = 60
-"""A value that shows itself with more is named by its kind."""
+"""A value with a longer ``repr`` is named by its type."""
 
 MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
-"""What makes a model; looked up by name, because asking whether something fits a protocol takes twenty microseconds."""
+"""The members of a model; looked up by name, because a check against the protocol takes twenty microseconds."""
 
 CHECKED_WHERE_USED: Final = frozenset({"fallback"})
 """Options that have a rule of their own: `models.checked_fallback`."""
@@ -79,22 +77,6 @@ def _is_ledger(value: Any) -> bool:
     return isinstance(value, str | Path) or _with("admit", "settle")(value)
 
 
-def _is_shield(value: Any) -> bool:
-    from watchkeeper.shield.pipeline import ShieldPipeline
-
-    return isinstance(value, ShieldPipeline)
-
-
-def _are_breakers(value: Any) -> bool:
-    from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
-
-    return isinstance(value, CircuitBreaker | CircuitBreakers)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _has_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
@@ -104,9 +86,11 @@ def _are_several(value: Any) -> bool:
 
 
 _SHIELD: Final = Rule(
-    _is_shield, "a ShieldPipeline, each hook in its slot: ShieldPipeline(tool_dispatch=ToolPermissionHook(...))", True
+    _any_of(ShieldPipeline),
+    "a ShieldPipeline, each hook in its slot: ShieldPipeline(tool_dispatch=ToolPermissionHook(...))",
+    True,
 )
-_BREAKERS: Final = Rule(_are_breakers, "CircuitBreakers(...)", True)
+_BREAKERS: Final = Rule(_any_of(CircuitBreaker, CircuitBreakers), "CircuitBreakers(...)", True)
 _LISTENER: Final = Rule(callable, "a function, sync or async", True)
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -121,7 +105,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "each": Rule(_any_of(Limits), "Limits for every single item, for example Limits(deadline='1m')", True),
     "session": Rule(_any_of(Session), "a Session; to go on after an earlier run write session=result.session", True),
-    "concurrency": Rule(_is_positive, "a whole number of at least 1, for example 4"),
+    "concurrency": Rule(lambda value: is_whole(value, 1), "a whole number of at least 1, for example 4"),
     "label": Rule(callable, "a function that names an item, for example label=str"),
     "items": Rule(_are_several, "a list of items, one for each run"),
     "settings": Rule(_any_of(ModelSettings), "ModelSettings, for example ModelSettings(temperature=0.1)"),
@@ -151,7 +135,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse what is not the kind of thing that its name asks for.
+    """Refuse a value that is not of the type that its name asks for.
 
     Raises:
         ConfigurationError: Naming the argument, the value and what to write.
@@ -168,7 +152,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def check_prices(prices: object) -> None:
-    """Refuse prices that would be found, or not be found, only while the run goes on; None means none.
+    """Refuse invalid prices before the run begins; None means none.
 
     Raises:
         ConfigurationError: Naming the entry.
@@ -206,7 +190,7 @@ def check_keywords(given: Collection[str], options: Collection[str], others: Col
 
 
 def check_left_to_agent(given: Mapping[str, Any]) -> None:
-    """Refuse, for a run of an `Agent`, what the agent itself says.
+    """Refuse, for a run of an `Agent`, options that the agent itself gives.
 
     Raises:
         ConfigurationError: With the way to say it.
@@ -234,7 +218,7 @@ def brief(value: object) -> str:
     text = shown(value)
     if len(text) <= BRIEF_CHARS and "\n" not in text:
         return text
-    return f"{text[: BRIEF_CHARS - 1]}…" if isinstance(value, str | bytes) else f"{type(value).__name__}(...)"
+    return clipped(text, BRIEF_CHARS) if isinstance(value, str | bytes) else f"{type(value).__name__}(...)"
 
 
 StoreLike = Path | str | Literal["default"] | None
@@ -242,7 +226,7 @@ LedgerLike = Path | str | Literal["default"]
 
 
 class RunOptions(TypedDict, total=False):
-    """What can be said about a run beside prompt, model, limits and session: `run`, `arun`, and the runs of an Agent.
+    """The options of a run beside prompt, model, limits and session, for `run`, `arun`, and the runs of an Agent.
 
     Attributes:
         settings: How the model is asked: temperature, effort, output cap ...
@@ -288,7 +272,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class TaskOptions(RunOptions, total=False):
-    """What `Agent.run_many` takes besides.
+    """The options of `Agent.run_many`: those of a run, and these.
 
     Attributes:
         each: Further limits of every single item; they can only tighten.
@@ -300,7 +284,7 @@ class TaskOptions(RunOptions, total=False):
 
 
 class ManyOptions(TaskOptions, total=False):
-    """What `run_many` and `arun_many` take besides.
+    """The options of `run_many` and `arun_many`: those of `TaskOptions`, and this one.
 
     Attributes:
         label: Names an item in results, logs and progress; ``str`` by default.
@@ -310,7 +294,7 @@ class ManyOptions(TaskOptions, total=False):
 
 
 NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
-"""What `run` or `run_many` take by name beside the options of every run."""
+"""Named arguments of `run` or `run_many` beside the options of every run."""
 
 
 def options_for_run(given: RunOptions, kind: type[Any] = RunOptions) -> ManyOptions:

@@ -1,8 +1,8 @@
 """What models cost: the user's own prices first, then the list of genai-prices, looked up when first needed.
 
-A local model is free by declaration. A model nobody knows the price of costs None, never 0, and is refused before its
-first request wherever a cost ceiling is in force. A ceiling must hold on the provider's bill, so where the list leaves
-a choice (dearer hours, a rate for reasoning, caches that live longer) the dearest rate that may apply counts.
+A local model is free by declaration. The cost of a model without a known price is None, never 0; under a cost ceiling
+such a model is refused before its first request. A ceiling must hold for the provider's bill, so if the list has
+several rates (by hour, for reasoning, for caches that live longer), the highest rate that may apply counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "voyage": "voyageai",
     "xai": "x-ai",
 }
-"""LiteLLM's names of providers that the list knows under another."""
+"""LiteLLM's names of providers that have another name in the list."""
 
 Prices = Mapping[str, ModelPrice]
 """The user's own prices, by ``provider:model`` or by the model's name alone."""
@@ -51,23 +51,28 @@ def price_of(
     settings: ModelSettings = ModelSettings(),
     clock: Clock = SYSTEM_CLOCK,
 ) -> ModelPrice | None:
-    """Return what a model charges: given, declared free, or listed; None if nobody knows.
+    """Return what a model charges: given, declared free, or listed; None if it is not known.
 
     Args:
         model: Who answers. A model that says ``cache = "1h"`` pays for caches of that life.
         prices: The caller's own prices; they win.
-        settings: How it is asked; ``extra`` may choose a dearer service tier.
+        settings: Its settings; ``extra`` may choose a more expensive service tier.
         clock: Tells which of the listed prices are in force.
     """
-    for key in (f"{model.provider}:{model.name}", model.name):
-        if prices is not None and key in prices:
-            return prices[key]
+    own = own_price(prices or {}, model.provider, model.name)
+    if own is not None:
+        return own
     if model.free:
         return FREE
     wishes = {name: value for name, value in settings.extra.items() if isinstance(value, str)}
     return listed_price(
         model.provider, model.name, wishes, long_cache=getattr(model, "cache", None) == "1h", clock=clock
     )
+
+
+def own_price(prices: Prices, provider: str, name: str) -> ModelPrice | None:
+    """Return the price that the caller gives for a model, by ``provider:model`` or else by its name."""
+    return prices.get(f"{provider}:{name}") or prices.get(name)
 
 
 def listed_price(

@@ -1,11 +1,11 @@
-"""`run`, `arun`, `run_many`, `arun_many`: the front doors. What a run needs is put together here and nowhere else.
+"""`run`, `arun`, `run_many` and `arun_many`: they check the input, open what a run needs, run it, and close it.
 
-`run` and `run_many` block; the others are the same on the caller's loop. A stop is a result: all of them return it, and
-raise only for input that cannot work (before anything is spent) or if ``raise_on_stop`` asks for it.
+`run` and `run_many` block; `arun` and `arun_many` run on the caller's loop. A stop is a result: all of them return it,
+and raise only for input that cannot work (before anything is spent) or with ``raise_on_stop``.
 
-Each item of `run_many` is a run of its own: fresh session, own turns, own log. All items draw from one gate, so the
-ceilings hold over them together. There is one result per item, in order; an item that fails never loses the others;
-when a limit ends the whole, what was not done is marked as not done.
+Each item of `run_many` is a run of its own: fresh session, own turns, own log. All items use one gate, so the
+ceilings hold for all of them together. There is one result per item, in order; if an item fails, the others go on; when
+a limit ends everything, the items that were not done are marked as not done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
@@ -28,12 +28,12 @@ from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
 from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
 from watchkeeper.core.model import Model
-from watchkeeper.core.text import error_text
+from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
-from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
@@ -45,7 +45,7 @@ OutputT = TypeVar("OutputT")
 ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
 PER_ITEM: Final = UNLIMITED
-"""What limits one item beside the ceilings over all: nothing but the turns, unless the caller says so."""
+"""The limits of one item beside the ceilings over all: only the turns, unless the caller gives others."""
 
 CONCURRENCY: Final = 4
 LABEL_CHARS: Final = 200
@@ -64,7 +64,7 @@ def run(
 
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
-    request = _Request(prompt, model, limits, options_for_run(options), Interrupts(), session)
+    request = _Request(prompt, model, limits, options_for_run(options), session)
     return PORTAL.call(request.carry_out(_run), "arun", request.interrupts.interrupt)
 
 
@@ -79,10 +79,10 @@ async def arun(
     """Run an agent to its end and return how it ended.
 
     Args:
-        prompt: What the agent is: a bound prompt, or a template without placeholders.
-        model: Who answers: a `Model`, or a string such as ``openai:gpt-5-mini`` or ``local``.
-        limits: What it may spend, its children included.
-        session: An earlier session to continue with: its slices, its log, its conversation.
+        prompt: A bound prompt, or a template without placeholders.
+        model: The model that answers: a `Model`, or a string such as ``openai:gpt-5-mini`` or ``local``.
+        limits: The limits of the run, its children included.
+        session: An earlier session to continue: its slices, its log, its conversation.
         options: See `RunOptions`.
 
     Raises:
@@ -90,7 +90,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _Request(prompt, model, limits, options_for_run(options), Interrupts(), session).carry_out(_run)
+    return await _Request(prompt, model, limits, options_for_run(options), session).carry_out(_run)
 
 
 def run_many(
@@ -102,13 +102,9 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    items = listed(items)
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return PORTAL.call(
-        request.carry_out(lambda opened: _Items(items, opened).work(), landing=False),
-        "arun_many",
-        request.interrupts.interrupt,
-    )
+    work = partial(_run_items, listed(items))
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions))
+    return PORTAL.call(request.carry_out(work, landing=False), "arun_many", request.interrupts.interrupt)
 
 
 async def arun_many(
@@ -122,7 +118,7 @@ async def arun_many(
     """Run an agent over many items and return one result for each.
 
     Args:
-        prompt: What the agent is; each item is bound to it.
+        prompt: The prompt to which each item is bound.
         items: One dataclass value per run, or a tuple of several to bind together.
         model: Who answers.
         limits: Ceilings over all items together; ``max_turns`` holds for each item.
@@ -131,11 +127,10 @@ async def arun_many(
     Raises:
         ConfigurationError: If something the caller wrote cannot work; nothing was spent.
         StoreError: If the store cannot be written; nothing was spent.
-        RunStoppedError: Only with ``raise_on_stop``, if the whole was stopped.
+        RunStoppedError: Only with ``raise_on_stop``, if the run over all items was stopped.
     """
-    items = listed(items)
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), Interrupts())
-    return await request.carry_out(lambda opened: _Items(items, opened).work(), landing=False)
+    work = partial(_run_items, listed(items))
+    return await _Request(prompt, model, limits, options_for_run(options, ManyOptions)).carry_out(work, landing=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +141,13 @@ class _Request(Generic[OutputT]):
     model: Model | str
     limits: Limits
     options: ManyOptions
-    interrupts: Interrupts
     session: Session | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     async def carry_out(
         self, work: Callable[[_Opened[OutputT]], Awaitable[ResultT]], *, landing: bool = True
     ) -> ResultT:
-        """Open what a run needs, do the work, close it again, whatever happens.
+        """Open what a run needs, do the work, and close everything again, also after an error.
 
         Args:
             work: One run, or one for each item.
@@ -210,7 +205,7 @@ def in_force(limits: Limits, session: Session, clock: Clock) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Opened(Generic[OutputT]):
-    """What is open while one call of a front door lasts: its gate, its session, and what is around them."""
+    """What is open during one call of a public function: its gate, its session, models, store and listeners."""
 
     prompt: Prompt[OutputT]
     limits: Limits
@@ -222,22 +217,17 @@ class _Opened(Generic[OutputT]):
     session: Session
 
     def plan(self, prompt: Prompt[OutputT], gate: ExecutionContext) -> RunPlan[OutputT]:
-        """Render a prompt, once, and say how it is run."""
-        models, template = self.around.models, prompt.template
-        return RunPlan(
-            prompt=prompt.render(deadline=gate.deadline, output_in_prompt=models.output_in_prompt),
-            model=models.first.model,
-            price=models.first.price,
-            settings=models.first.settings,
-            checker=template.task_completion_checker,
+        """Render a prompt, once, and return the plan of its run."""
+        models = self.around.models
+        return plan_for(
+            prompt,
+            prompt.render(deadline=gate.deadline, output_in_prompt=models.output_in_prompt),
+            models.first,
             on_context_full=self.options.get("on_context_full", "land"),
             on_delta=self.around.on_delta,
             fallback=models.fallback,
             cheaper=models.cheaper,
-            sources=template.sources,
             escalations=models.escalations,
-            completion_rounds=template.completion_rounds,
-            nested=template.nested_execution_config,
             child_models=models.children,
         )
 
@@ -249,7 +239,7 @@ class _Opened(Generic[OutputT]):
         parent_run_id: UUID | None = None,
         item: str | None = None,
     ) -> RunScope:
-        """Say where a run lives."""
+        """Return the scope of a run."""
         return RunScope(
             session=session,
             gate=gate,
@@ -268,6 +258,10 @@ class _Opened(Generic[OutputT]):
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     plan = opened.plan(opened.prompt, opened.gate)
     return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
+
+
+async def _run_items(items: tuple[Any, ...], opened: _Opened[OutputT]) -> ManyResult[OutputT]:
+    return await _Items(items, opened).work()
 
 
 class _Items(Generic[OutputT]):
@@ -296,7 +290,7 @@ class _Items(Generic[OutputT]):
         )
 
     async def work(self) -> ManyResult[OutputT]:
-        """Run every item, and say on the log of the whole how it began and ended."""
+        """Run every item, and record on the parent's log how the work began and ended."""
         opened, models, began = self.opened, self.opened.around.models, self.clock.monotonic()
         opened.session.dispatch(
             ManyStarted(
@@ -331,7 +325,7 @@ class _Items(Generic[OutputT]):
         return many
 
     def _stop(self) -> Stop | None:
-        """Return what ended the whole, if anything was left undone for it."""
+        """Return what ended the work over all items, if any item was left undone."""
         stop = self.gate.stop or self.gate.work_stop
         undone = any(result is None or not result.ok for result in self.results)
         return stop if undone else None
@@ -371,7 +365,7 @@ class _Items(Generic[OutputT]):
                 return await execute(opened.plan(bound, gate), scope)
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
-                while task.cancelling():  # by the item's own code: whoever wants to end the job cancels all of it
+                while task.cancelling():  # by the item's own code: a caller that wants to end the job cancels all of it
                     task.uncancel()
             if not is_crash(error, task):
                 raise
@@ -414,21 +408,20 @@ class _Items(Generic[OutputT]):
 
 
 def shared_out(verdict: Verdict | None, count: int) -> Verdict | None:
-    """Return what each of several items keeps back of the common ceilings, so that together they keep no more."""
+    """Return what each of several items reserves of the common ceilings, so that together they reserve no more."""
     return verdict if verdict is None or count == 1 else replace(verdict, share=verdict.share / count)
 
 
 def one_line(label: object) -> str:
-    """Return a label as it can stand in a sentence: one line, and not a whole item that was taken for its own name."""
-    text = " ".join(str(label).split())
-    return text if len(text) <= LABEL_CHARS else f"{text[: LABEL_CHARS - 1]}…"
+    """Return a label as one line of limited length."""
+    return clipped(" ".join(str(label).split()), LABEL_CHARS)
 
 
 def listed(items: Iterable[Any]) -> tuple[Any, ...]:
     """Return the items.
 
     Raises:
-        ConfigurationError: If they are a text, a mapping, or nothing that can be gone through.
+        ConfigurationError: If they are a text, a mapping, or not iterable.
     """
     check_arguments({"items": items})
     return tuple(items)

@@ -1,8 +1,8 @@
-"""Settings from the surroundings: command line over environment over ``[tool.watchkeeper]`` over what the agent says.
+"""Settings: the command line wins over the environment, which wins over ``[tool.watchkeeper]`` and the agent's own.
 
-Only what is named here is read; an unknown key in the file is an error, because a misspelt limit that silently does
-nothing is how a bill runs away. ``none`` (or ``off``) lifts a limit. Every setting remembers where it was written, so
-that an error can say what to mend.
+Only the settings named here are read. An unknown key in the file is an error, because a misspelt limit must not be
+ignored silently. ``none`` (or ``off``) lifts a limit. Every setting remembers where it was written, so that an error
+message can name the place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIELDS: Final[Mapping[str, str]] = {
 """Setting name (``WATCHKEEPER_`` and upper case in the environment) to the field of Limits."""
 
 ACCOUNT: Final = ("account", "account_limit")
-"""Which account, and what may be used under it: settings and fields of Limits of the same names, read together."""
+"""The account and its limit: settings with the names of the fields of Limits, read together."""
 
 CONTEXT_FULL: Final = "on_context_full"
 TEXTS: Final = ("model", "store", "ledger", CONTEXT_FULL, *ACCOUNT)
@@ -45,7 +45,7 @@ RATES: Final[Mapping[str, str]] = {
 
 PREFIX: Final = "WATCHKEEPER_"
 OTHER_VARIABLES: Final = frozenset({"api_key", "run_id", "ok"})
-"""What stands behind the prefix and is no setting: a server's key, and what ``--notify`` tells its command."""
+"""Variables with the prefix that are not settings: a server's key, and what ``--notify`` tells its command."""
 
 LIFTED: Final = frozenset({"none", "off"})
 
@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def lifted(self) -> bool:
-        """Whether it says that there shall be none."""
+        """Whether it lifts the limit, or turns the thing off."""
         return isinstance(self.value, str) and self.value.strip().lower() in LIFTED
 
 
@@ -116,10 +116,10 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def environment_settings(environ: Mapping[str, str]) -> dict[str, Setting]:
-    """Read ``WATCHKEEPER_MAX_COST`` and its kin; an empty variable counts as not set.
+    """Read ``WATCHKEEPER_MAX_COST`` and the other variables; an empty variable counts as not set.
 
     Raises:
-        ConfigurationError: For a variable that looks like a setting and is none.
+        ConfigurationError: For a variable that looks like a setting but is not one.
     """
     known = (*FIELDS, *TEXTS)
     settings: dict[str, Setting] = {}
@@ -135,7 +135,7 @@ def environment_settings(environ: Mapping[str, str]) -> dict[str, Setting]:
 
 
 def _refuse_misspelt(variable: str, name: str, known: tuple[str, ...]) -> None:
-    """Refuse what must have been meant as a setting; other programs may have variables with our prefix."""
+    """Refuse a probable misspelling of a setting; other programs may have variables with our prefix."""
     near = nearest(name, known)
     if near is not None:
         raise ConfigurationError(f"{variable}: there is no such setting; did you mean {PREFIX}{near.upper()}?")
@@ -145,7 +145,7 @@ def _refuse_misspelt(variable: str, name: str, known: tuple[str, ...]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the setting that must have been meant, by its spelling or by its name in `Limits`; None for none."""
+    """Return the setting that was probably meant, by its spelling or by its name in `Limits`; None for none."""
     by_field = {field: setting for setting, field in FIELDS.items()}
     if name in by_field:
         return by_field[name]
@@ -179,7 +179,7 @@ def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
     """Return ``base`` with every limit that the settings name.
 
     Raises:
-        LimitsError: If a limit makes no sense; the message says where it was written, and the value.
+        LimitsError: If a limit is invalid; the message names the value and where it was written.
     """
     limits = base
     for name, field in FIELDS.items():
@@ -206,7 +206,7 @@ def with_account(settings: Settings, limits: Limits) -> Limits:
     """Return limits with the account that the settings name, and with the limit that they give it.
 
     Raises:
-        LimitsError: If name or limit makes no sense, or one is there without the other.
+        LimitsError: If name or limit is invalid, or one is given without the other.
     """
     given = {name: settings[name] for name in ACCOUNT if name in settings}
     if not given:
@@ -222,7 +222,7 @@ def with_account(settings: Settings, limits: Limits) -> Limits:
 
 
 def text_from(settings: Settings, name: str) -> str | None:
-    """Return a setting that is text, or None if nobody made it.
+    """Return a setting that is text, or None if it is not set.
 
     Raises:
         ConfigurationError: If it is not text.
@@ -236,7 +236,7 @@ def text_from(settings: Settings, name: str) -> str | None:
 
 
 def context_full_from(settings: Settings) -> OnContextFull | None:
-    """Return what is to happen when the model's context is full, or None if nobody said.
+    """Return what happens when the model's context is full, or None if it is not set.
 
     Raises:
         ConfigurationError: If it is none of the choices.

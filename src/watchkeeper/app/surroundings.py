@@ -1,8 +1,8 @@
-"""What is opened around a run: its models, the store, the ledger, the listeners; and what ends it from outside.
+"""What is opened for a run (models, store, ledger, listeners), and how signals end it from outside.
 
-All of it is opened before the run starts and closed after it, whatever happens. Everything that can be refused is
-refused here, before anything is spent. Events go to those who must not slow a run down (the caller's callbacks, the
-store) through a `Listener`. `Interrupts` passes signals on to the gate of the run in progress.
+All of it is opened before the run starts and always closed after it. Everything that can be refused is refused here,
+before anything is spent. Events go to the caller's callbacks and to the store through a `Listener`, so that they do not
+slow down the run. `Interrupts` passes signals on to the gate of the run in progress.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.models import RunModels, models_of_run
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.ids import SYSTEM_IDS
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.text import logger
 from watchkeeper.core.model import Model
@@ -35,12 +36,12 @@ from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.shield.circuit_breaker import CircuitBreakers
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.store.sqlite import DEFAULT
 
 if TYPE_CHECKING:
-    from watchkeeper.accounting.ledger import Ledger
-    from watchkeeper.shield.circuit_breaker import CircuitBreakers
+    from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 T = TypeVar("T")
 
@@ -49,11 +50,11 @@ class Surroundings(msgspec.Struct, frozen=True):
     """The opened things.
 
     Attributes:
-        models: Who answers, who takes over, who is the cheaper one.
-        breakers: What keeps calls away from providers that are down, or None.
+        models: The model in use, the fallback models, the cheaper one.
+        breakers: Circuit breakers for providers that are down, or None.
         events: Where events go for the caller, or None.
         records: Where envelopes go, each with the id of its run: to the store, and to the caller.
-        ledger: Where what is spent is kept; None for memory.
+        ledger: The ledger of what is spent; None for memory.
     """
 
     models: RunModels
@@ -64,7 +65,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
-        """Where text goes as it arrives, or None if nobody listens."""
+        """Gets text as it arrives; None if there is no listener."""
         events = self.events
         return (lambda text: events.put((TextDelta(text),))) if events is not None else None
 
@@ -74,7 +75,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         Args:
             session: Whose events.
             run_id: Its run.
-            child: Whether it is a child's: ``on_event``, which is told no id of a run, does not get those.
+            child: Whether it is a child's: ``on_event`` does not get those, because it gets no run id.
         """
         events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
@@ -141,15 +142,27 @@ def opened_ledger(stack: AsyncExitStack, limits: Limits, options: RunOptions) ->
         StoreError: If it cannot be written.
     """
     where = options.get("ledger", DEFAULT)
-    if where == DEFAULT and limits.account is None:
-        return None
     if not isinstance(where, str | Path):
         return where
+    ledger = own_ledger(where, limits, options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS))
+    if ledger is not None:
+        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
+    return ledger
+
+
+def own_ledger(
+    where: Ledger | Path | str, limits: Limits, clock: Clock, ids: IdSource = SYSTEM_IDS
+) -> SqliteLedger | None:
+    """Open the ledger in a file that is named, or in the user's own file if the limits name an account; else None.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    if not isinstance(where, str | Path) or (where == DEFAULT and limits.account is None):
+        return None
     from watchkeeper.store.sqlite_ledger import SqliteLedger
 
-    ledger = SqliteLedger(where, clock=options.get("clock", SYSTEM_CLOCK), ids=options.get("ids", SYSTEM_IDS))
-    stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
-    return ledger
+    return SqliteLedger(where, clock=clock, ids=ids)
 
 
 def breakers_of(options: RunOptions) -> CircuitBreakers | None:
@@ -157,21 +170,19 @@ def breakers_of(options: RunOptions) -> CircuitBreakers | None:
     breakers = options.get("breakers")
     if breakers is not None or not options.get("fallback"):
         return breakers
-    from watchkeeper.shield.circuit_breaker import CircuitBreakers
-
     return CircuitBreakers(failure_predicate=is_outage, clock=options.get("clock", SYSTEM_CLOCK))
 
 
 # --- listeners ------------------------------------------------------------------------------------------------------
 # Events are queued in order and delivered in batches, by one delivery at a time: sync callables on a worker thread, so
-# that user code never runs on the loop's thread, async ones on the loop. Nothing that was queued stays behind, whatever
-# thread it came from. A listener that raises is reported once and gets nothing more; the run goes on. At the end
+# that user code never runs on the loop's thread, async ones on the loop. Nothing that was queued is lost, from any
+# thread. A listener that raises is reported once and gets nothing more; the run goes on. At the end
 # everything queued is delivered, within a stated time.
 
 Deliver = Callable[[Sequence[T]], None] | Callable[[Sequence[T]], Awaitable[None]]
 
 DRAIN_SECONDS: Final = 10.0
-"""How long the end of a run waits for a slow listener; real seconds, because what is waited for is real."""
+"""How long the end of a run waits for a slow listener, in seconds of real time, not of the run's clock."""
 
 
 class Listener(Generic[T]):
@@ -182,7 +193,7 @@ class Listener(Generic[T]):
         self._name = name
         self._deliver = deliver
         self._drain_seconds = drain_seconds
-        self._is_async = _is_async(deliver)
+        self._is_async = is_async(deliver)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
@@ -256,7 +267,7 @@ class Listener(Generic[T]):
 
 def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
     """Turn a handler, sync or async, into a delivery of batches; each item holds the arguments of one call."""
-    if _is_async(handler):
+    if is_async(handler):
 
         async def deliver_async(batch: Sequence[tuple[Any, ...]]) -> None:
             for item in batch:
@@ -273,19 +284,20 @@ def one_by_one(handler: Callable[..., Any]) -> Deliver[Any]:
     return deliver
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
     """Return whether calling it gives a coroutine, also for an object whose ``__call__`` is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------
-# Always called on the loop's thread. Whoever sends SIGTERM kills soon after, and sends no second one; so a landing that
-# takes longer than `TERM_SECONDS` is stopped hard, to leave time for the result, the record and the notification.
+# Always called on the loop's thread. After SIGTERM a process is usually killed soon, without a second signal. So a
+# landing that takes longer than `TERM_SECONDS` is stopped hard, to leave time for the result, the record and the
+# notification.
 
 CTRL_C: Final = "SIGINT"
 
 TERM_SECONDS: Final = 7.0
-"""How long a run may take to land after SIGTERM. Containers are killed 10 s after it unless told otherwise."""
+"""How long a run may take to land after SIGTERM. By default containers are killed 10 s after it."""
 
 
 class Interrupts:

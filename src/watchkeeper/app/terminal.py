@@ -1,8 +1,8 @@
-"""Asking the person at the terminal; nothing stays open when nobody answers.
+"""Asks a person at the terminal; when the question is withdrawn, it ends and closes the terminal.
 
-The terminal is the one that controls the process, also where standard input is a file or a pipe. It is asked only if
-the process is in its foreground: one in the background would be stopped by reading. What is shown is escaped, because
-a model may have written it. What was typed before the question does not answer it.
+The terminal is the one that controls the process, also if standard input is a file or a pipe. It is asked only if the
+process is in its foreground: a process in the background would be stopped by reading. What is shown is escaped, because
+a model may have written it. Input that was typed before the question does not answer it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Terminal(Questioner):
 
         Args:
             question: What to show; lines of it are kept, other control characters escaped.
-            withdrawn: Cancelled when nobody waits for the answer any more.
+            withdrawn: Cancelled when the answer is no longer needed.
 
         Returns:
-            The line; None if there is no terminal, nobody to read there, or the question was withdrawn.
+            The line; None if there is no terminal, the input ended, or the question was withdrawn.
         """
         terminal = _opened(self._path)
         if terminal is None:
@@ -65,7 +65,7 @@ class Terminal(Questioner):
 
 
 def printable(text: str) -> str:
-    """Return a text in which nothing moves a cursor, changes a colour or hides what stands there."""
+    """Return a text without characters that move the cursor, change a colour or hide text."""
     return "".join(
         character if character.isprintable() or character == "\n" else ascii(character)[1:-1] for character in text
     )

@@ -1,7 +1,7 @@
-"""Where the command line prints: plain lines that read the same in a terminal, a pipe, a CI log and a file.
+"""The output of the command line: plain lines, the same in a terminal, a pipe, a CI log and a file.
 
-Nothing is cut or folded where nobody looks at a terminal. What models and tools say is shown, never obeyed: control
-characters (they could move the cursor, or rewrite what stands there) are written out.
+If the output is not a terminal, nothing is cut or folded. Control characters in texts of models and tools are shown as
+escapes, because they could move the cursor or overwrite other text.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 CUT: Final = 100
-"""Where the words of models and tools are cut in lines about them; the store has the whole."""
+"""Texts of models and tools are cut to this length in lines about them; the store has all of them."""
 
 CANNOT_PRINT: Final = 1
 """Exit code of a command whose output is lost."""
 
 UNPRINTABLE: Final = (OSError, ValueError)
-"""What a stream raises that cannot be written: a full disk, a terminal that is gone, a closed file, an encoding."""
+"""What a stream raises if it cannot be written: for a full disk, a closed terminal or file, or an encoding."""
 
 PIPE_WIDTH: Final = 100_000
 # C0 but tab and newline, C1, marks that turn the direction of text around, lone surrogates.
@@ -33,7 +33,7 @@ _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2
 
 
 class PlainConsole(Console):
-    """A console that falls silent when its reader has gone away, instead of ending the process: the run goes on."""
+    """A console that prints nothing more after its reader has closed the pipe, so that the run goes on."""
 
     def on_broken_pipe(self) -> None:
         """Print nothing from now on."""
@@ -66,7 +66,7 @@ def make_console(file: TextIO | None) -> PlainConsole:
 
 
 def printable(text: str) -> str:
-    """Return text that a terminal only shows: control characters become escapes."""
+    """Return text in which control characters are escaped."""
     return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -98,7 +98,7 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
 
 
 def say(console: Console, *parts: str | tuple[str, str]) -> None:
-    """Print one line beside the result; that it cannot be printed changes nothing."""
+    """Print one line beside the result; an error in printing it is ignored."""
     with suppress(*UNPRINTABLE):
         console.print(styled(*parts))
 
@@ -115,7 +115,7 @@ def error_console() -> PlainConsole:
 
 @contextmanager
 def printing() -> Generator[TextIO]:
-    """Yield standard output to a block that does nothing but print; a reader that leaves has read enough.
+    """Yield standard output to a block that only prints; a closed pipe is not an error.
 
     Raises:
         SystemExit: If it cannot be printed; one line says why.
@@ -136,7 +136,7 @@ def printing() -> Generator[TextIO]:
 
 
 def hold_standard_descriptors() -> None:
-    """Let no other file or socket get the number of a standard stream that is closed: code writes to those numbers."""
+    """Reserve the numbers of closed standard streams, so that no other file or socket gets them and is written to."""
     for number in range(3):
         try:
             os.fstat(number)

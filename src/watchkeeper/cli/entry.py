@@ -1,4 +1,4 @@
-"""Where the command starts: the one module of the command line that needs nothing beyond the core.
+"""Where the command starts; this module needs nothing beyond the core packages.
 
 Without the extra it says what to install instead of showing a traceback; everything else is in `main`.
 """

@@ -1,7 +1,7 @@
-"""Finds what the command line names: an agent in a file, a function beside it, files to go through.
+"""Finds what the command line names: an agent in a file, a function in the same file, files to run over.
 
-Every miss is a clear error. What the user's own file raises while it is imported is the user's to see: it is kept, with
-the part of its traceback that lies in that file and below.
+Whatever is not found is a clear error. An exception of the user's own file during its import is kept, with the part of
+its traceback in that file and below.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Loaded:
 
     @property
     def limits(self) -> Limits:
-        """The limits it brings along, or the safe defaults."""
+        """The limits of the agent, or the defaults."""
         return self.target.limits if isinstance(self.target, Agent) else Limits()
 
     @property
     def options(self) -> RunOptions:
-        """The options it brings along: an agent's hooks, settings, resources, filesystem."""
+        """The options of the agent: hooks, settings, resources, filesystem."""
         return self.target.options if isinstance(self.target, Agent) else {}
 
     def function(self, name: str, option: str) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ def _prompt(agent: AgentLike) -> Prompt[Any]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Import a file, with its folder on the path, as ``python FILE`` would; the module bears the file's name.
+    """Import a file, with its folder on the path, as ``python FILE`` would; the module has the file's name.
 
     Raises:
         ConfigurationError: If it is not there, is not Python, or defines something that cannot work.
@@ -117,18 +117,19 @@ def load_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}")
     name = _module_name(path.stem)
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    file = path.resolve()
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        sys.path.remove(str(path.resolve().parent))
-        line = _in_file(error, str(path.resolve()))
+        sys.path.remove(str(file.parent))
+        line = _in_file(error, str(file))
         if isinstance(error, WatchkeeperError):
             raise ConfigurationError(f"{path}{line}: {error}") from error
         raise AgentFileError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
@@ -136,13 +137,13 @@ def load_module(path: Path) -> ModuleType:
 
 
 def _module_name(stem: str) -> str:
-    """Return the file's own name, unless that would put another module out of its place."""
+    """Return the file's own name, unless another module has it."""
     taken = stem in sys.modules or stem in sys.stdlib_module_names or stem == "watchkeeper"
     return f"agent_{stem}" if taken or not stem.isidentifier() else stem
 
 
 def _in_file(error: Exception, file: str) -> str:
-    """Leave of a traceback what lies in the file and below it; return at which line of the file, in words."""
+    """Cut a traceback to the part in the file and below; return the line of the file, in words."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename != file:
         place = place.tb_next
@@ -176,8 +177,8 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
 
 
 # --- parameters: ``--param key=value`` to what a prompt binds, and one item per file --------------------------------
-# Text is read as the type of the field that it is for; lists and tables are written as JSON. A key that nothing takes
-# is refused, like a misspelt limit, and what is missing is named before anything is spent.
+# Text is read as the type of its field; lists and tables are written as JSON. An unknown key is refused, and missing
+# ones are named, before anything is spent.
 
 Values = Mapping[str, str]
 
@@ -268,7 +269,7 @@ def _refuse_unknown(prompt: Prompt[Any], values: Values) -> None:
 
 
 def _open_names(prompt: Prompt[Any], values: Values) -> list[str]:
-    """Return what must be given and is not, in the order of the declarations."""
+    """Return the required names that are not given, in the order of the declarations."""
     given = {*values, *prompt.variables}
     types = [type_ for type_ in _types(prompt) if type_ not in prompt.params]
     names = [name for type_ in types for name, item in _fields(type_).items() if _is_required(item)]
@@ -316,7 +317,7 @@ def _made(prompt: Prompt[Any], type_: type[Any], own: Values) -> Any:
 
 
 def _value(text: str, hint: Any, where: str) -> Any:
-    """Read text as a type; what text alone cannot be, as JSON."""
+    """Read text as a type; if that fails, as JSON."""
     try:
         return msgspec.convert(text, hint, strict=False, dec_hook=_path)
     except (msgspec.ValidationError, TypeError, NotImplementedError) as error:

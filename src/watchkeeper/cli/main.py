@@ -1,4 +1,4 @@
-"""``watchkeeper``: run an agent, look at runs. Thin: it reads the command line and hands over.
+"""The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
 Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (nothing was spent), 130, 143
 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
@@ -44,7 +44,7 @@ def option(text: str, metavar: str | None = None, *names: str, least: int | None
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and end, if so asked."""
+    """Print the version and exit, if the option is given."""
     if wanted:
         typer.echo(f"watchkeeper {metadata.version('watchkeeper')}")
         raise typer.Exit
@@ -54,7 +54,7 @@ NONE_GIVEN: Final[Mapping[str, str | None]] = {}
 
 
 def with_limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Put an option for every limit that has one in the place of a command's ``ceilings``, which gets their values."""
+    """Replace a command's parameter ``ceilings`` by an option for every limit that has one; it gets their values."""
     limits = [meter for meter in METERS if meter.option]
 
     @wraps(command)
@@ -190,7 +190,7 @@ def open_for_reading(named: str | None) -> RunStore:
 
 
 def main() -> None:
-    """Run the command line; what the user can mend is one line, not a traceback.
+    """Run the command line; an error that the user can correct is one line, not a traceback.
 
     Raises:
         SystemExit: Always, with the exit code.

@@ -1,31 +1,295 @@
-"""What a run prints at its end, and what ``runs`` and ``show`` print of stored ones.
+"""What a person reads about runs: a line for each event, the end of a run, and what the store holds of runs.
 
-A run says the same in the same words, at its end and from the store; their JSON has the same keys for the same things.
+The words are the same while a run goes on, at its end and from the store; results and stored runs have the same JSON
+keys for the same things. A line is made from an event's tag and JSON alone, so that events of types that cannot be
+imported here can be shown. An event without a formatter shows as its tag and its fields.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
 
 from rich.console import Console
 from rich.text import Text
 
-from watchkeeper.cli.console import one_line, print_table, printable, styled
-from watchkeeper.cli.event_lines import done_mark, line_of, parts_of
+from watchkeeper.cli.console import CUT, one_line, print_table, printable, styled
 from watchkeeper.core.codec import display, to_builtins
-from watchkeeper.core.quantities import format_duration, format_money
+from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.type_tags import tag_of
+from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.session.log import Envelope, SliceEdited
+from watchkeeper.session.tagging import dump
+from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.ledger_file import AccountReport
-from watchkeeper.store.run_store import untyped
+from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent, StoredRun, untyped
 
-if TYPE_CHECKING:
-    from watchkeeper.store.run_store import RunStore, StoredEvent, StoredRun
+Body = Mapping[str, Any]
+UNSEEN: Final = frozenset(
+    ("run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended")
+)
+"""Events without a line: the head and the end of a report, or the lines around it, have their content."""
+
+SEVERITIES: Final = ("info", "caution", "warning")
+ARGUMENTS_CUT: Final = 60
+
+VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
+NOT_VERIFIED: Final = ("?", "yellow")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What happened.
+
+    Attributes:
+        mark: One character that tells the kind.
+        style: Colour of the mark.
+        what: A word or two.
+        detail: The rest.
+    """
+
+    mark: str
+    style: str
+    what: str
+    detail: str
+
+
+def line_of(tag: str, body: Body) -> Line | None:
+    """Return the line of an event, given as a store holds it; None for one that says nothing to a person."""
+    if tag in UNSEEN:
+        return None
+    fields = untyped(body)
+    format_line = FORMATTERS.get(tag)
+    if format_line is not None and UNWRITABLE not in fields:
+        try:
+            return format_line(fields)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            pass  # another version wrote it, with other fields: show them as they are
+    return Line("·", "dim", one_line(tag, CUT), one_line(json.dumps(fields, ensure_ascii=False), CUT))
+
+
+def done_mark(verdict: str) -> tuple[str, str]:
+    """Return mark and colour of completed work; they differ if it could not be verified."""
+    return NOT_VERIFIED if verdict == "unverified" else ("✓", "green")
+
+
+def _prompt_rendered(body: Body) -> Line:
+    tools = ", ".join(body["tool_names"]) or "none"
+    return Line("○", "dim", "prompt", f"{counted(len(body['messages']), 'message')}, tools: {tools}")
+
+
+def _model_replied(body: Body) -> Line:
+    usage: Body = body["usage"]
+    cached = f" ({usage['cached_tokens']:,} cached)" if usage.get("cached_tokens") else ""
+    tokens = f"{usage['input_tokens']:,} in{cached}, {usage['output_tokens']:,} out"
+    cost = body["cost_nanos"]
+    price = "cost unknown" if cost is None else format_money(cost)
+    took = format_duration(body["duration_ms"] / 1000)
+    landing = ", landing" if body.get("landing") else ""
+    return Line("●", "blue", "model", f"turn {body['turn']}{landing}: {tokens}, {price}, {took}")
+
+
+def _tool_invoked(body: Body) -> Line:
+    good = body["outcome"] == "ok"
+    params = body["params"]
+    given = params if isinstance(params, str) else json.dumps(params, ensure_ascii=False)
+    said = one_line(str(body["rendered_output"]), CUT)
+    outcome = "" if good else f"{body['outcome']}: "
+    detail = f"{one_line(given, ARGUMENTS_CUT)} → {outcome}{said}"
+    return Line("●", "green" if good else "red", one_line(str(body["name"]), ARGUMENTS_CUT), detail)
+
+
+def _model_failed(body: Body) -> Line:
+    retry = body["retry_in"]
+    again = "" if retry is None else f"; again in {format_duration(retry)}"
+    return Line("!", "yellow", "model failed", f"{body['fault']}: {body['error']}{again}")
+
+
+def _observers_ran(body: Body) -> Line:
+    runs: list[Body] = body["runs"]
+    severities = [str(ran["advice"]["severity"]) for ran in runs if ran.get("advice")]
+    broken = any(ran["outcome"] in ("failed", "overran") for ran in runs)
+    gravest = max(severities, key=SEVERITIES.index, default="info")
+    style = "red" if broken else {"info": "dim", "caution": "yellow", "warning": "red"}[gravest]
+    told = [str(source) for source in body["told"]]
+    spoke = [str(ran["source"]) for ran in runs if ran.get("advice")]
+    said = "; ".join(_ran(ran) for ran in runs) or "nothing new"
+    if told:
+        said += " → told the agent" if told == spoke else f" → told the agent what {' and '.join(told)} said"
+    elif spoke:
+        said += " → held back"
+    return Line("◆", style, "observed", said)
+
+
+def _ran(ran: Body) -> str:
+    advice = ran.get("advice")
+    if advice:
+        return one_line(f"{ran['source']} [{advice['severity']}]: {advice['summary']}", 2 * CUT)
+    said = ran.get("error") or "nothing more to say"
+    return one_line(f"{ran['source']} {ran['outcome']}: {said}", 2 * CUT)
+
+
+def _advice_acknowledged(body: Body) -> Line:
+    calls = counted(int(body["for_calls"]), "call")
+    reason = f": {body['reason']}" if body.get("reason") else ""
+    verb = {"acknowledge": "acknowledged", "dismiss": "dismissed"}.get(str(body["action"]), str(body["action"]))
+    return Line("←", "cyan", "answered", one_line(f"{body['source']} {verb} for {calls}{reason}", 2 * CUT))
+
+
+def _model_switched(body: Body) -> Line:
+    why = one_line(str(body["why"]), 2 * CUT)
+    return Line("⇄", "yellow", "switched", f"to {body['to_model']} from {body['from_model']}: {why}")
+
+
+def _completion_checked(body: Body) -> Line:
+    verdict = str(body["verdict"])
+    mark, style = VERDICT_MARKS.get(verdict, NOT_VERIFIED)
+    return Line(mark, style, verdict, one_line(str(body["explanation"]), 2 * CUT))
+
+
+def _item_ended(body: Body) -> Line:
+    mark, style = ("✗", "red") if body["stop"] is not None else done_mark(str(body.get("verdict")))
+    return Line(mark, style, str(body["item"]), str(body["sentence"]))
+
+
+CHILD_KINDS: Final = {"evaluation": "asked", "verdict": "asked for a verdict", "summary": "asked for a summary"}
+
+
+def _child_started(body: Body) -> Line:
+    what = CHILD_KINDS.get(str(body["kind"]), "dispatched")
+    run_id = str(body["run_context"]["run_id"]).partition("-")[0]
+    return Line(
+        "↳", "magenta", what, f"{body['prompt_name']} with {body['model']}, run {run_id}; limits: {body['limits']}"
+    )
+
+
+def _child_ended(body: Body) -> Line:
+    mark, style = ("✗", "yellow") if body["stop"] is not None else done_mark(str(body["completion"]))
+    return Line(mark, style, str(body["prompt_name"]), one_line(str(body["said"]), 2 * CUT))
+
+
+def _context_compacted(body: Body) -> Line:
+    left_out, kept = counted(int(body["left_out"]), "message"), int(body["kept"])
+    sizes = f"{body['tokens_before']:,} to about {body['tokens_after']:,} tokens"
+    return Line("≡", "cyan", "compacted", f"{sizes}: a summary stands for {left_out}, the newest {kept:,} stay")
+
+
+def _slice_edited(body: Body) -> Line:
+    items = one_line(json.dumps(body["items"], ensure_ascii=False), CUT)
+    return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
+
+
+FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
+    "prompt_rendered": _prompt_rendered,
+    "model_replied": _model_replied,
+    "tool_invoked": _tool_invoked,
+    "model_failed": _model_failed,
+    "model_switched": _model_switched,
+    "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
+    "observers_ran": _observers_ran,
+    "advice_acknowledged": _advice_acknowledged,
+    "escalation_taken": lambda body: Line("▲", "red", "escalated", str(body["detail"])),
+    "completion_checked": _completion_checked,
+    "safety_event": lambda body: Line("■", "red", str(body["event_type"]), str(body["reason"])),
+    "reducer_failed": lambda body: Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}"),
+    "item_ended": _item_ended,
+    "child_started": _child_started,
+    "child_ended": _child_ended,
+    "context_compacted": _context_compacted,
+    "slice_edited": _slice_edited,
+}
+
+
+# --- while a run goes on --------------------------------------------------------------------------------------------
+# A line is printed when something is over, and never redrawn, so that it reads the same in a terminal, a CI log and a
+# file. Where several runs go on at once, every line names its run; the lines of a child run are indented. Called on a
+# listener's worker thread, one event at a time.
+
+LABEL_WIDTH: Final = 28
+CHILD_INDENT: Final = "    "
+HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
+
+
+class Progress:
+    """Prints events as they happen."""
+
+    def __init__(self, console: Console) -> None:
+        """Print to ``console``."""
+        self._console = console
+        self._items: dict[UUID, str] = {}
+        self._depths: dict[UUID, int] = {}
+        self._many: ManyStarted | None = None
+        self._width = 0
+
+    def __call__(self, run_id: UUID, envelope: Envelope) -> None:
+        """Print one event, if it is worth a line."""
+        event: object = envelope.event
+        match event:
+            case ManyStarted():
+                self._many = event
+                self._width = min(max(map(len, event.items), default=0), LABEL_WIDTH)
+                self._head(f"{event.prompt_name} over {counted(len(event.items), 'item')}", event)
+            case RunStarted(item=str(item)):
+                self._items[run_id] = item
+                if not self._interleaved:
+                    self._console.print(styled(("▸ ", "bold"), one_line(item)))
+            case RunStarted() if run_id in self._depths:
+                pass  # the line above says that it began
+            case RunStarted():
+                self._head(event.prompt_name, event)
+            case ChildStarted(run_context=child):
+                self._line(run_id, event)
+                self._items[child.run_id] = self._items.get(run_id, "")
+                self._depths[child.run_id] = self._depths.get(run_id, 0) + 1
+            case ItemEnded(run_id=None) | SliceEdited():
+                pass  # an item that was never started is in the report at the end, state is in the store
+            case ItemEnded():
+                self._line(None, event)
+            case SafetyEvent(event_type="interrupted"):
+                self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
+            case RunEnded():
+                self._items.pop(run_id, None)
+                self._depths.pop(run_id, None)
+            case _:
+                self._line(run_id, event)
+
+    @property
+    def _interleaved(self) -> bool:
+        return self._many is not None and self._many.concurrency > 1
+
+    def _head(self, what: str, started: RunStarted | ManyStarted) -> None:
+        others = f", or else {', '.join(started.fallback)}" if started.fallback else ""
+        self._console.print(styled((what, "bold"), " with ", (started.model, "cyan"), (others, "dim")))
+        self._console.print(styled((f"limits: {started.limits}", "dim")))
+
+    def _line(self, run_id: UUID | None, event: object) -> None:
+        line = line_of(tag_of(type(event)), dump(event))
+        if line is None:
+            return
+        label = "" if run_id is None else self._items.get(run_id, "")
+        if label and self._interleaved:
+            label = one_line(label, LABEL_WIDTH).ljust(self._width) + "  "
+        else:
+            label = "  " if run_id is not None else ""
+        if run_id is not None:
+            label += CHILD_INDENT * self._depths.get(run_id, 0)
+        self._console.print(styled((label, "dim"), *parts_of(line)))
+
+
+def parts_of(line: Line) -> list[str | tuple[str, str]]:
+    """Return a line's parts with their styles."""
+    return [(line.mark, line.style), " ", (one_line(line.what), "bold"), "  ", one_line(line.detail)]
+
+
+# --- at its end, and from the store ---------------------------------------------------------------------------------
 
 SHORT_ID: Final = 8
 ANSWER_CUT: Final = 160
-"""Where answers of items are cut in a terminal's table; a pipe, --json and ``show`` have the whole."""
+"""Answers of items are cut to this length in a terminal's table; a pipe, --json and ``show`` have all of them."""
 
 
 def print_result(console: Console, result: RunResult[Any]) -> None:
@@ -60,7 +324,7 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
 
 
 def passed(result: RunResult[Any]) -> bool:
-    """Return whether work is done, and no checker had to leave it unverified."""
+    """Return whether the work is done and was not left unverified."""
     return result.ok and result.completion != "unverified"
 
 
@@ -84,7 +348,7 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
 
 
 def state_of(run: StoredRun) -> Text:
-    """Say in a word or two how a stored run stands."""
+    """Return the state of a stored run in a word or two."""
     if run.ended_at is None:
         return Text("not ended", "cyan")
     if run.items is not None and run.items_done is not None and run.items_done < run.items:
@@ -129,27 +393,16 @@ def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
 
 def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
     """Return a stored event as JSON-able data."""
-    return {
-        "run_id": run.run_id,
-        "seq": event.seq,
-        "at": event.at.isoformat(),
-        "tag": event.tag,
-        "event": event.body,
-    }
+    at = event.at.isoformat()
+    return {"run_id": run.run_id, "seq": event.seq, "at": at, "tag": event.tag, "event": event.body}
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
     """Print a table, one line for each account."""
-    rows: list[tuple[Text | str, ...]] = [
-        (
-            styled((report.name, "bold")),
-            *(
-                words
-                for used in (report.day, report.month)
-                for words in (format_money(used.cost_nanos), f"{used.tokens:,}")
-            ),
-            format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing",
-        )
-        for report in reports
-    ]
+    rows: list[tuple[Text | str, ...]] = []
+    for report in reports:
+        day, month = report.day, report.month
+        held = format_money(report.held_nanos) if report.held_nanos or report.held_tokens else "nothing"
+        today = (format_money(day.cost_nanos), f"{day.tokens:,}")
+        rows.append((styled((report.name, "bold")), *today, format_money(month.cost_nanos), f"{month.tokens:,}", held))
     print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)

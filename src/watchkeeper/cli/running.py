@@ -1,7 +1,7 @@
-"""What ``watchkeeper run`` does: read what is to be run, run it, report, notify, and return the exit code.
+"""What ``watchkeeper run`` does: load the agent, run it, report, notify, and return the exit code.
 
-Everything that can be refused is refused before the model is asked for anything. With ``--json`` standard output holds
-the result and nothing else, whatever the agent's own code prints.
+Everything that can be refused is refused before the first request to a model. With ``--json`` standard output has only
+the result, also if the agent's own code prints.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.app.surroundings import open_store
-from watchkeeper.cli import report
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
-from watchkeeper.cli.event_lines import Progress
 from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
+from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.runtime.portal import EndRequests, heeding
@@ -61,7 +60,7 @@ class Order:
         params: ``KEY=VALUE`` pairs.
         fallback: Models that take over, in this order.
         each: A pattern of files, to run once for each.
-        first: Only the first so many of them.
+        first: Run only this many of them, the first ones.
         concurrency: How many run at once.
         files: Folder that tools may read and write.
         after: Name of a function that reports on the result.
@@ -200,9 +199,9 @@ def print_end(console: Console, result: AnyResult, where: str) -> int:
     """Print the result and where to look further; return the exit code of that."""
     try:
         if isinstance(result, ManyResult):
-            report.print_many(console, result)
+            print_many(console, result)
         else:
-            report.print_result(console, result)
+            print_result(console, result)
         console.print(styled((where, "dim")))
     except UNPRINTABLE as error:
         return _cannot_print(console.file, error)
@@ -210,19 +209,19 @@ def print_end(console: Console, result: AnyResult, where: str) -> int:
 
 
 def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
-    """Say that the result is lost to the reader, and let the rest of the end take place."""
+    """Report that the result cannot be printed, and go on."""
     silence(stream)
     complain(error_console(), f"the result cannot be printed: {error}")
     return STOPPED
 
 
 def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings) -> str:
-    """Say how to see what happened; the store is named where the next command would not find it by itself."""
+    """Return how to see what happened; the store is named if the next command would not find it without an option."""
     if store is None:
         return "not stored"
     named = settings.get("store")
     option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""
-    return f"look further: watchkeeper show {str(result.run_id)[: report.SHORT_ID]}{option}"
+    return f"look further: watchkeeper show {str(result.run_id)[:SHORT_ID]}{option}"
 
 
 def report_with(after: Callable[..., Any], result: AnyResult, console: Console) -> int:

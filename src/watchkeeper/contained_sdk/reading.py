@@ -1,4 +1,4 @@
-"""What clients that we did not write send to providers, and what they are answered, read from the bytes.
+"""Reads, from the bytes, what a provider's own SDK sends and what the provider answers.
 
 A field of a request is changed only where the gate grants less than was asked, where no cap was named, where a stream
 would end without its token counts, or where a cheaper model takes over; every other value keeps its bytes. A stream is

@@ -1,4 +1,4 @@
-"""The gate: every call of a run passes it, and nothing a run does can exceed what it was given.
+"""The gate: every call of a run passes it, and it keeps the run within its limits.
 
 It is useful by itself, around any framework or none: open an `ExecutionContext` and make your calls through it. The
 names below are imported when they are first used.

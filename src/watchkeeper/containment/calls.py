@@ -1,4 +1,4 @@
-"""The calls of one context: admitted, made to wait, past the guards and begun, or refused; and what stops them.
+"""Admits or refuses the calls of one context, lets them wait, asks the guards, and stops them.
 
 The ledger says whether a call is admitted, the guards may still refuse it; then everything that was reserved for it is
 given back. A call that has begun is in `ContextCalls.in_flight` until it is settled (`settlement`). Nothing here runs

@@ -1,4 +1,4 @@
-"""What stands between admission and the beginning of a call: the shield pipeline and the circuit breaker.
+"""The guards of an admitted call, asked before it begins: the shield pipeline and the circuit breaker.
 
 The ledger has admitted the call when they are asked, and whoever asks them gives everything back if one of them
 refuses. `Guards` belongs to a whole tree of contexts; a `GuardedCall` is one call that is asked about. A call that

@@ -48,7 +48,7 @@ Interruption = Literal["deadline", "call_timeout", "aborted", "closed"]
 
 
 class Ticket:
-    """What the work is given: what it may use, and the signal to stop.
+    """What the gate gives an admitted call: what it may use, and the signal to stop.
 
     Attributes:
         node: The gate's own record of the call.
@@ -88,7 +88,7 @@ class Ticket:
 
 
 class Outcome(msgspec.Struct, Generic[T], frozen=True):
-    """What came of a call.
+    """How a call at the gate ended.
 
     Attributes:
         decision: ALLOW if it ran and returned, RETRY if it failed and may be repeated, HALT if it was refused or

@@ -346,7 +346,7 @@ class Incidents:
 
 @dataclass(frozen=True, slots=True)
 class ContextSnapshot:
-    """What a chain had done when it was looked at; it never changes afterwards.
+    """An immutable snapshot of a chain: its calls, its events, its usage and its stop.
 
     Attributes:
         chain_id: The chain.

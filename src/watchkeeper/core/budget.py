@@ -194,7 +194,7 @@ def is_told(meter: LimitMeter, used: int | None, most: int | None) -> bool:
 
 
 class BudgetTracker:
-    """A budget together with what has been drawn from it.
+    """A budget together with what has been used of it.
 
     Whoever evaluates with a tracker adds what it used; the next evaluation with the same tracker may spend what is
     left. Exact under threads.

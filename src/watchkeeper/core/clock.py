@@ -33,7 +33,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """The source of time: wall time, monotonic time, sleeping and timers."""
 
     def now(self) -> datetime:
         """Return the wall time, aware, in UTC."""
@@ -125,7 +125,7 @@ async def _settles(event: asyncio.Event) -> bool:
 
 
 class TestClock:
-    """A clock for tests: it stands still, `advance` moves it, and a sleeper moves it by itself.
+    """A clock for tests: it stands still until `advance`, or code that sleeps on it, moves it.
 
     When a coroutine sleeps, the clock lets everything else that is ready run first and then jumps to the earliest
     wake-up. Timers (deadlines) do not make it jump: they fire when time is moved past them. Threads and sockets are not

@@ -1,4 +1,4 @@
-"""One tree of errors, and why a run stopped.
+"""The tree of errors, and `Stop`, which says why a run was stopped.
 
     WatchkeeperError
     ├─ ConfigurationError            what the caller wrote makes no sense (also a ValueError)
@@ -97,7 +97,7 @@ class UnknownModelError(ConfigurationError):
 
 
 class UnpricedModelError(ConfigurationError):
-    """A cost ceiling is set, but nobody knows what the model costs."""
+    """A cost ceiling is set, but the price of the model is not known."""
 
 
 class NestingDepthError(ConfigurationError):
@@ -206,7 +206,7 @@ class ProviderError(PromptEvaluationError):
 
 
 class ThrottleError(ProviderError):
-    """The provider limits the rate; ``retry_after`` says for how long, if it told."""
+    """The provider limits the rate; ``retry_after`` says for how long, if the provider said so."""
 
     def __init__(
         self, message: str, *, provider: str = "", status: int | None = 429, retry_after: float | None = None
@@ -220,7 +220,7 @@ class ToolValidationError(WatchkeeperError):
 
 
 class DispatchSubagentError(WatchkeeperError):
-    """A subagent's run failed or could not be started; the run that dispatched it is unharmed."""
+    """A subagent's run failed or could not be started; the run that dispatched it goes on."""
 
 
 class NestedEvaluationError(WatchkeeperError):
@@ -249,7 +249,7 @@ class SessionError(WatchkeeperError):
 
 
 class ReducerError(SessionError):
-    """A reducer raised or returned nonsense; its event is recorded and no slice changed."""
+    """A reducer raised or returned an invalid result; its event is recorded and no slice changed."""
 
 
 class SnapshotError(SessionError):

@@ -44,7 +44,7 @@ def _seconds(total: float, share: float) -> float:
 @own_value("landing")
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What is kept back inside the ceilings for a last turn in which the agent hands over what it has.
+    """What is reserved inside the ceilings for the landing turn, in which the agent hands over what it has.
 
     Attributes:
         max_output_tokens: Output cap of the landing turn.
@@ -67,7 +67,7 @@ class Landing:
 @own_value("verdict")
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is kept back inside the ceilings so that a judge can still speak when the work has used up the rest.
+    """What is reserved inside the ceilings so that a judge can still give its verdict after the work has used the rest.
 
     Attributes:
         share: Share of the money, the tokens and the steps that a run may use.

@@ -53,7 +53,7 @@ class OutputSchema:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is asked; None leaves the provider's default.
+    """The settings of a model; None means the provider's default.
 
     Attributes:
         temperature: 0 to 2.
@@ -103,7 +103,7 @@ def _check_whole(value: object, name: str, least: int | None) -> None:
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
-    """One turn to ask for.
+    """The request for one turn of a model.
 
     Attributes:
         transcript: All messages so far; the adapter reads it, and only its own encodings in it may change.
@@ -128,7 +128,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What came back.
+    """The reply of a model to one request.
 
     Attributes:
         message: Text and tool calls.

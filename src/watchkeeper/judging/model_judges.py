@@ -294,7 +294,7 @@ COMPARE: Final = Prompt(COMPARISON)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of asking in both orders.
+    """The result of a comparison in both orders.
 
     Attributes:
         winner: ``first``, ``second`` or ``tie`` if both orders say so; ``undecided`` if the answer follows the order.

@@ -1,4 +1,4 @@
-"""What judges are asked: evaluation templates with the types of their answers, rubrics, and how work is shown.
+"""The prompts of judges: evaluation templates with the types of their answers, rubrics, and how work is shown.
 
 The templates are short, have no tools, and ask for few and short fields, the reasons before the verdict, so that a
 small local model can answer them too. The work to judge may try to influence the judge: it stands between marks, the

@@ -1,4 +1,4 @@
-"""The vocabulary of the turn loop: its states, the signals that move it, the commands that follow.
+"""The turn loop as a table: its states, the signals it can get, and the commands that follow.
 
 Signals are what the driver tells the turn machine, commands what the machine asks the driver to do; both are values
 only. `TABLE` shows the whole loop on one screen; `turn_machine` looks every step up there and refuses what is not in

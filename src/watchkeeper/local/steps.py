@@ -1,4 +1,4 @@
-"""How a small model without tool calls of its own uses tools: one JSON object a turn, held to a schema.
+"""How a small model without tool calls of its own uses tools: one JSON object a turn, with an enforced schema.
 
 The object says which tool, or that the work is done, and brings the arguments or the answer. The instructions stand in
 the system message and never change within a run; tool results become user messages, which every chat template keeps;

@@ -1,4 +1,4 @@
-"""`evaluate`: a prompt in, a response out, a stop as an exception.
+"""`Adapter.evaluate`: evaluates a prompt, returns the response, and raises an exception for a stop.
 
 An `Adapter` is a `Model` with the loop around it. It is the same loop, gate and log that `run` uses, without landing
 and without defaults: no limit is in force that the caller did not give. `children_outside_runs` starts children where

@@ -1,4 +1,4 @@
-"""Compaction: a conversation that no longer fits the model goes on as a summary of itself.
+"""Compaction: replaces a conversation that no longer fits the model by a summary and its newest messages.
 
 A child run without tools, under a small share of what the run has left, reads the old segment as far as it fits and
 writes notes. The new segment is the run's instructions and task, the notes with the limits that are left, and the

@@ -1,4 +1,4 @@
-"""When a call is tried again, and what it means for a run that a model did not answer.
+"""When a failed model call is tried again, and how a run goes on or ends if no model answers.
 
 Only faults that may pass are tried again, after the provider's own retry-after or an exponential wait with jitter; the
 injected clock waits, the injected generator jitters. Every attempt is admitted by the gate like any other call, so

@@ -1,4 +1,4 @@
-"""Observers that ship, the tool to answer them, and the protocols and records that an observer of your own needs.
+"""Watchkeeper's observers, the tool to answer them, and what an observer of your own needs.
 
 They watch resources and pace, stalls, error cascades and drift.
 """

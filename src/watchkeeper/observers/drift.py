@@ -1,4 +1,4 @@
-"""Whether the agent works where its task is: compares the paths of its newest calls with the paths of the task.
+"""Whether the agent drifts from its task: compares the paths in its newest calls with those in the task.
 
 The task's paths are those given to the detector; or those that the task's text names and the first calls confirm; or
 else the folders around the first calls. A path belongs to the task if it lies in one of the task's folders, contains
@@ -55,7 +55,7 @@ READ_CHARS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class DriftDetector:
-    """Tells the agent that it works elsewhere than its task says.
+    """Tells the agent that it works in other places than its task names.
 
     Attributes:
         paths: The task's folders and files; empty takes them from the prompt, or else from the first calls.

@@ -1,4 +1,4 @@
-"""What all observers that ship share: how they cite tool calls, and how they refuse settings that make no sense.
+"""What Watchkeeper's observers share: how they cite tool calls, and how they refuse invalid settings.
 
 Calls are cited by their number in the session, with shortened arguments, so that a reader finds them on the log.
 However large the arguments are, no more of them is read than is shown. A refusal names observer, field and value.

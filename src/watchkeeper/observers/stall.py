@@ -1,4 +1,4 @@
-"""Whether the agent repeats itself: the same calls with the same results, over and over.
+"""Whether the agent repeats itself: the same calls with the same results.
 
 Results are compared too. Polling a job whose state changes, or reading page after page, brings something new each time
 and is no stall. Times of day, measured seconds and addresses in a result do not count as new. There are four patterns:

@@ -144,7 +144,7 @@ class Advice:
 @event("assessment")
 @dataclass(frozen=True, slots=True)
 class Assessment(Advice):
-    """What a trajectory observer says.
+    """The advice of a trajectory observer.
 
     Attributes:
         observer_name: Who says it.
@@ -173,7 +173,7 @@ class Assessment(Advice):
 @event("feedback")
 @dataclass(frozen=True, slots=True)
 class Feedback(Advice):
-    """What a feedback provider says; its attributes are those of `Assessment`.
+    """The advice of a feedback provider; its attributes are those of `Assessment`.
 
     Attributes:
         provider_name: Who says it.

@@ -1,4 +1,4 @@
-"""Whether the work is done: the protocol of those who say so, and three simple ones.
+"""Completion checkers: the protocol, and three simple ones.
 
 A checker sees what the agent left behind and answers complete, incomplete (with what is missing, worded for the
 agent) or unverified (it cannot tell). It may read everything and change nothing. Sync checkers run on a worker thread,

@@ -1,4 +1,4 @@
-"""Evaluation as values: how a prompt is evaluated, what comes back, and what an evaluation inside a run may do.
+"""The values of an evaluation: its response, and the limits and context of an evaluation inside a run.
 
 `EvaluateOptions` is the one list of what `evaluate` takes by keyword. A nested evaluation may read its parent and spend
 a part of what it has; it must never change it, so a writable filesystem, or the parent's session among the resources,
@@ -65,7 +65,7 @@ def check_options(options: EvaluateOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PromptResponse(Generic[OutputT]):
-    """What an evaluation came to.
+    """The result of an evaluation.
 
     Attributes:
         prompt_name: Which prompt.

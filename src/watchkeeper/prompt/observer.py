@@ -1,4 +1,4 @@
-"""Who may advise the agent, when, and what may follow: protocols and configuration.
+"""Observers and feedback providers: their protocols, when they are asked, and what may follow from their advice.
 
 Observers and feedback providers are one thing under two names. A template declares them; each has a cadence of its own.
 What they may look at is made anew for every round and is read-only; whatever is asked for often is a fold that the
@@ -129,7 +129,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
 
 
 class FeedbackContext(ObserverContext, frozen=True):
-    """What a feedback provider may look at: what an observer may, and whom it may ask.
+    """What a feedback provider may look at: the same as an observer, and an adapter to ask a model.
 
     Attributes:
         adapter: Evaluates prompts with the run's own model, or None outside of a run.
@@ -283,7 +283,7 @@ FeedbackTrigger = ObserverTrigger
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """What follows when advice is not heeded.
+    """What happens when advice is not followed.
 
     Attributes:
         after: So many pieces of advice in a row of at least ``severity``.

@@ -1,4 +1,4 @@
-"""A prompt with every value in its place: what a run sends first, and never changes afterwards.
+"""A rendered prompt: the first messages of a run, which never change afterwards.
 
 Made once per run by `Prompt.render`. Messages are the transcript's first; tools are those of the enabled sections, in
 document order, each once. The events of a prompt, which tell its deadline, its messages and what came of it, stand here
@@ -93,7 +93,7 @@ class PromptRendered(msgspec.Struct, frozen=True):
 
 @event("prompt_executed")
 class PromptExecuted(msgspec.Struct, frozen=True):
-    """An evaluation came to its end with an answer.
+    """An evaluation ended with an answer.
 
     Attributes:
         prompt_name: Which prompt.

@@ -1,4 +1,4 @@
-"""The tool calls of a run in a few words each: what observers look at instead of the history.
+"""A short digest of each tool call of a run, which observers read instead of the history.
 
 A call is digested once, when it is new; the fold keeps the newest ones and a handful of counts. Adding a call costs
 the same at call ten and at call ten thousand. It is no state of its own: it can be made from the session's slice of
@@ -145,7 +145,7 @@ def _written(params: Any) -> bytes:
 
 
 class Trajectory:
-    """The newest calls of a session and its counts; whoever is handed it reads it."""
+    """The newest calls of a session and its counts, to be read only."""
 
     __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_first_paths", "_made_at", "_with_paths")
 

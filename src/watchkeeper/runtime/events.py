@@ -1,4 +1,4 @@
-"""What a run appends to its log, beside what tools, prompts and the gate define.
+"""The events of a run's log, except those that tools, prompts and the gate define.
 
 Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
 ending are folds of them (`transcript_of` in `replay` folds the first). `TextDelta` alone is not recorded: it is handed
@@ -141,7 +141,7 @@ class ModelSwitched:
 @event("notice_appended")
 @dataclass(frozen=True, slots=True)
 class NoticeAppended:
-    """The runtime said something to the model: a repair request, a checker's objection, the landing notice."""
+    """The runtime added a message for the model: a repair request, a checker's objection, the landing notice."""
 
     text: str
     created_at: datetime
@@ -283,7 +283,7 @@ SourceOutcome = Literal["advised", "silent", "failed", "overran"]
 @event("source_ran")
 @dataclass(frozen=True, slots=True)
 class SourceRan:
-    """One observer or feedback provider was asked, and it mattered.
+    """One observer or feedback provider was asked, with the outcome.
 
     Attributes:
         source: Its name.
@@ -304,7 +304,7 @@ class SourceRan:
 @event("observers_ran")
 @dataclass(frozen=True, slots=True)
 class ObserversRan:
-    """Observers looked after a tool call: at least one spoke or failed, or the agent was told something.
+    """Observers were asked after a tool call: at least one spoke or failed, or the agent was told something.
 
     Attributes:
         call_index: Tool calls so far.
@@ -327,7 +327,7 @@ class ObserversRan:
 @event("advice_acknowledged")
 @dataclass(frozen=True, slots=True)
 class AdviceAcknowledged:
-    """The agent answered advice; its source is quiet for a while, but for warnings about hard limits.
+    """The agent answered advice; its source is then silent for some calls, except for warnings about limits.
 
     Attributes:
         source: Whose advice.
@@ -347,7 +347,7 @@ class AdviceAcknowledged:
 @event("escalation_taken")
 @dataclass(frozen=True, slots=True)
 class EscalationTaken:
-    """Advice was not heeded, and something followed.
+    """Advice was not followed, and the configured escalation was carried out.
 
     Attributes:
         source: Whose advice.

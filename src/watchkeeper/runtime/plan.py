@@ -1,4 +1,4 @@
-"""What a run is given before it starts: frozen values, made by whoever starts it.
+"""The inputs of a run, as frozen values that the code that starts it makes.
 
 `RunPlan` says what to do and with which models; `RunScope` says within what: session, gate, clock, files. They are
 msgspec structs, because every run makes some and their many fields cost a dataclass microseconds.

@@ -1,4 +1,4 @@
-"""The door of the synchronous API: one event loop on one daemon thread of its own.
+"""How the blocking functions run async code: on one event loop on a daemon thread.
 
 It works where a loop is already running (notebooks, async frameworks), because the caller's loop is never used. A
 second loop would be a second copy of everything, so there is one, started at first use. Called on the loop's own

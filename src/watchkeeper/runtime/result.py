@@ -1,4 +1,4 @@
-"""How a run ended, and everything it had by then. A stop is a result, never only an exception.
+"""The result of a run: how it ended, and what it had produced. A stop is a result, never only an exception.
 
 `run_as_data` and `end_in_words` say what a run was, in the same keys and words for a result and for a stored run.
 `result_of` folds the events of a run's start and end into its result; `transcript_of` folds its log into the

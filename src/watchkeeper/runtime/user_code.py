@@ -1,4 +1,4 @@
-"""Waiting for the user's code, no longer than is good for the run.
+"""Waiting for the user's code, with a bound on every wait.
 
 For what is neither a model call nor a tool call: observers, checkers, functions to call, what is to be closed. Nothing
 here hangs, and a cancellation that nobody asked for is a failure of the code that raised it, never an end of the run.

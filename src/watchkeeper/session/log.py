@@ -110,7 +110,7 @@ class EventLog(Sequence[Envelope]):
 @event("slice_edited")
 @dataclass(frozen=True, slots=True)
 class SliceEdited:
-    """Somebody edited a slice directly.
+    """A slice was edited directly.
 
     Attributes:
         slice_type: Which slice.
@@ -143,7 +143,7 @@ class RolledBack:
 @event("state_inherited")
 @dataclass(frozen=True, slots=True)
 class StateInherited:
-    """A child session began with the state of another session; that session's log tells how it came to be.
+    """A child session began with the state of another session, whose log has the events of that state.
 
     Attributes:
         session_id: Whose snapshot it was.
@@ -167,7 +167,7 @@ Unsubscribe = Callable[[], None]
 
 
 class Dispatcher(Protocol):
-    """Hands events to those who asked for them (the specification calls it the event bus).
+    """Delivers events to their subscribers; docs/specification.md calls it the event bus.
 
     A session publishes each envelope exactly once, in the order of ``seq``, after the event is recorded and outside its
     critical section, on the thread of whoever is publishing at that moment. A subscriber may dispatch: what it

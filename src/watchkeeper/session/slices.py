@@ -1,4 +1,4 @@
-"""Slices: typed sequences that only ever grow at the tail, or are replaced; what reducers say, and snapshots of them.
+"""Slices: typed sequences that grow at the end or are replaced; the operations of reducers, and snapshots.
 
 A `SliceView` is a value: it never changes, and keeping a thousand of them costs no copies. Appending to the newest view
 of an owner is done in place, behind the end of every older view; appending to any other view copies at most `WIDTH`

@@ -1,4 +1,4 @@
-"""Typed JSON: a value that is written comes back as what it was, whatever its declared type.
+"""Typed JSON: a value that is written and read back is equal and of the same type.
 
 Plain JSON stands for itself; everything else is an object whose ``$type`` holds the tag of its type. Dataclasses,
 enums, named tuples, msgspec structs and pydantic models are their fields. Types that are more than their fields (open

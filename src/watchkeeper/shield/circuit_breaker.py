@@ -1,4 +1,4 @@
-"""Keeps calls away from what fails again and again, and lets one through from time to time to see whether it is back.
+"""Circuit breakers: after repeated failures they refuse calls, and admit a single probe call from time to time.
 
 CLOSED lets everything through and counts failures in a row; so many of them make it OPEN, which lets nothing through.
 After the recovery time it is HALF_OPEN: one call, the probe, may pass, and its result decides. Every call holds a
@@ -26,7 +26,7 @@ FailurePredicate = Callable[[BaseException], bool]
 
 
 class CircuitState(StrEnum):
-    """Where a circuit breaker is; the value equals the name."""
+    """The state of a circuit breaker; the value equals the name."""
 
     CLOSED = "CLOSED"
     OPEN = "OPEN"
@@ -82,7 +82,7 @@ class PolicyDecision:
 
 
 class CircuitBreaker:
-    """A circuit breaker.
+    """Refuses calls after repeated failures, and admits a probe call from time to time.
 
     Args:
         failure_threshold: Failures in a row that open it.

@@ -68,7 +68,7 @@ class Decision(StrEnum):
 @event("safety_event")
 @dataclass(frozen=True, slots=True)
 class SafetyEvent:
-    """An incident: something was stopped, or somebody reported one.
+    """An incident: something was stopped, or code reported one.
 
     There is one event for each stop. The gate's own have ``hook="ExecutionContext"`` and the stop reason as type.
 

@@ -36,7 +36,7 @@ LONGEST_SHOWN: Final = 2_000
 
 
 class Questioner(ABC):
-    """Puts a question, as text, to a person."""
+    """Asks a person a question, as text."""
 
     @abstractmethod
     def ask(self, question: str, withdrawn: CancellationToken) -> str | None:
@@ -52,7 +52,7 @@ class Questioner(ABC):
 
 
 class ToolPermissionHook:
-    """Lets tools be used by their names, or asks.
+    """Allows or denies tools by their names, or asks a person.
 
     Args:
         allow: Names, or patterns as of file names ("read_*"), of tools that may be used; by default all.

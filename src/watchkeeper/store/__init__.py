@@ -1,4 +1,4 @@
-"""What is kept on disk: the store of runs, and the ledger of accounts that runs and processes share."""
+"""Files on disk: the store of runs, and the ledger of accounts that runs and processes share."""
 
 from typing import TYPE_CHECKING
 

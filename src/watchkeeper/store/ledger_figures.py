@@ -1,8 +1,8 @@
 """What one process knows of shared accounts: figures from the file, what it holds itself, what is not yet written.
 
-All accounts of this process with the same key have the same lists of figures, so that what one of them loads or
-changes all of them see. Changes are noted as differences; what cannot be written stays noted and goes into the next
-transaction. What this process holds is written as a whole, so that a file that has given it up learns it again.
+All accounts of this process with the same key share the same lists of figures, so that a change of one is seen by all.
+Changes are noted as differences; changes that cannot be written stay noted and go into the next transaction. The
+reservations of this process are written as totals, so that they are complete again after the file released them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ABANDONED: Final[list[object]] = []
 
 
 class Numbers(list[int]):
-    """Figures by count, shared by accounts with one key; they live as long as one of these."""
+    """Figures by count, shared by the accounts with one key, as long as one of these lives."""
 
     __slots__ = ("__weakref__",)
 
@@ -47,7 +47,7 @@ class Change:
 
 
 class Figures:
-    """Loads, watches and writes the figures of shared accounts; its ledger keeps other threads out.
+    """Loads, tracks and writes the figures of shared accounts; its ledger keeps other threads out.
 
     Attributes:
         file: The ledger's file.
@@ -79,7 +79,7 @@ class Figures:
 
     def become_new_holder(self) -> None:
         """Become a new holder, with no reservations and nothing to write: at the start, and after a fork."""
-        ABANDONED.extend(connection for connection in (self.file.abandon(),) if connection is not None)
+        ABANDONED.append(self.file.abandon())
         self._holder = str(self._ids.uuid())
         self._held: dict[str, list[int]] = {}
         self._unwritten: dict[tuple[str, str], Change] = {}
@@ -103,7 +103,7 @@ class Figures:
             self._accounts.add(level)
 
     def held_elsewhere(self, account: Account, count: int) -> bool:
-        """Return whether another holder has reserved some of a count and may give it back by itself."""
+        """Return whether another holder has reserved some of a count and may release it."""
         held = None if account.key is None else self._others.get(account.key)
         return held is not None and held.moving[count] > 0
 
@@ -120,7 +120,7 @@ class Figures:
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Open the file and forget what is old.
+        """Open the file and delete old figures.
 
         Raises:
             StoreError: If the file cannot be used.
@@ -166,7 +166,7 @@ class Figures:
             level.renews_on = period_days(level.period, now)[1] + timedelta(days=1)
 
     def record(self, shared: tuple[Account, ...], act: Callable[[], T], day: str = "") -> T:
-        """Do something and record what it changes for `write`; what it books counts for ``day``, or for today."""
+        """Run ``act`` and record its changes for `write`; what it books counts for ``day``, or for today."""
         with self.lock:
             before = [(level, level.settled.copy(), level.reserved.copy(), level.unpriced) for level in shared]
             try:
@@ -176,7 +176,7 @@ class Figures:
                     self._note(level, settled, reserved, unpriced, day)
 
     def record_release(self, shared: tuple[Account, ...], act: Callable[[], T]) -> T:
-        """Do something that only releases reservations, without the file; the next transaction writes it."""
+        """Run ``act``, which only releases reservations, without the file; the next transaction writes the changes."""
         with self.lock:
             before = [(level, level.reserved.copy()) for level in shared]
             result = act()
@@ -202,7 +202,7 @@ class Figures:
     def _note_held(self, name: str, changes: list[int]) -> None:
         held = self._held.setdefault(name, list(NOTHING))
         for count, change in enumerate(changes):
-            # A copy of a process never held what it gives back for its parent, nor a closed ledger what comes late.
+            # Not below zero: a forked process may release what only its parent held, a closed ledger what comes late.
             held[count] = max(held[count] + change, 0)
         if not any(held):
             del self._held[name]
@@ -242,11 +242,11 @@ class Figures:
                 self.file.add_used(name, day, change.amounts, change.unpriced, self._now.timestamp())
 
     def stuck_changed(self, inner: MemoryLedger) -> bool:
-        """Return whether other holders must learn that reservations here became stuck, or no longer are."""
+        """Return whether reservations here became stuck, or no longer are, so that other holders must be told."""
         return self._stuck_masks(inner) != self._masks
 
     def _stuck_masks(self, inner: MemoryLedger) -> dict[str, int]:
-        """Return, by name, a bit for each count whose reservation can come back by itself, where not all can."""
+        """Return, by name with stuck reservations, a mask: a bit for each count whose reservations can be released."""
         if not self._held or not inner.waiting:
             return {}
         masks: dict[str, int] = {}
@@ -293,7 +293,7 @@ def shared_by(account: Account) -> tuple[Account, ...]:
 
 
 def is_stopped(demand: Demand) -> bool:
-    """Return whether a call is refused whatever the figures are."""
+    """Return whether a call is refused for any figures."""
     return any(
         level.barred is not None
         or (level.work_stop is not None and not demand.landing and level not in demand.account.work_ignored)

@@ -1,10 +1,10 @@
-"""The file of a ledger: its tables, and the few statements that read and change them.
+"""The file of a ledger: its tables, and the statements that read and change them.
 
 One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
-``reserved`` what each holder has set aside; ``holders`` until when a holder counts as alive unless it says so again.
-Both have a column for every count in `core.meters`; a file that was made before one existed gets it when it is opened.
-Every look and change stands inside one transaction that keeps other writers out. Nothing here decides anything. A file
-of another program or another version is refused and left as it is.
+``reserved`` what each holder has reserved; ``holders`` when the lease of each holder ends. ``settled`` and ``reserved``
+have a column for every count in `core.meters`; an older file gets missing columns when it is opened. Every read and
+change is inside one transaction that keeps other writers out. Nothing here decides about calls. A file of another
+program or another version is refused and not changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
-"""Figures that nobody has added to for so long are forgotten when the file is opened."""
+"""Figures without an addition for this time are deleted when the file is opened."""
 
 RESERVED: Final = tuple(meter.column for meter in SHARED)
 """What can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
@@ -98,7 +98,7 @@ _HOLD: Final = f"""
 
 
 class Held(NamedTuple):
-    """What other holders have reserved at an account, by count, and how much of that may come back by itself."""
+    """What other holders have reserved at an account, by count, and how much of it will be released as calls end."""
 
     amounts: tuple[int, ...]
     moving: tuple[int, ...]
@@ -108,7 +108,7 @@ NONE_HELD: Final = Held((0,) * len(RESERVED), (0,) * len(RESERVED))
 
 
 class LedgerFile:
-    """One connection to the file of a ledger; whoever owns it keeps other threads out.
+    """One connection to the file of a ledger; its owner keeps other threads out.
 
     Attributes:
         path: The file.
@@ -144,9 +144,9 @@ class LedgerFile:
         self._used.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Take back what was changed since the transaction began; harmless outside one.
+        """Undo the changes of the transaction; does nothing outside one.
 
-        A connection that cannot even do that is let go; the next transaction opens another.
+        If that fails, the connection is closed; the next transaction opens another.
         """
         try:
             if self._connection is not None and self._connection.in_transaction:
@@ -161,7 +161,7 @@ class LedgerFile:
             connection.close()
 
     def abandon(self) -> object:
-        """Let go of the connection without closing it, and return it: after a fork it is the parent's."""
+        """Give up the connection without closing it, and return it: after a fork it belongs to the parent."""
         connection, self._connection = self._connection, None
         return connection
 
@@ -225,7 +225,7 @@ class LedgerFile:
                 self.release_all(holder)
 
     def forget(self, before: float) -> None:
-        """Delete figures that nobody has added to since."""
+        """Delete figures without an addition since a time."""
         self._used.execute("DELETE FROM settled WHERE used_at < ?", (before,))
 
     @property
@@ -246,7 +246,7 @@ def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> 
 
 
 def ledger_failures(path: Path) -> AbstractContextManager[None]:
-    """Turn errors of a ledger's file into a StoreError that says what follows from them."""
+    """Turn errors of a ledger's file into a StoreError that says what happens now."""
     return failing_as(f"the ledger {path} cannot be used", "; calls that it counts are refused until it can")
 
 

@@ -1,8 +1,8 @@
 """Runs on disk: every event of every run, written while it happens, readable while it is written.
 
-A writer appends envelopes in batches, one transaction each; what is committed survives a crash of the process. A
-reader gets rows and JSON, never live objects, so that it can show runs of programs it cannot import. An event that
-cannot be written leaves a note in its place, and the others go on. Opening for reading changes nothing on disk.
+A writer appends envelopes in batches, one transaction each; what is committed survives a crash of the process. A reader
+gets rows and JSON, never live objects, so that it can show runs of programs that it cannot import. If an event cannot
+be written, a note is written in its place. Opening for reading changes nothing on disk.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _END: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """One run, as the store knows it: a row of the table ``runs``.
+    """One stored run: a row of the table ``runs``.
 
     Attributes:
         run_id: Its id.
@@ -155,7 +155,7 @@ class StoredRun:
         return None if self.duration_ms is None else self.duration_ms / 1000
 
     def sentence(self, note: str = "") -> str:
-        """Say how it ended, in the words of its result; ``note`` is what its completion checker said last."""
+        """Return how it ended, in the words of its result; ``note`` is what its completion checker said last."""
         if self.ended_at is None:
             return "Not ended: it is still running, or its process died."
         took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds)
@@ -166,8 +166,8 @@ class StoredRun:
     def as_data(self) -> dict[str, Any]:
         """Return it as JSON-able data, with the keys that a result has for the same things.
 
-        What is not known before the end is None until then; ``items`` and ``items_done`` are None but for a run over
-        many.
+        What is not known before the end is None until then; ``items`` and ``items_done`` are None except for a run
+        over many.
         """
         ended = self.ended_at is not None
         return run_as_data(
@@ -180,7 +180,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One event, as the store knows it: its tag and its JSON."""
+    """One stored event: its tag and its JSON."""
 
     seq: int
     at: datetime
@@ -259,17 +259,12 @@ class RunStore:
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
         try:
-            with self._used(f"{len(rows)} events could not be written to"):
+            # The connection commits at the end of the block, or rolls back if anything was raised in it.
+            with self._used(f"{len(rows)} events could not be written to"), self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
-                    for run_id, item in batch:
-                        self._keep_header(str(run_id), item.event)
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
-                    raise
+                self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
+                for run_id, item in batch:
+                    self._keep_header(str(run_id), item.event)
         except StoreError as error:
             self.failure = self.failure or error
             raise
@@ -298,7 +293,7 @@ class RunStore:
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
-        """Keep other threads out, and say what failed."""
+        """Keep other threads out, and turn errors into StoreError."""
         with self._lock, failing_as(f"{what} {self.path}"):
             yield
 
@@ -358,7 +353,7 @@ def _written(seq: int, event: object) -> tuple[str, str]:
 
 
 def _writable(text: str) -> str:
-    """Return text that UTF-8 can hold: names of files may hold what it cannot."""
+    """Return text that is valid as UTF-8, which names of files may not be."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -373,7 +368,7 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
 
 
 def untyped(data: Any) -> Any:
-    """Return the JSON of a store without the names of types in it, as a person would write it."""
+    """Return the JSON of a store without the names of types in it."""
     if isinstance(data, list):
         items: list[Any] = cast("Any", data)
         return [untyped(item) for item in items]

@@ -1,7 +1,7 @@
 """SQLite files that several processes share: how they are named, opened, made and recognised, for runs and ledgers.
 
-Every file is in WAL mode, so that readers see what is committed and never hold up a writer. Its head says which program
-and which schema version wrote it; a file of another program or version is refused and left as it is. Opening for
+Every file is in WAL mode, so that readers see what is committed and never block a writer. Its head says which program
+and which schema version wrote it; a file of another program or version is refused and not changed. Opening for
 reading changes nothing on disk. `sqlite3` is imported when the first file is opened, not before.
 """
 
@@ -186,15 +186,15 @@ def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.
     try:
         return opened(address)
     except sqlite3.OperationalError:
-        # In a folder that cannot be written, a file in WAL mode opens only as one that nobody changes.
+        # In a folder that cannot be written, a file in WAL mode can be opened only as immutable.
         return opened(f"{address}&immutable=1")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Put the file into WAL mode.
 
-    SQLite does not wait for others when it changes the mode, so several processes that make a file at once would fail
-    each other; it does wait for an exclusive transaction, after which the next attempt has the file to itself.
+    SQLite does not wait for others when it changes the mode, so several processes that make a file at once would
+    fail; it does wait for an exclusive transaction, after which the next attempt has the file to itself.
     """
     import sqlite3
 

@@ -2,8 +2,9 @@
 
 It composes a `MemoryLedger`: in one transaction that keeps all other writers out, it loads the figures of the accounts
 that have a key, lets the same code decide and reserve as in one process, and writes what changed. What a process has
-reserved is under a lease: a process that dies leaks nothing once its lease is over, and what was settled stays. If the
-file cannot be used, nothing is admitted; what was spent is kept in memory and written as soon as that is possible.
+reserved is under a lease: the reservations of a process that dies are released when its lease ends, and what was
+settled stays. If the file cannot be used, nothing is admitted; what was spent is kept in memory and written as soon as
+possible.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ LONGEST_POLL: Final = 0.25
 class ThreadState(threading.local):
     """Whether this thread is inside a ledger's transaction.
 
-    The garbage collector may run finalisers at any point, also of contexts on other ledgers. One that waited for a
-    file inside a transaction would wait for its own thread; so what finalisers ask for is done afterwards.
+    The garbage collector may run finalisers at any point, also of contexts on other ledgers. A finaliser that waits for
+    the file during a transaction of its own thread would wait for ever, so its work is done after the transaction.
 
     Attributes:
         later: What to do after the transaction under way; None outside one.
@@ -79,13 +80,13 @@ class SqliteLedger:
         Args:
             path: The file; ``default`` is the user's own.
             clock: Where time comes from; all who share a file must share it too.
-            lease_seconds: After how long without a sign of life the reservations of a process come back to the others.
-                A process that was merely paused for longer takes its own back, and books what it spent.
+            lease_seconds: If a process does not renew its lease for this long, its reservations are released. A process
+                that was only paused for longer takes its reservations back, and books what it spent.
             busy_seconds: How long to wait for others that write to the file.
             ids: Names this holder of reservations.
 
         Raises:
-            LimitsError: If a number of seconds makes no sense.
+            LimitsError: If a number of seconds is invalid.
             StoreError: If the file cannot be used, is not a ledger, or was written by another version.
         """
         lease = duration(lease_seconds, "lease_seconds").total_seconds()
@@ -205,7 +206,7 @@ class SqliteLedger:
 
     @contextmanager
     def _exclusive(self) -> Generator[None]:
-        """Keep other threads out, and this thread's finalisers; afterwards do what those asked for."""
+        """Keep out other threads and this thread's finalisers; afterwards do the work of the finalisers."""
         if THIS_THREAD.later is not None:
             raise StoreError(f"this thread is in the middle of a transaction; do not use {self.path} in a finaliser")
         later: list[Callable[[], object]] = []
@@ -243,7 +244,7 @@ class SqliteLedger:
     def _write_now_or_later(
         self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "", *, acts_first: bool = False
     ) -> None:
-        """Do something that counts in any case, and write it now or, if the file cannot be used, later.
+        """Run ``act``, which counts in any case, and write its changes now or, if the file cannot be used, later.
 
         Args:
             shared: The accounts that it may change.
@@ -288,10 +289,10 @@ class SqliteLedger:
     # --- what the ledger's own thread does ---------------------------------------------------------------------------
 
     def tend(self) -> float | None:
-        """Renew the lease, ask for those who wait, write what is left to write; called by the ledger's own thread.
+        """Renew the lease, decide again about waiting calls, write what is unwritten; for the ledger's own thread.
 
         Returns:
-            After how many seconds to come back; None if there is nothing to look after.
+            After how many seconds to call it again; None if there is nothing left to do.
         """
         with self._exclusive():
             if self._closed or not self._is_needed():
@@ -310,7 +311,7 @@ class SqliteLedger:
         return self._poll if self._inner.waiting else self._figures.lease_seconds / 3
 
     def _poll_soon(self) -> None:
-        """Poll at once, and then less and less often: somebody waits."""
+        """Poll at once for a waiting call, and then less and less often."""
         self._poll = SHORTEST_POLL
         if self._thread is not None:
             self._thread.wake()
@@ -320,7 +321,7 @@ class SqliteLedger:
     def shutdown(self) -> None:
         """Give back all that is held here and close the file.
 
-        Calls still under way are settled all the same; nothing is admitted any more. Calling it twice is harmless.
+        Calls under way are still settled; nothing is admitted any more. A second call does nothing.
         """
         if THIS_THREAD.later is not None:
             THIS_THREAD.later.append(self.shutdown)
@@ -348,17 +349,17 @@ class SqliteLedger:
         self.shutdown()
 
     def __del__(self) -> None:
-        """Shut down a ledger that nobody shut down; at the end of the process its lease ends by itself."""
+        """Shut down a ledger that was not shut down; at the end of the process its lease just ends."""
         if hasattr(self, "_thread") and not self._closed and not sys.is_finalizing():
             self.shutdown()
 
     def before_fork(self) -> None:
-        """Wait until no thread is inside a transaction, and keep all out while this process is copied."""
+        """Wait until no thread is inside a transaction, and keep all out during the fork."""
         self._lock.acquire()
         self._figures_lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on; the copy as a new holder without reservations."""
+        """Go on; in the child as a new holder without reservations."""
         if child:
             self._thread = None
             self._figures.become_new_holder()
@@ -367,11 +368,11 @@ class SqliteLedger:
 
 
 class LedgerThread:
-    """The thread of a ledger: it tends leases and waiting calls, as long as there are any.
+    """The thread of a ledger: it renews leases and wakes waiting calls, as long as there are any.
 
-    One daemon thread per ledger at most. It renews the lease, looks for those who wait what others have released, and
-    writes what could not be written. It ends as soon as it finds nothing to do, and at once when it is
-    stopped; it never keeps its ledger alive. It decides nothing.
+    At most one daemon thread per ledger. It renews the lease, checks for waiting calls what others have released, and
+    writes what could not be written before. It ends when there is nothing left to do, or when it is stopped. It never
+    keeps its ledger alive, and decides nothing.
     """
 
     def __init__(self, ledger: SqliteLedger, clock: Clock, first: float) -> None:
@@ -406,7 +407,7 @@ class LedgerThread:
             self._thread.join()
 
     def _run(self, until: float) -> None:
-        # Instants, because a thread may be slow to start, or held up: a lease does not wait for it.
+        # Instants instead of durations: a thread may start late or be delayed, but a lease still ends in time.
         while True:
             self._clock.wait(self._woken, max(until - self._clock.monotonic(), 0.0))
             self._woken.clear()
@@ -424,22 +425,22 @@ class LedgerThread:
 
 
 # --- forks ----------------------------------------------------------------------------------------------------------
-# A copy of a process must not use its parent's connection, nor find a lock that nobody releases. Before a process is
-# copied all its ledgers are held still; in the copy each goes on as a holder of its own.
+# A forked process must not use its parent's connection, and must not inherit a lock that is never released. So before
+# a fork all ledgers are locked; in the child each of them goes on as a new holder.
 
 LEDGERS: Final[weakref.WeakSet[SqliteLedger]] = weakref.WeakSet()
 HELD_STILL: Final[list[SqliteLedger]] = []
 
 
 def before_fork() -> None:
-    """Hold all ledgers still."""
+    """Lock all ledgers."""
     HELD_STILL[:] = LEDGERS
     for ledger in HELD_STILL:
         ledger.before_fork()
 
 
 def after_fork(*, child: bool) -> None:
-    """Let them go on."""
+    """Unlock them."""
     for ledger in HELD_STILL:
         ledger.after_fork(child=child)
     HELD_STILL.clear()

@@ -1,4 +1,4 @@
-"""Dispatching: from a task that a model wrote to a child run, and from its end back to a result.
+"""Dispatching: makes a child run of a task that a model wrote, and a tool result of the end of that run.
 
 `Dispatch.run` takes one task through all steps. The child starts from the parent's state at that moment, works with the
 parent's tools, and has a session, limits and files of its own. It hands back a summary, its output and its artifacts;

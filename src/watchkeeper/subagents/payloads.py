@@ -1,4 +1,4 @@
-"""What a model writes to dispatch a subagent, what comes back, and which prompts can be dispatched.
+"""The values of dispatching: the task that a model writes, its result, and the registry of prompts.
 
 Tasks and results are plain frozen values with a JSON form: the model reads their descriptions, and results go on the
 parent's log. Their constructors check nothing, so that one task of several can be refused alone; `checked`, `prompt_of`
@@ -93,7 +93,7 @@ class DispatchSubagentResult:
 @own_value("dispatch_subagents")
 @dataclass(slots=True, frozen=True)
 class DispatchSubagents:
-    """Several tasks, each for a subagent of its own; they run side by side and see nothing of each other.
+    """Several tasks, each for a subagent of its own; they run at the same time and do not see each other.
 
     Attributes:
         tasks: 1 to 20 tasks.

@@ -30,7 +30,7 @@ CENT: Final = NANOS_PER_USD // 100
 
 
 def check_ledger(make: MakeLedger) -> None:
-    """Hold a ledger to the rules that every ledger keeps.
+    """Check that a ledger follows the rules for every ledger.
 
     Args:
         make: Returns a fresh ledger; called once for every check.
@@ -407,7 +407,7 @@ JoinLedger = Callable[[str], Ledger]
 
 
 def check_shared_ledger(join: JoinLedger) -> None:
-    """Hold ledgers on one store to the rules that they keep together.
+    """Check that several ledgers on one store follow the rules together.
 
     Args:
         join: Returns another ledger on the store of the given name, as another process would open it.

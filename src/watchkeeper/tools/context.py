@@ -32,7 +32,7 @@ DISCARDED: Final = "discarded"
 
 
 class CallInfo(msgspec.Struct, frozen=True):
-    """What is particular to one attempt at one call.
+    """The data of one attempt at one tool call.
 
     A msgspec struct, because every call makes one.
 

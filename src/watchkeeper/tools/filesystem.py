@@ -415,7 +415,7 @@ class Filesystem(ABC):
 
 
 class ReadOnlyFilesystem(Filesystem):
-    """Another filesystem's files as they are at the moment of looking: what checkers and judges get."""
+    """A live, read-only view of another filesystem, for checkers and judges."""
 
     def __init__(self, base: Filesystem) -> None:
         """Show the files of ``base``."""

@@ -1,4 +1,4 @@
-"""Things that tools share or get fresh: clients, connections, caches, found by their type.
+"""Resources of tools (clients, connections, caches), found by their type, shared or made for each call.
 
 A resource is made by a factory when it is first asked for, once per scope: a RUN resource once per run, a TOOL_CALL
 resource once per tool call. Its scope closes it, the last made first, by its ``aclose()`` or else its ``close()``;

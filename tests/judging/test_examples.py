@@ -1,4 +1,4 @@
-"""The examples of the document on nested execution, as it has them, with three corrections: files are always read-only,
+"""The examples of the nested-execution specification, with three corrections: files are always read-only,
 the verifier's deadline derives from the run's, and a bypass is `unverified` instead of ok."""
 
 from __future__ import annotations
