@@ -15,10 +15,9 @@ from tests.containment.gates import charged, costing, dollars, gate_with, unlimi
 from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.accounting import ledger as ledger_module
 from watchkeeper.accounting.account import RETRIES
-from watchkeeper.accounting.admission import Demand, decide
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.admission import Admitted, Ruling, decide
+from watchkeeper.accounting.call_request import CallRequest, Charge, Demand, Estimate
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
-from watchkeeper.accounting.refusals import Admitted, Ruling
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Outcome, Ticket

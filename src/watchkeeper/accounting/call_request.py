@@ -1,25 +1,28 @@
-"""One call at the gate: what is asked for, the most that it may cost, and what it did cost.
+"""One call at the gate: what is asked, the most that it may cost, what that takes of the accounts, what it did cost.
 
-An estimate must be a true upper bound: a ceiling holds as exactly as the estimates do. Money is whole nano-dollars. All
-are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a dataclass.
+An estimate must be a true upper bound: a ceiling holds as exactly as the estimates do. Money is whole nano-dollars.
+Requests and charges are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a
+dataclass. A `Demand` is the request in the terms of the accounts; a ledger notes on it what is reserved for the call.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
+from watchkeeper.accounting.account import NOTHING, RETRIES, SPENDABLE, Account
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
-
-T = TypeVar("T")
-
 
 NodeKind = Literal["llm", "tool", "child"]
 
+KINDS: Final[Mapping[NodeKind, str]] = {"llm": "model call", "tool": "tool call", "child": "child run"}
+"""What people call the kinds of calls."""
 
 NO_TOKENS: Final = TokenUsage()
 
@@ -119,3 +122,155 @@ class CallRequest(msgspec.Struct, frozen=True):
     provider: str = ""
     degraded: bool = False
     arguments: Any = None
+
+
+# --- what it takes from the accounts ----------------------------------------------------------------------------------
+
+NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
+
+
+class Demand:
+    """What one call asks of the accounts; after admission, the record of what is reserved for it.
+
+    Attributes:
+        account: Who pays.
+        concerns: By count, whether that limit concerns the call at all.
+        wants: By count, what the call takes whatever its output.
+        per_output: By count, what each output token adds.
+        most: Output tokens wished for.
+        least: Output tokens below which the call is not worth sending.
+        counts: What is settled with one each by being admitted.
+        landing: Whether this is the landing turn itself, which uses up the landing hold.
+        next_hold: The landing hold that is needed after this call, by count; None leaves it as it is.
+        may_fail: Whether a failure of the call spends one retry; one is then reserved for it, at every account but
+            those in ``borrowed_at``.
+        inside: The call around it that may fail, if there is one.
+        has_retry: Whether a retry is reserved for it now; set by the ledger, like all below.
+        lender: The call around it whose retry serves it too.
+        borrower: The call inside it that its retry serves too.
+        borrowed_at: Accounts at which the lender's retry takes the place of one of its own.
+        granted: Output tokens granted.
+        reserved: ``(count, amount)`` of what is reserved; empty before admission and after settlement.
+        held_before: The context's landing hold before the call was admitted.
+        day: The day (UTC) on which it was admitted; set by a ledger that keeps days.
+    """
+
+    __slots__ = (
+        "account",
+        "borrowed_at",
+        "borrower",
+        "concerns",
+        "counts",
+        "day",
+        "granted",
+        "has_retry",
+        "held_before",
+        "inside",
+        "landing",
+        "least",
+        "lender",
+        "may_fail",
+        "most",
+        "next_hold",
+        "per_output",
+        "reserved",
+        "wants",
+    )
+
+    def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None) -> None:
+        """Translate a request of ``account``'s context."""
+        estimate, last = request.estimate, request.landing
+        most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
+        self.account = account
+        self.may_fail = request.spends_retry_on_error
+        self.concerns, self.counts, of_calls = SHAPES[request.kind, request.retry, self.may_fail]
+        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0) + of_calls  # noqa: RUF005 - twice as fast
+        self.per_output = (estimate.output_nanos_per_token, 1, 0, 1) + NO_CALLS if most else NOTHING  # noqa: RUF005
+        self.most = most
+        least = estimate.min_output_tokens or account.limits.min_output_tokens
+        self.least = least if least < most else most
+        self.landing = request.phase == "landing"
+        self.next_hold: tuple[int, ...] | None = None
+        if last is not None:  # the worst case of the landing turn; the calls that are kept for it stay
+            tokens_in, tokens_out = last.input_tokens, last.max_output_tokens
+            cost = last.input_nanos + last.output_nanos_per_token * tokens_out
+            calls = account.landing_hold[len(SPENDABLE) :]
+            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, *calls)
+        self.inside = inside
+        if self.may_fail:  # read only then, and each attribute costs every call its nanoseconds
+            self.has_retry = False
+            self.lender: Demand | None = None
+            self.borrower: Demand | None = None
+            self.borrowed_at: tuple[Account, ...] = ()
+        self.granted = 0
+        self.reserved: tuple[tuple[int, int], ...] = ()
+        self.held_before = NOTHING
+        self.day = ""
+
+
+COUNTED_CALLS: Final = {**UNLIMITED_COUNTS, **{meter.column: meter.calls for meter in SHARED if meter.is_counted}}
+"""By column, the calls that count there."""
+
+Shape = tuple[tuple[bool, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
+    """Return what depends only on the kind of a call: the limits that concern it, what it counts for, what it needs."""
+    wanted = {kind, "retry"} if retry or may_fail else {kind}
+    settled = {kind, "retry"} if retry and not may_fail else {kind}
+    concerns = tuple(not wanted.isdisjoint(meter.calls) for meter in SHARED)
+    counts = tuple(COLUMNS.index(column) for column, calls in COUNTED_CALLS.items() if not settled.isdisjoint(calls))
+    return concerns, counts, tuple(int(concerned) for concerned in concerns[len(SPENDABLE) :])
+
+
+SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
+    (kind, retry, may_fail): shape(kind, retry, may_fail)
+    for kind in EVERY_CALL
+    for retry in (False, True)
+    for may_fail in (False, True)
+}
+
+
+# --- the retry of a call that may fail --------------------------------------------------------------------------------
+# The retry that is reserved for a call in case it fails also serves one of the calls inside it: a failure inside a call
+# usually is the failure of the call, so calls inside each other need one retry, not one each. Calls that run side by
+# side inside a call can all fail, so only one of them borrows its retry; the others reserve their own. A call that ends
+# before the one that borrows from it leaves it the retry.
+
+
+def lender_of(demand: Demand) -> Demand | None:
+    """Return the call around this one whose retry covers it now, if there is one and it covers no other."""
+    around = demand.inside
+    while around is not None and not around.has_retry:
+        around = around.inside
+    return None if around is None or around.borrower is not None else around
+
+
+def reserve_retry(demand: Demand) -> None:
+    """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
+    lender = lender_of(demand)
+    path = demand.account.paths[RETRIES]
+    shared = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
+    if lender is not None and shared:  # not by a retry outside of what its context has carved
+        lender.borrower, demand.lender, demand.borrowed_at = demand, lender, shared
+    demand.has_retry = True
+    for level in path:
+        level.reserved[RETRIES] += level not in demand.borrowed_at
+
+
+def release_retry(demand: Demand) -> None:
+    """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
+    lender, borrower = demand.lender, demand.borrower
+    demand.has_retry, demand.lender, demand.borrower = False, None, None
+    for level in demand.account.paths[RETRIES]:
+        if level in demand.borrowed_at:
+            continue
+        if borrower is not None and level in borrower.borrowed_at:
+            borrower.borrowed_at = tuple(other for other in borrower.borrowed_at if other is not level)
+        else:
+            level.reserved[RETRIES] -= 1
+    demand.borrowed_at = ()
+    if borrower is not None:
+        borrower.lender = lender if borrower.borrowed_at else None
+    if lender is not None:
+        lender.borrower = borrower if borrower is not None and borrower.borrowed_at else None

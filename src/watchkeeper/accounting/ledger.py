@@ -24,25 +24,28 @@ from watchkeeper.accounting.account import (
     OUTPUT_TOKENS,
     REASONING_TOKENS,
     RETRIES,
+    SPENDABLE,
     TOTAL_TOKENS,
     Account,
-)
-from watchkeeper.accounting.admission import (
-    SPENDABLE,
-    Demand,
     Left,
     carve,
-    decide,
     kept_for_verdict,
     left_of,
-    release_retry,
-    reserve_retry,
+    move_claims,
     shares_of,
-    update_claim,
     wishes_of,
 )
-from watchkeeper.accounting.call_request import NO_TOKENS, Charge
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
+from watchkeeper.accounting.admission import (
+    CLOSED_UNDER_WAY,
+    Admitted,
+    Expired,
+    Stopped,
+    Waits,
+    decide,
+    exhausted,
+    expired,
+)
+from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Demand, release_retry, reserve_retry
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.meters import SHARED
 
@@ -269,7 +272,7 @@ class MemoryLedger:
         is_over = any(level.barred is not None for level in account.chain[1:])
         lacking = carve(account, wishes, left) if wishes and not is_over else None
         if lacking is not None:
-            stop = exhausted(lacking, account, landing=False)
+            stop = exhausted(Waits(*lacking), account, landing=False)
             put_stop(account, stop, work_only=False)
             return stop
         move_claims(account)
@@ -454,12 +457,6 @@ class MemoryLedger:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
             return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
-
-
-def move_claims(account: Account) -> None:
-    """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
-    for claim in account.claims:
-        update_claim(claim)
 
 
 def one_call_of(account: Account) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
-from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import Demand
 from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, KINDS, Admitted, Waits, aborted, exhausted, expired
+from watchkeeper.accounting.admission import CLOSED_UNDER_WAY, Admitted, Waits, aborted, exhausted, expired
+from watchkeeper.accounting.call_request import KINDS
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, circuit_open, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, Outcome, running_loop, set_timer
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore

@@ -27,10 +27,12 @@ from watchkeeper.accounting.account import (
     usage_of,
     work_stop_of,
 )
-from watchkeeper.accounting.admission import Demand, check_weights, decide, left_of
+from watchkeeper.accounting.admission import decide
+from watchkeeper.accounting.call_request import Demand
+from watchkeeper.accounting.account import check_weights, left_of
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
-from watchkeeper.accounting.refusals import Exhausted
+from watchkeeper.accounting.admission import Exhausted
 from watchkeeper.containment.calls import (
     ContextCalls,
     Tree,

@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from watchkeeper.accounting.account import Account
-from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import Demand
 from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, nanos
 from watchkeeper.containment.guards import GuardedCall
 from watchkeeper.containment.record import Node
