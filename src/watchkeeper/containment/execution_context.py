@@ -287,9 +287,9 @@ class ExecutionContext:
         admitted = calls.admit(request)
         if not isinstance(admitted, InFlightCall):
             if isinstance(admitted, Waiter):
-                admitted = await wait_for_turn(calls, request, admitted, self._clock)
+                admitted = await wait_for_turn(calls, request, admitted)
             if isinstance(admitted, GuardedCall):
-                admitted = await ask_hooks(calls, admitted, self._clock)
+                admitted = await ask_hooks(calls, admitted)
             if isinstance(admitted, Outcome):
                 return admitted
         call = admitted
@@ -332,9 +332,9 @@ class ExecutionContext:
         admitted = calls.admit(request)
         if not isinstance(admitted, InFlightCall):
             if isinstance(admitted, Waiter):
-                admitted = block_for_turn(calls, request, admitted, self._clock)
+                admitted = block_for_turn(calls, request, admitted)
             if isinstance(admitted, GuardedCall):
-                admitted = block_for_hooks(calls, admitted, self._clock)
+                admitted = block_for_hooks(calls, admitted)
             if isinstance(admitted, Outcome):
                 return admitted
         call = admitted
