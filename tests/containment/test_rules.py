@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVarTuple
 
 import pytest
 from hypothesis import settings
@@ -30,6 +30,8 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.shield.circuit_breaker import CircuitBreaker
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
+
+Args = TypeVarTuple("Args")
 
 CENT: Final = dollars(0.01)
 FOREVER: Final = float("inf")
@@ -353,11 +355,15 @@ class QuietLoop(asyncio.SelectorEventLoop):
 
     scheduled = 0
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
         self.scheduled += 1
         return super().call_soon(callback, *args, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
         self.scheduled += 1
         return super().call_soon_threadsafe(callback, *args, context=context)
 
