@@ -20,7 +20,8 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, Demand, Est
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits, Verdict

@@ -350,6 +350,9 @@ SAFETY_NETS: Final = Limits()
 VERDICT_CALLS: Final = tuple(sum(kind in meter.calls for kind in ("child", "llm")) for meter in SHARED)
 """By count, how many of the calls of a verdict it counts: a verdict is a model call inside a child run."""
 
+LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
+"""What counts the model call of a landing turn."""
+
 
 class Left(NamedTuple):
     """What is left of one count, and the ceiling that says so."""
@@ -397,6 +400,15 @@ def kept_for_verdict(keeper: Account, left: Mapping[int, Left]) -> dict[int, int
             least = min(meter.kept_for_verdict, rest // 4) if count in SPENDABLE else calls if rest > calls else 0
             wishes[count] = max(int(rest * verdict.share), least)
     return {count: wish for count, wish in wishes.items() if wish}
+
+
+def one_call_of(account: Account) -> tuple[int, ...]:
+    """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
+    hold = list(NOTHING)
+    for count in LANDING_CALLS:
+        rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
+        hold[count] = int(bool(rooms) and min(rooms) >= 2)
+    return tuple(hold)
 
 
 def check_weights(weights: Mapping[str, float]) -> None:

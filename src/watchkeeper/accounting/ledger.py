@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -32,6 +32,7 @@ from watchkeeper.accounting.account import (
     kept_for_verdict,
     left_of,
     move_claims,
+    one_call_of,
     shares_of,
     wishes_of,
 )
@@ -47,10 +48,6 @@ from watchkeeper.accounting.admission import (
 )
 from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Demand, release_retry, reserve_retry
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.meters import SHARED
-
-LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
-"""What counts the model call of a landing turn."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -457,15 +454,6 @@ class MemoryLedger:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
             return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
-
-
-def one_call_of(account: Account) -> tuple[int, ...]:
-    """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
-    hold = list(NOTHING)
-    for count in LANDING_CALLS:
-        rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
-        hold[count] = int(bool(rooms) and min(rooms) >= 2)
-    return tuple(hold)
 
 
 def held_again(demand: Demand) -> tuple[int, ...]:

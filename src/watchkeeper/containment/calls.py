@@ -18,11 +18,12 @@ from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
 from watchkeeper.accounting.admission import CLOSED_UNDER_WAY, Admitted, Waits, aborted, exhausted, expired
 from watchkeeper.accounting.call_request import KINDS
-from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, circuit_open, stop_by_hook
-from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, Outcome, set_timer
+from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
+from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
+from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock, Timer, running_loop
+from watchkeeper.core.clock import Clock, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
@@ -218,21 +219,19 @@ class ContextCalls:
             answered: Whether the pipeline answered at all in the time it had.
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
-        if self.closed or self.aborted or now >= self.account.work_until:
-            late = self._too_late(request, now)
-            if late is not None:
-                self.refund(guarded)
-                return self._refuse(request, late, outer, now)
+        late = self._too_late(request, now)
+        if late is not None:
+            self.refund(guarded)
+            return self._refuse(request, late, outer, now)
         event = event if answered else guarded.unanswered()
         if event is not None:
             self.refund(guarded)
             self.incidents.record(event)
             node = self._record_refusal(request, event.event_type, outer, now)
             return Outcome(event.decision, None, None, event.event_type, stop_by_hook(event), node, admitted=False)
-        breaker = guarded.refused_by()
-        if breaker is not None:
+        stop = guarded.stop_by_breaker()
+        if stop is not None:
             self.refund(guarded)
-            stop = circuit_open(breaker)
             self.incidents.report(stop)
             return self._refuse(request, Refused(stop, latched=False), outer, now)
         call = self._begin(request, guarded.demand, outer, now)
@@ -376,27 +375,21 @@ async def wait_for_turn(
     def notify(_: object = None) -> None:
         call_in_loop(loop, woken.set)
 
-    timer: Timer | None = None
-
-    def ring() -> None:
-        nonlocal timer
-        timer = None
-        woken.set()
-
     waiter.notify = notify
     until = calls.phase_ends(request)
     unlink = calls.cancellation.on_cancel(notify)
     try:
         while isinstance(admitted := calls.admit(request, waiter), Waiter):
-            if timer is None and until != NEVER:
-                timer = set_timer(calls.clock, until, ring)  # again, if it rang a moment too early
-            await woken.wait()
+            timer = None if until == NEVER else set_timer(calls.clock, until, woken.set)
+            try:
+                await woken.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
             woken.clear()
         return admitted
     finally:
         unlink()
-        if timer is not None:
-            timer.cancel()
         calls.ledger.withdraw(waiter, calls.clock.monotonic())
 
 

@@ -59,13 +59,13 @@ from watchkeeper.containment.in_flight import (
     AbandonedError,
     InFlightCall,
     Meter,
-    Outcome,
     Ticket,
     Work,
     as_coroutine,
     run_blocking,
     run_steps,
 )
+from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
 from watchkeeper.containment.settlement import abandon, finish
 from watchkeeper.core.budget import BudgetStatus
@@ -475,10 +475,6 @@ class ExecutionContext:
         """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
         account = self.account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
-
-    def stands_below(self, other: ExecutionContext) -> bool:
-        """Return whether it is a context, or stands below it: what passes here counts there."""
-        return other.account in self.account.chain
 
     @property
     def in_flight(self) -> tuple[InFlightCall, ...]:

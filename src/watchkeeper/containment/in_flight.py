@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType, coroutine
-from typing import Any, Final, Generic, Literal, TypeVar
-
-import msgspec
+from typing import Any, Final, Literal, TypeVar
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.call_request import Demand
@@ -29,9 +27,7 @@ from watchkeeper.containment.guards import GuardedCall
 from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
-from watchkeeper.core.errors import Stop
 from watchkeeper.core.workers import BlockingCall, call_in_loop
-from watchkeeper.shield.decision import Decision
 
 T = TypeVar("T")
 
@@ -83,34 +79,6 @@ class Ticket:
     def charge(self, usd: Dollars) -> None:
         """Say what the work costs, in dollars; several charges add up, and take the place of the hint."""
         self.charged_nanos = (self.charged_nanos or 0) + nanos(usd, "charge")
-
-
-class Outcome(msgspec.Struct, Generic[T], frozen=True):
-    """What came of a call.
-
-    Attributes:
-        decision: ALLOW if it ran and returned, RETRY if it failed and may be repeated, HALT if it was refused or
-            stopped; or whatever a hook said about it.
-        value: What the work returned; also if it came too late, as long as it came before the gate let go.
-        error: What the work raised, or a TimeoutError for a call that overran.
-        stop_reason: The reason behind a HALT, the type of the event behind what a hook said, or `CALL_TIMEOUT`.
-        stop: The stop behind a HALT or a QUARANTINE; None for failures and time-outs of the call alone.
-        node: The gate's own record of the call.
-        admitted: Whether the work was begun.
-    """
-
-    decision: Decision
-    value: T | None = None
-    error: BaseException | None = None
-    stop_reason: str | None = None
-    stop: Stop | None = None
-    node: Node | None = None
-    admitted: bool = True
-
-    @property
-    def node_id(self) -> str | None:
-        """The id of the admitted call, or None if it was refused."""
-        return self.node.node_id if self.node is not None and self.admitted else None
 
 
 Work = Callable[[Ticket], Awaitable[T]]

@@ -26,7 +26,8 @@ from watchkeeper.accounting.admission import CLOSED_UNDER_WAY, expired
 from watchkeeper.accounting.call_request import KINDS
 from watchkeeper.containment.calls import ContextCalls
 from watchkeeper.containment.guards import stop_by_hook
-from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter, Outcome
+from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter
+from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
