@@ -266,6 +266,18 @@ def work_stop_of(account: Account) -> Stop | None:
     return next((stop for stop in stops if stop is not None), None)
 
 
+def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
+    """Put a stop on an account; the first one of its kind stays. Return whether this one was put."""
+    if account.stop is not None or (work_only and account.work_stop is not None):
+        return False
+    if work_only:
+        account.work_stop = stop
+    else:
+        account.stop = stop
+        account.barred = account.barred or stop
+    return True
+
+
 def retries_left(account: Account) -> bool:
     """Return whether another failure in this chain would still find a retry."""
     limiting = (row for row in (*account.ceilings, *account.beyond) if row[0] == RETRIES)
@@ -404,7 +416,7 @@ def kept_for_verdict(keeper: Account, left: Mapping[int, Left]) -> dict[int, int
 
 def one_call_of(account: Account) -> tuple[int, ...]:
     """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
-    hold = list(NOTHING)
+    hold: list[int] = list(NOTHING)
     for count in LANDING_CALLS:
         rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
         hold[count] = int(bool(rooms) and min(rooms) >= 2)

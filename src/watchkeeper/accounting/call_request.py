@@ -231,6 +231,16 @@ SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
 }
 
 
+def held_again(demand: Demand) -> tuple[int, ...]:
+    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
+    account = demand.account
+    hold = list(demand.held_before)
+    for count, ceiling, level in account.ceilings:
+        room = ceiling - level.settled[count] - level.reserved[count] + account.landing_hold[count]
+        hold[count] = max(min(hold[count], room), 0)
+    return tuple(hold)
+
+
 # --- the retry of a call that may fail --------------------------------------------------------------------------------
 # The retry that is reserved for a call in case it fails also serves one of the calls inside it: a failure inside a call
 # usually is the failure of the call, so calls inside each other need one retry, not one each. Calls that run side by

@@ -33,6 +33,7 @@ from watchkeeper.accounting.account import (
     left_of,
     move_claims,
     one_call_of,
+    put_stop,
     shares_of,
     wishes_of,
 )
@@ -46,7 +47,7 @@ from watchkeeper.accounting.admission import (
     exhausted,
     expired,
 )
-from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Demand, release_retry, reserve_retry
+from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Demand, held_again, release_retry, reserve_retry
 from watchkeeper.core.errors import Stop
 
 
@@ -454,28 +455,6 @@ class MemoryLedger:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
             return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
-
-
-def held_again(demand: Demand) -> tuple[int, ...]:
-    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
-    account = demand.account
-    hold = list(demand.held_before)
-    for count, ceiling, level in account.ceilings:
-        room = ceiling - level.settled[count] - level.reserved[count] + account.landing_hold[count]
-        hold[count] = max(min(hold[count], room), 0)
-    return tuple(hold)
-
-
-def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
-    """Put a stop on an account; the first one of its kind stays. Return whether this one was put."""
-    if account.stop is not None or (work_only and account.work_stop is not None):
-        return False
-    if work_only:
-        account.work_stop = stop
-    else:
-        account.stop = stop
-        account.barred = account.barred or stop
-    return True
 
 
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:

@@ -148,7 +148,6 @@ class ExecutionContext:
 
     def _set_up(self, account: Account, tree: Tree, incidents: Incidents, parent: ExecutionContext | None) -> None:
         """Do what a root and a child have in common before the ledger opens their account."""
-        self.limits: Limits = account.limits
         self.account: Account = account
         self.ledger: Ledger = tree.ledger
         self._tree = tree
@@ -160,7 +159,7 @@ class ExecutionContext:
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
-        self.limits = self.account.limits
+        self.limits: Limits = self.account.limits  # what was carved, where that is less than what was wished
         self._unlink = self.cancellation.on_cancel(self._calls.abort)
         if stop is not None:
             self._calls.report_stop(stop)
