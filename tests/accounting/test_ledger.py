@@ -23,8 +23,8 @@ from watchkeeper.accounting.account import (
     TOTAL_TOKENS,
     Account,
 )
-from watchkeeper.accounting.admission import Admitted, Waits
-from watchkeeper.accounting.call_request import CallRequest, Charge, Demand, Estimate
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.accounting.ledger import MemoryLedger, Refused
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Landing, Limits

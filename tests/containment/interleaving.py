@@ -25,7 +25,6 @@ TRACED: Final = frozenset(
     for name in (
         "accounting/account.py",
         "accounting/admission.py",
-        "accounting/call_request.py",
         "accounting/ledger.py",
         "containment/calls.py",
         "containment/settlement.py",

@@ -15,8 +15,8 @@ from tests.containment.gates import charged, costing, dollars, gate_with, unlimi
 from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.accounting import ledger as ledger_module
 from watchkeeper.accounting.account import RETRIES
-from watchkeeper.accounting.admission import Admitted, Ruling, decide
-from watchkeeper.accounting.call_request import CallRequest, Charge, Demand, Estimate
+from watchkeeper.accounting.admission import Demand, decide
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Ruling
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext

@@ -22,7 +22,8 @@ from tests.containment.gates import (
     unlimited,
     until_other_thread,
 )
-from watchkeeper.accounting.call_request import CallRequest, Demand
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext

@@ -36,8 +36,8 @@ from watchkeeper.accounting.account import (
     Account,
     kept_for_verdict,
 )
-from watchkeeper.accounting.admission import Admitted, Waits, decide
-from watchkeeper.accounting.call_request import CallRequest, Charge, Demand, Estimate
+from watchkeeper.accounting.admission import Demand, decide
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, Stop

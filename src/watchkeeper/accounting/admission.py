@@ -1,62 +1,125 @@
-"""Whether a call may run: `decide` is the one place where that is decided. Below it: what a refusal says.
+"""Whether a call may run: `decide` is the one place where that is decided.
 
 It is pure: it reads a demand, the figures of the accounts that would pay, and the time, and changes nothing. A ledger
 calls it inside the critical section in which it also reserves, so no two calls can be admitted on the same money. The
 order is fixed: aborted or stopped before, time, cost, tokens, steps, tool calls, retries. What was carved from above is
 decided below; the ceilings above are checked last, for the case that more was spent than was reserved.
 
-The sentences of a stop are part of the interface: they say whose limit was reached, what was used, what is kept for the
-end, and what the call could have needed.
+A `Demand` is a call's request in the terms of the accounts; a ledger notes on it what is reserved for the call. Below
+`decide` stands the retry that is reserved for a call that may fail.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
+from watchkeeper.accounting.account import NOTHING, RETRIES, SPENDABLE, Account
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Exhausted, Expired, Ruling, Stopped, Waits
+from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
 
-from watchkeeper.accounting.account import NOTHING, RETRIES, STEPS, Account
-from watchkeeper.accounting.call_request import Demand, lender_of
-from watchkeeper.core.errors import Stop
-from watchkeeper.core.meters import SHARED
-from watchkeeper.core.quantities import counted, format_duration
+NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
 
 
-class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """It may run, with at most so many output tokens."""
+class Demand:
+    """What one call asks of the accounts; after admission, the record of what is reserved for it.
 
-    output_tokens: int
+    Attributes:
+        account: Who pays.
+        concerns: By count, whether that limit concerns the call at all.
+        wants: By count, what the call takes whatever its output.
+        per_output: By count, what each output token adds.
+        most: Output tokens wished for.
+        least: Output tokens below which the call is not worth sending.
+        counts: What is settled with one each by being admitted.
+        landing: Whether this is the landing turn itself, which uses up the landing hold.
+        next_hold: The landing hold that is needed after this call, by count; None leaves it as it is.
+        may_fail: Whether a failure of the call spends one retry; one is then reserved for it, at every account but
+            those in ``borrowed_at``.
+        inside: The call around it that may fail, if there is one.
+        has_retry: Whether a retry is reserved for it now; set by the ledger, like all below.
+        lender: The call around it whose retry serves it too.
+        borrower: The call inside it that its retry serves too.
+        borrowed_at: Accounts at which the lender's retry takes the place of one of its own.
+        granted: Output tokens granted.
+        reserved: ``(count, amount)`` of what is reserved; empty before admission and after settlement.
+        held_before: The context's landing hold before the call was admitted.
+        day: The day (UTC) on which it was admitted; set by a ledger that keeps days.
+    """
+
+    __slots__ = (
+        "account",
+        "borrowed_at",
+        "borrower",
+        "concerns",
+        "counts",
+        "day",
+        "granted",
+        "has_retry",
+        "held_before",
+        "inside",
+        "landing",
+        "least",
+        "lender",
+        "may_fail",
+        "most",
+        "next_hold",
+        "per_output",
+        "reserved",
+        "wants",
+    )
+
+    def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None) -> None:
+        """Translate a request of ``account``'s context."""
+        estimate, last = request.estimate, request.landing
+        most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
+        self.account = account
+        self.may_fail = request.spends_retry_on_error
+        self.concerns, self.counts, of_calls = SHAPES[request.kind, request.retry, self.may_fail]
+        self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0) + of_calls  # noqa: RUF005 - twice as fast
+        self.per_output = (estimate.output_nanos_per_token, 1, 0, 1) + NO_CALLS if most else NOTHING  # noqa: RUF005
+        self.most = most
+        least = estimate.min_output_tokens or account.limits.min_output_tokens
+        self.least = least if least < most else most
+        self.landing = request.phase == "landing"
+        self.next_hold: tuple[int, ...] | None = None
+        if last is not None:  # the worst case of the landing turn; the calls that are kept for it stay
+            tokens_in, tokens_out = last.input_tokens, last.max_output_tokens
+            cost = last.input_nanos + last.output_nanos_per_token * tokens_out
+            calls = account.landing_hold[len(SPENDABLE) :]
+            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, *calls)
+        self.inside = inside
+        if self.may_fail:  # read only then, and each attribute costs every call its nanoseconds
+            self.has_retry = False
+            self.lender: Demand | None = None
+            self.borrower: Demand | None = None
+            self.borrowed_at: tuple[Account, ...] = ()
+        self.granted = 0
+        self.reserved: tuple[tuple[int, int], ...] = ()
+        self.held_before = NOTHING
+        self.day = ""
 
 
-class Stopped(msgspec.Struct, frozen=True):
-    """It may not: this stop was latched before."""
+COUNTED_CALLS: Final = {**UNLIMITED_COUNTS, **{meter.column: meter.calls for meter in SHARED if meter.is_counted}}
+"""By column, the calls that count there."""
 
-    stop: Stop
-
-
-class Expired(msgspec.Struct, frozen=True):
-    """It may not: the time is over."""
+Shape = tuple[tuple[bool, ...], tuple[int, ...], tuple[int, ...]]
 
 
-class Exhausted(NamedTuple):
-    """It may not: what is settled, and what is kept for the end, leaves less than the least it needs."""
-
-    limit: int
-    ceiling: int
-    account: Account
-    need: int = 0
-    left: int = 0
-
-
-class Waits(NamedTuple):
-    """Not yet: it fits under this ceiling once other calls give back what they hold."""
-
-    limit: int
-    ceiling: int
-    account: Account
+def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
+    """Return what depends only on the kind of a call: the limits that concern it, what it counts for, what it needs."""
+    wanted = {kind, "retry"} if retry or may_fail else {kind}
+    settled = {kind, "retry"} if retry and not may_fail else {kind}
+    concerns = tuple(not wanted.isdisjoint(meter.calls) for meter in SHARED)
+    counts = tuple(COLUMNS.index(column) for column, calls in COUNTED_CALLS.items() if not settled.isdisjoint(calls))
+    return concerns, counts, tuple(int(concerned) for concerned in concerns[len(SPENDABLE) :])
 
 
-Ruling = Admitted | Stopped | Expired | Exhausted | Waits
+SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
+    (kind, retry, may_fail): shape(kind, retry, may_fail)
+    for kind in EVERY_CALL
+    for retry in (False, True)
+    for may_fail in (False, True)
+}
 
 
 def decide(demand: Demand, now: float) -> Ruling:
@@ -153,74 +216,56 @@ def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int)
     return kept
 
 
-# --- what a refusal says ----------------------------------------------------------------------------------------------
-
-CLOSED_UNDER_WAY: Final = Stop("aborted", "gate", "The context was closed while the call was under way.")
-
-
-def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
-    """Say that a ceiling leaves too little for the least call worth sending, of a context or of a shared account."""
-    count, ceiling, account = verdict[:3]
-    meter = SHARED[count]
-    field = meter.field
-    used = account.settled[count]
-    if count == RETRIES:
-        ceiling = account.tops[RETRIES] or 0
-        used = min(used, ceiling)
-    value = meter.amount(ceiling)
-    shared = account.period is not None
-    if shared:
-        field, value = "account_limit", str(account.limits.account_limit)
-        said = f"The account {account.name!r} reached its ceiling of {value}"
-    else:
-        kind = "cost " if meter.measures == "money" else ""
-        said = f"{subject(account, caller)} reached its {kind}ceiling of {value}"
-    if used < ceiling:
-        said += f" after {meter.amount(used)}"
-    if count != STEPS and not shared:
-        said += f" in {counted(account.settled[STEPS], 'call')}"
-    if isinstance(verdict, Waits):
-        said += "; others hold the rest"
-    else:
-        said += "" if shared else kept_back(count, account, caller, landing=landing)
-        if not meter.is_counted and 0 < verdict.left < verdict.need:
-            need, left = meter.amount(verdict.need), meter.amount(verdict.left)
-            said += f"; the next call could need up to {need}, with {left} left"
-    if account.renews_on is not None:
-        said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
-    return Stop(meter.reason, "gate", f"{said}.", field, value)
+def held_again(demand: Demand) -> tuple[int, ...]:
+    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
+    account = demand.account
+    hold = list(demand.held_before)
+    for count, ceiling, level in account.ceilings:
+        room = ceiling - level.settled[count] - level.reserved[count] + account.landing_hold[count]
+        hold[count] = max(min(hold[count], room), 0)
+    return tuple(hold)
 
 
-def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
-    """Say what of a count is kept for a landing turn and for a verdict that are not the caller's own."""
-    hold = 0 if landing else account.landing_hold[count]
-    judges = any(level.for_verdict and level.chain[1] is account for level in caller.chain)
-    kept = 0 if judges else account.verdict_hold[count]
-    amount = SHARED[count].amount
-    parts = [f"{amount(hold)} kept for its last turn"] if hold else []
-    parts += [f"{amount(kept)} kept for its verdict"] if kept else []
-    return "".join(f"; {part}" for part in parts)
+# --- the retry of a call that may fail --------------------------------------------------------------------------------
+# The retry that is reserved for a call in case it fails also serves one of the calls inside it: a failure inside a call
+# usually is the failure of the call, so calls inside each other need one retry, not one each. Calls that run side by
+# side inside a call can all fail, so only one of them borrows its retry; the others reserve their own. A call that ends
+# before the one that borrows from it leaves it the retry.
 
 
-def expired(account: Account, *, landing: bool) -> Stop:
-    """Say that the time is over: the work's, or (for a landing turn) all of it."""
-    total = format_duration(max(account.deadline_at - account.opened_at, 0.0))
-    said = f"{subject(account, account)} reached its deadline of {total}"
-    kept = account.kept_seconds if landing else account.deadline_at - account.work_until
-    if kept > 0:
-        parts = (account.has_landing and not landing, "its last turn"), (account.keeps_verdict, "its verdict")
-        whom = " and ".join(name for holds, name in parts if holds)
-        said += f"; the last {format_duration(kept)} are kept for {whom}"
-    return Stop("timeout", "gate", f"{said}.", "deadline", total)
+def lender_of(demand: Demand) -> Demand | None:
+    """Return the call around this one whose retry covers it now, if there is one and it covers no other."""
+    around = demand.inside
+    while around is not None and not around.has_retry:
+        around = around.inside
+    return None if around is None or around.borrower is not None else around
 
 
-def aborted(reason: str) -> Stop:
-    """Say that somebody aborted, in his words."""
-    return Stop("aborted", "caller", f"The run was aborted: {reason}")
+def reserve_retry(demand: Demand) -> None:
+    """Reserve a retry for a call that may fail, at every account at which the call around it does not cover it."""
+    lender = lender_of(demand)
+    path = demand.account.paths[RETRIES]
+    shared = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
+    if lender is not None and shared:  # not by a retry outside of what its context has carved
+        lender.borrower, demand.lender, demand.borrowed_at = demand, lender, shared
+    demand.has_retry = True
+    for level in path:
+        level.reserved[RETRIES] += level not in demand.borrowed_at
 
 
-def subject(account: Account, caller: Account) -> str:
-    """Name whose limit it is."""
-    if account.name:
-        return f"The run {account.name!r}"
-    return "The run" if account is caller else "The whole run"
+def release_retry(demand: Demand) -> None:
+    """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
+    lender, borrower = demand.lender, demand.borrower
+    demand.has_retry, demand.lender, demand.borrower = False, None, None
+    for level in demand.account.paths[RETRIES]:
+        if level in demand.borrowed_at:
+            continue
+        if borrower is not None and level in borrower.borrowed_at:
+            borrower.borrowed_at = tuple(other for other in borrower.borrowed_at if other is not level)
+        else:
+            level.reserved[RETRIES] -= 1
+    demand.borrowed_at = ()
+    if borrower is not None:
+        borrower.lender = lender if borrower.borrowed_at else None
+    if lender is not None:
+        lender.borrower = borrower if borrower is not None and borrower.borrowed_at else None

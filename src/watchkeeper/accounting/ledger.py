@@ -37,17 +37,18 @@ from watchkeeper.accounting.account import (
     shares_of,
     wishes_of,
 )
-from watchkeeper.accounting.admission import (
-    CLOSED_UNDER_WAY,
+from watchkeeper.accounting.admission import Demand, decide, held_again, release_retry, reserve_retry
+from watchkeeper.accounting.call_request import (
     Admitted,
+    CLOSED_UNDER_WAY,
+    Charge,
     Expired,
+    NO_TOKENS,
     Stopped,
     Waits,
-    decide,
     exhausted,
     expired,
 )
-from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Demand, held_again, release_retry, reserve_retry
 from watchkeeper.core.errors import Stop
 
 

@@ -13,11 +13,19 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
-from watchkeeper.accounting.call_request import Demand
-from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import (
+    Admitted,
+    CLOSED_UNDER_WAY,
+    CallRequest,
+    KINDS,
+    NO_TOKENS,
+    Waits,
+    aborted,
+    exhausted,
+    expired,
+)
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
-from watchkeeper.accounting.admission import CLOSED_UNDER_WAY, Admitted, Waits, aborted, exhausted, expired
-from watchkeeper.accounting.call_request import KINDS
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
@@ -219,10 +227,11 @@ class ContextCalls:
             answered: Whether the pipeline answered at all in the time it had.
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
-        late = self._too_late(request, now)
-        if late is not None:
-            self.refund(guarded)
-            return self._refuse(request, late, outer, now)
+        if self.closed or self.aborted or now >= self.account.work_until:
+            late = self._too_late(request, now)
+            if late is not None:
+                self.refund(guarded)
+                return self._refuse(request, late, outer, now)
         event = event if answered else guarded.unanswered()
         if event is not None:
             self.refund(guarded)

@@ -27,12 +27,10 @@ from watchkeeper.accounting.account import (
     usage_of,
     work_stop_of,
 )
-from watchkeeper.accounting.admission import decide
-from watchkeeper.accounting.call_request import Demand
+from watchkeeper.accounting.admission import Demand, decide
+from watchkeeper.accounting.call_request import CallRequest, Exhausted
 from watchkeeper.accounting.account import check_weights, left_of
-from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
-from watchkeeper.accounting.admission import Exhausted
 from watchkeeper.containment.calls import (
     ContextCalls,
     Tree,
@@ -474,6 +472,10 @@ class ExecutionContext:
         """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
         account = self.account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
+
+    def stands_below(self, other: ExecutionContext) -> bool:
+        """Return whether it is a context, or stands below it: what passes here counts there."""
+        return other.account in self.account.chain
 
     @property
     def in_flight(self) -> tuple[InFlightCall, ...]:

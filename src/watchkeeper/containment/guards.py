@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.account import spent_share
-from watchkeeper.accounting.call_request import Demand
-from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest, Charge
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import CallRequest, Charge, NO_TOKENS
 from watchkeeper.core.errors import Stop, StopReason
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, Permit

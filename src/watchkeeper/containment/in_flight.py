@@ -21,7 +21,7 @@ from types import CoroutineType, coroutine
 from typing import Any, Final, Literal, TypeVar
 
 from watchkeeper.accounting.account import Account
-from watchkeeper.accounting.call_request import Demand
+from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, nanos
 from watchkeeper.containment.guards import GuardedCall
 from watchkeeper.containment.record import Node

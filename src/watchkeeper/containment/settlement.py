@@ -20,10 +20,8 @@ import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, RETRIES, retries_left, stop_of
-from watchkeeper.accounting.call_request import NO_TOKENS, Charge
+from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY, Charge, KINDS, NO_TOKENS, expired
 from watchkeeper.accounting.ledger import Ledger
-from watchkeeper.accounting.admission import CLOSED_UNDER_WAY, expired
-from watchkeeper.accounting.call_request import KINDS
 from watchkeeper.containment.calls import ContextCalls
 from watchkeeper.containment.guards import stop_by_hook
 from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter

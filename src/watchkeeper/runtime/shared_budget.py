@@ -79,7 +79,7 @@ def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
     with _lock:
         shared = _shared.get(tracker)
         above = [] if shared is None else [shared.gate, *shared.drawing]
-    return any(each.account in gate.account.chain for each in above)
+    return any(gate.stands_below(each) for each in above)
 
 
 @contextmanager

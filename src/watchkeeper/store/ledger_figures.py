@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from watchkeeper.accounting.account import NOTHING, Account
-from watchkeeper.accounting.call_request import Demand
+from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
