@@ -12,7 +12,8 @@ from typing import Final
 
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.limits import Landing, Limits
 

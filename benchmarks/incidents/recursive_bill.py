@@ -9,7 +9,7 @@ from benchmarks.incidents.provider import Provider, Reply, price
 from benchmarks.incidents.replay import Replay
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.limits import Limits
 from watchkeeper.shield.decision import Decision
 

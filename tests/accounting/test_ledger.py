@@ -24,9 +24,8 @@ from watchkeeper.accounting.account import (
     Account,
 )
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.accounting.ledger import MemoryLedger, Refused
-from watchkeeper.accounting.refusals import Admitted, Waits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage

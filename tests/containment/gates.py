@@ -9,7 +9,8 @@ from typing import Any
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage

@@ -16,12 +16,12 @@ from tests.containment.interleaving import Scheduler, TurnClock, TurnLock
 from watchkeeper.accounting import ledger as ledger_module
 from watchkeeper.accounting.account import RETRIES
 from watchkeeper.accounting.admission import Demand, decide
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Ruling
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
-from watchkeeper.accounting.refusals import Admitted, Ruling
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import Limits, Verdict

@@ -21,7 +21,8 @@ from tests.containment.gates import TOOL, gate_with, settle, started, unlimited
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import CALL_TIMEOUT, InFlightCall, Outcome, Ticket
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, InFlightCall, Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.shield.decision import Decision
 

@@ -14,7 +14,8 @@ from tests.containment.gates import charged, costing, dollars, gate_with, race, 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.decision import Decision

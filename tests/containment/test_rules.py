@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVarTuple
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.containment.gates import dollars, settle, unlimited
+from tests.containment.gates import dollars, unlimited
 from watchkeeper.accounting.account import TOOL_CALLS
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.shield.circuit_breaker import CircuitBreaker
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
+
+Args = TypeVarTuple("Args")
 
 CENT: Final = dollars(0.01)
 FOREVER: Final = float("inf")
@@ -347,12 +351,38 @@ class Moods:
     before_tool_call = before_llm_call
 
 
+class QuietLoop(asyncio.SelectorEventLoop):
+    """A loop that can run until nothing is ready any more, instead of a number of rounds that is always enough."""
+
+    scheduled = 0
+
+    def call_soon(
+        self, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        self.scheduled += 1
+        return super().call_soon(callback, *args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        self.scheduled += 1
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+    def run_until_quiet(self) -> None:
+        """Run up to the first round in which nobody schedules anything."""
+        before = -1
+        while self.scheduled > before + 1:
+            before = self.scheduled
+            self.call_soon(self.stop)
+            self.run_forever()
+
+
 class Gate(RuleBasedStateMachine):
     """The gate and its model, side by side."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
+        self.loop = QuietLoop()
         self.clock = TestClock()
         self.model = Model()
         self.moods = Moods()
@@ -361,7 +391,7 @@ class Gate(RuleBasedStateMachine):
         self.tasks: list[asyncio.Task[Outcome[Any]]] = []
 
     def let_run(self) -> None:
-        self.loop.run_until_complete(settle())
+        self.loop.run_until_quiet()
 
     def running(self) -> list[int]:
         return [number for number, call in enumerate(self.model.calls) if call.state == "running"]

@@ -27,7 +27,8 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError

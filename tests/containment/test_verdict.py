@@ -27,10 +27,17 @@ from tests.containment.gates import (
     started,
     unlimited,
 )
-from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOTAL_TOKENS, Account
-from watchkeeper.accounting.admission import Demand, decide, kept_for_verdict
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
-from watchkeeper.accounting.refusals import Admitted, Waits
+from watchkeeper.accounting.account import (
+    COST,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    STEPS,
+    TOTAL_TOKENS,
+    Account,
+    kept_for_verdict,
+)
+from watchkeeper.accounting.admission import Demand, decide
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, Stop

@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 from tests.containment.gates import until_other_thread
 from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account, shared_account
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import Charge
+from watchkeeper.accounting.call_request import Admitted, Charge, Waits
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
-from watchkeeper.accounting.refusals import Admitted, Waits
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock

@@ -9,20 +9,23 @@ data: only a ledger changes it, under one lock for the tree.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from watchkeeper.core.budget import SHOWN, BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline
-from watchkeeper.core.errors import ConfigurationError, Stop
+from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop
 from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
-from watchkeeper.core.meters import COLUMNS, SHARED
-from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED
+from watchkeeper.core.quantities import is_number
+from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 
 # What is counted, as indexes of the lists below: the columns of the table of meters. Those that can have a ceiling come
 # first; admission checks them in this order.
@@ -43,6 +46,9 @@ ceilings_of: Final = attrgetter(*CEILINGS)
 """Returns the ceilings of limits, in that order."""
 
 NOTHING: Final[tuple[int, ...]] = (0,) * LIMITED
+
+SPENDABLE: Final = (COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
+"""What a call's estimate reserves and its charge settles; after these come the meters that count calls."""
 
 OTHERS: Final = tuple((count, meter) for count, meter in enumerate(SHARED) if meter not in SHOWN)
 """The meters that have no fields of their own in `BudgetStatus`."""
@@ -260,6 +266,18 @@ def work_stop_of(account: Account) -> Stop | None:
     return next((stop for stop in stops if stop is not None), None)
 
 
+def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
+    """Put a stop on an account; the first one of its kind stays. Return whether this one was put."""
+    if account.stop is not None or (work_only and account.work_stop is not None):
+        return False
+    if work_only:
+        account.work_stop = stop
+    else:
+        account.stop = stop
+        account.barred = account.barred or stop
+    return True
+
+
 def retries_left(account: Account) -> bool:
     """Return whether another failure in this chain would still find a retry."""
     limiting = (row for row in (*account.ceilings, *account.beyond) if row[0] == RETRIES)
@@ -330,6 +348,142 @@ def keep_verdict_time(account: Account) -> None:
     shrunk = min(1.0, max(whole, 0.0) / 2 / (seconds + landing)) if seconds else 1.0
     account.kept_seconds = seconds * shrunk
     end_work(account, (seconds + landing) * shrunk)
+
+
+# --- carving ----------------------------------------------------------------------------------------------------------
+# What a context gets for itself from what those above it have left, and how it comes back. It is reserved above as a
+# claim, so that nobody else can take it. While the context is open, its claim is what it was given less what is settled
+# in it: spending moves up as spent, once, and frees nothing. Once the context is closed, or stopped for good, its claim
+# is no more than what calls under way in it still hold.
+
+SAFETY_NETS: Final = Limits()
+"""A ceiling left at its default is a safety net, no wish to have that much reserved."""
+
+VERDICT_CALLS: Final = tuple(sum(kind in meter.calls for kind in ("child", "llm")) for meter in SHARED)
+"""By count, how many of the calls of a verdict it counts: a verdict is a model call inside a child run."""
+
+LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
+"""What counts the model call of a landing turn."""
+
+
+class Left(NamedTuple):
+    """What is left of one count, and the ceiling that says so."""
+
+    amount: int
+    ceiling: Row
+
+
+def left_of(account: Account) -> dict[int, Left]:
+    """Return, for every count that an account or one above it limits, what the tightest of those ceilings leaves."""
+    found: dict[int, Left] = {}
+    for ceilings, shared in ((account.ceilings, True), (account.beyond, False)):
+        for row in ceilings:
+            count, ceiling, level = row
+            free = ceiling - level.settled[count] - (level.reserved[count] if shared else 0)
+            if count not in found or free < found[count].amount:
+                found[count] = Left(max(free, 0), row)
+    return found
+
+
+def wishes_of(account: Account) -> dict[int, int]:
+    """Return what a child's own ceilings ask for."""
+    return {
+        count: top
+        for count, top in enumerate(account.tops)
+        if top is not None and top != SAFETY_NETS.ceiling(CEILINGS[count])
+    }
+
+
+def kept_for_verdict(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
+    """Return what an account keeps for a verdict, of all counts that its limits or those around it bound.
+
+    Of what is measured, at least what its meter says is kept, but no more than a quarter of what there is; of what
+    counts calls, at least the calls of a verdict, if that leaves the work some. An account that runs share is no part
+    of the run: of what it alone bounds, nothing is kept.
+    """
+    verdict = keeper.limits.verdict
+    if verdict is None:
+        return {}
+    bounded = {count for count, _, level in (*keeper.ceilings, *keeper.beyond) if level.period is None}
+    wishes: dict[int, int] = {}
+    for count in bounded:
+        meter, calls, rest = SHARED[count], VERDICT_CALLS[count], left[count].amount
+        if calls:
+            least = min(meter.kept_for_verdict, rest // 4) if count in SPENDABLE else calls if rest > calls else 0
+            wishes[count] = max(int(rest * verdict.share), least)
+    return {count: wish for count, wish in wishes.items() if wish}
+
+
+def one_call_of(account: Account) -> tuple[int, ...]:
+    """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
+    hold: list[int] = list(NOTHING)
+    for count in LANDING_CALLS:
+        rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
+        hold[count] = int(bool(rooms) and min(rooms) >= 2)
+    return tuple(hold)
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise a LimitsError unless there are weights and all are finite numbers above zero."""
+    if not weights:
+        raise LimitsError("there is nobody to split between; give weights by name, for example {'a': 3, 'b': 1}")
+    for name, weight in weights.items():
+        if not is_number(weight) or weight <= 0:
+            raise LimitsError(f"the weight of {name!r} is {weight!r}; it must be a finite number above zero")
+
+
+def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[int, int]]:
+    """Divide what is left by weight; rounded down, so that the shares together never exceed it."""
+    exact = [Fraction(weight) for weight in weights]
+    total = sum(exact)
+    return [{count: int(rest.amount * weight / total) for count, rest in left.items()} for weight in exact]
+
+
+def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Row | None:
+    """Give an account what it wishes, at most what is left, as ceilings of its own that are reserved above it.
+
+    Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
+    account shares what those above it have.
+
+    Returns:
+        The ceiling above that leaves nothing of what every call needs: cost, tokens or steps. Then nothing is carved.
+    """
+    given = {count: min(wish, left[count].amount) for count, wish in wishes.items() if count in left}
+    for count, amount in given.items():
+        if amount == 0 and SHARED[count].calls == EVERY_CALL:
+            return left[count].ceiling
+    carved = [count for count, amount in given.items() if amount]
+    for count in carved:
+        account.tops[count] = given[count]
+    ceilings: dict[str, Any] = {SHARED[count].field: given[count] for count in carved if count != COST}
+    if COST in carved:
+        ceilings["max_cost_usd"] = Decimal(given[COST]) / NANOS_PER_USD
+    account.limits = replace(account.limits, **ceilings)
+    account.carve(carved)
+    return None
+
+
+def update_claim(claim: Claim) -> None:
+    """Reserve above what is claimed now: what was carved less what is settled, or what an ended account still needs."""
+    account, count = claim.account, claim.count
+    amount = max((account.tops[count] or 0) - account.settled[count], 0)
+    if account.barred is not None:
+        amount = min(amount, account.reserved[count])
+    change = amount - claim.amount
+    if change:
+        claim.amount = amount
+        for level in claim.outer:
+            level.reserved[count] += change
+        if account.for_verdict:
+            keeper = account.chain[1]
+            held = keeper.verdict_hold
+            keeper.verdict_hold = (*held[:count], held[count] + change, *held[count + 1 :])
+
+
+def move_claims(account: Account) -> None:
+    """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
+    for claim in account.claims:
+        update_claim(claim)
 
 
 # --- shared accounts --------------------------------------------------------------------------------------------------

@@ -5,39 +5,17 @@ calls it inside the critical section in which it also reserves, so no two calls 
 order is fixed: aborted or stopped before, time, cost, tokens, steps, tool calls, retries. What was carved from above is
 decided below; the ceilings above are checked last, for the case that more was spent than was reserved.
 
-Below it stand the other calculations on accounts, for the ledger's critical section too: the retry that is reserved for
-a call that may fail, and what a child carves from its parent. They never block and never call user code.
+A `Demand` is a call's request in the terms of the accounts; a ledger notes on it what is reserved for the call. Below
+`decide` stands the retry that is reserved for a call that may fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from watchkeeper.accounting.account import (
-    CEILINGS,
-    COST,
-    INPUT_TOKENS,
-    NOTHING,
-    OUTPUT_TOKENS,
-    RETRIES,
-    TOTAL_TOKENS,
-    Account,
-    Claim,
-)
-from watchkeeper.accounting.call_request import CallRequest
-from watchkeeper.accounting.refusals import Admitted, Exhausted, Expired, Ruling, Stopped, Waits
-from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.account import NOTHING, RETRIES, SPENDABLE, Account
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Exhausted, Expired, Ruling, Stopped, Waits
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
-from watchkeeper.core.quantities import is_number
-from watchkeeper.core.usage import NANOS_PER_USD
-
-SPENDABLE: Final = (COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
-"""What a call's estimate reserves and its charge settles; after these come the meters that count calls."""
 
 NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
 
@@ -238,6 +216,16 @@ def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int)
     return kept
 
 
+def held_again(demand: Demand) -> tuple[int, ...]:
+    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
+    account = demand.account
+    hold = list(demand.held_before)
+    for count, ceiling, level in account.ceilings:
+        room = ceiling - level.settled[count] - level.reserved[count] + account.landing_hold[count]
+        hold[count] = max(min(hold[count], room), 0)
+    return tuple(hold)
+
+
 # --- the retry of a call that may fail --------------------------------------------------------------------------------
 # The retry that is reserved for a call in case it fails also serves one of the calls inside it: a failure inside a call
 # usually is the failure of the call, so calls inside each other need one retry, not one each. Calls that run side by
@@ -281,131 +269,3 @@ def release_retry(demand: Demand) -> None:
         borrower.lender = lender if borrower.borrowed_at else None
     if lender is not None:
         lender.borrower = borrower if borrower is not None and borrower.borrowed_at else None
-
-
-# --- carving ----------------------------------------------------------------------------------------------------------
-# What a context gets for itself from what those above it have left, and how it comes back. It is reserved above as a
-# claim, so that nobody else can take it. While the context is open, its claim is what it was given less what is settled
-# in it: spending moves up as spent, once, and frees nothing. Once the context is closed, or stopped for good, its claim
-# is no more than what calls under way in it still hold.
-
-SAFETY_NETS: Final = Limits()
-"""A ceiling left at its default is a safety net, no wish to have that much reserved."""
-
-
-VERDICT_CALLS: Final = tuple(sum(kind in meter.calls for kind in ("child", "llm")) for meter in SHARED)
-"""By count, how many of the calls of a verdict it counts: a verdict is a model call inside a child run."""
-
-
-class Left(NamedTuple):
-    """What is left of one count, and the ceiling that says so."""
-
-    amount: int
-    ceiling: Waits
-
-
-def left_of(account: Account) -> dict[int, Left]:
-    """Return, for every count that an account or one above it limits, what the tightest of those ceilings leaves."""
-    found: dict[int, Left] = {}
-    inside, beyond = account.ceilings, account.beyond
-    for rows, shared in ((inside, True), (beyond, False)):
-        for count, ceiling, level in rows:
-            free = ceiling - level.settled[count] - (level.reserved[count] if shared else 0)
-            if count not in found or free < found[count].amount:
-                found[count] = Left(max(free, 0), Waits(count, ceiling, level))
-    return found
-
-
-def wishes_of(account: Account) -> dict[int, int]:
-    """Return what a child's own ceilings ask for."""
-    return {
-        count: top
-        for count, top in enumerate(account.tops)
-        if top is not None and top != SAFETY_NETS.ceiling(CEILINGS[count])
-    }
-
-
-def kept_for_verdict(keeper: Account, left: Mapping[int, Left]) -> dict[int, int]:
-    """Return what an account keeps for a verdict, of all counts that its limits or those around it bound.
-
-    Of what is measured, at least what its meter says is kept, but no more than a quarter of what there is; of what
-    counts calls, at least the calls of a verdict, if that leaves the work some. An account that runs share is no part
-    of the run: of what it alone bounds, nothing is kept.
-    """
-    verdict = keeper.limits.verdict
-    if verdict is None:
-        return {}
-    bounded = {count for count, _, level in (*keeper.ceilings, *keeper.beyond) if level.period is None}
-    wishes: dict[int, int] = {}
-    for count in bounded:
-        meter, calls, rest = SHARED[count], VERDICT_CALLS[count], left[count].amount
-        if calls:
-            least = min(meter.kept_for_verdict, rest // 4) if count in SPENDABLE else calls if rest > calls else 0
-            wishes[count] = max(int(rest * verdict.share), least)
-    return {count: wish for count, wish in wishes.items() if wish}
-
-
-def check_weights(weights: Mapping[str, float]) -> None:
-    """Raise a LimitsError unless there are weights and all are finite numbers above zero."""
-    if not weights:
-        raise LimitsError("there is nobody to split between; give weights by name, for example {'a': 3, 'b': 1}")
-    for name, weight in weights.items():
-        if not is_number(weight) or weight <= 0:
-            raise LimitsError(f"the weight of {name!r} is {weight!r}; it must be a finite number above zero")
-
-
-def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[int, int]]:
-    """Divide what is left by weight; rounded down, so that the shares together never exceed it."""
-    exact = [Fraction(weight) for weight in weights]
-    total = sum(exact)
-    return [{count: int(rest.amount * weight / total) for count, rest in left.items()} for weight in exact]
-
-
-def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Waits | None:
-    """Give an account what it wishes, at most what is left, as ceilings of its own that are reserved above it.
-
-    Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
-    account shares what those above it have.
-
-    Returns:
-        The ceiling above that leaves nothing of what every call needs: cost, tokens or steps. Then nothing is carved.
-    """
-    given = {count: min(wish, left[count].amount) for count, wish in wishes.items() if count in left}
-    for count, amount in given.items():
-        if amount == 0 and SHARED[count].calls == EVERY_CALL:
-            return left[count].ceiling
-    carved = [count for count, amount in given.items() if amount]
-    for count in carved:
-        account.tops[count] = given[count]
-    account.limits = limited(account.limits, {count: given[count] for count in carved})
-    account.carve(carved)
-    return None
-
-
-def limited(limits: Limits, tops: Mapping[int, int]) -> Limits:
-    """Return limits with these ceilings, by count."""
-    changes: dict[str, Any] = {}
-    for count, top in tops.items():
-        if limits.ceiling(CEILINGS[count]) != top:
-            changes[SHARED[count].field] = Decimal(top) / NANOS_PER_USD if count == COST else top
-    return replace(limits, **changes) if changes else limits
-
-
-def update_claim(claim: Claim) -> None:
-    """Reserve above what is claimed now: what was carved less what is settled, or what an ended account still needs.
-
-    To be called, innermost claim first, whenever figures of the account have changed.
-    """
-    account, count = claim.account, claim.count
-    amount = max((account.tops[count] or 0) - account.settled[count], 0)
-    if account.barred is not None:
-        amount = min(amount, account.reserved[count])
-    change = amount - claim.amount
-    if change:
-        claim.amount = amount
-        for level in claim.outer:
-            level.reserved[count] += change
-        if account.for_verdict:
-            keeper = account.chain[1]
-            held = keeper.verdict_hold
-            keeper.verdict_hold = (*held[:count], held[count] + change, *held[count + 1 :])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,30 +24,32 @@ from watchkeeper.accounting.account import (
     OUTPUT_TOKENS,
     REASONING_TOKENS,
     RETRIES,
+    SPENDABLE,
     TOTAL_TOKENS,
     Account,
-)
-from watchkeeper.accounting.admission import (
-    SPENDABLE,
-    Demand,
     Left,
     carve,
-    decide,
     kept_for_verdict,
     left_of,
-    release_retry,
-    reserve_retry,
+    move_claims,
+    one_call_of,
+    put_stop,
     shares_of,
-    update_claim,
     wishes_of,
 )
-from watchkeeper.accounting.call_request import NO_TOKENS, Charge
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, Admitted, Expired, Stopped, Waits, exhausted, expired
+from watchkeeper.accounting.admission import Demand, decide, held_again, release_retry, reserve_retry
+from watchkeeper.accounting.call_request import (
+    Admitted,
+    CLOSED_UNDER_WAY,
+    Charge,
+    Expired,
+    NO_TOKENS,
+    Stopped,
+    Waits,
+    exhausted,
+    expired,
+)
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.meters import SHARED
-
-LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
-"""What counts the model call of a landing turn."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -269,7 +271,7 @@ class MemoryLedger:
         is_over = any(level.barred is not None for level in account.chain[1:])
         lacking = carve(account, wishes, left) if wishes and not is_over else None
         if lacking is not None:
-            stop = exhausted(lacking, account, landing=False)
+            stop = exhausted(Waits(*lacking), account, landing=False)
             put_stop(account, stop, work_only=False)
             return stop
         move_claims(account)
@@ -454,43 +456,6 @@ class MemoryLedger:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
             return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
-
-
-def move_claims(account: Account) -> None:
-    """Set aside above an account, and above those above it, what is claimed now that their figures have changed."""
-    for claim in account.claims:
-        update_claim(claim)
-
-
-def one_call_of(account: Account) -> tuple[int, ...]:
-    """Return what an account keeps for the call of its landing turn: one of what counts it, where two are left."""
-    hold = list(NOTHING)
-    for count in LANDING_CALLS:
-        rooms = [top - at.settled[count] - at.reserved[count] for row, top, at in account.ceilings if row == count]
-        hold[count] = int(bool(rooms) and min(rooms) >= 2)
-    return tuple(hold)
-
-
-def held_again(demand: Demand) -> tuple[int, ...]:
-    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
-    account = demand.account
-    hold = list(demand.held_before)
-    for count, ceiling, level in account.ceilings:
-        room = ceiling - level.settled[count] - level.reserved[count] + account.landing_hold[count]
-        hold[count] = max(min(hold[count], room), 0)
-    return tuple(hold)
-
-
-def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
-    """Put a stop on an account; the first one of its kind stays. Return whether this one was put."""
-    if account.stop is not None or (work_only and account.work_stop is not None):
-        return False
-    if work_only:
-        account.work_stop = stop
-    else:
-        account.stop = stop
-        account.barred = account.barred or stop
-    return True
 
 
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:

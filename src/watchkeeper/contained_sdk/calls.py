@@ -18,7 +18,8 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.remote import check_remote
 from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.record import Outcome
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice, TokenUsage

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
-    from watchkeeper.containment.in_flight import Outcome as Outcome, Ticket as Ticket
+    from watchkeeper.containment.in_flight import Ticket as Ticket
     from watchkeeper.containment.record import ContextSnapshot as ContextSnapshot, NodeRecord as NodeRecord
+    from watchkeeper.containment.record import Outcome as Outcome
     from watchkeeper.core.budget import BudgetStatus as BudgetStatus
     from watchkeeper.core.cancellation import CancellationToken as CancellationToken
     from watchkeeper.core.limits import AccountLimit as AccountLimit, Verdict as Verdict
@@ -41,8 +42,8 @@ else:
             "accounting.ledger": "Ledger MemoryLedger",
             "containment.config": "ExecutionConfig WrapOptions",
             "containment.execution_context": "ExecutionContext",
-            "containment.in_flight": "Outcome Ticket",
-            "containment.record": "ContextSnapshot NodeRecord",
+            "containment.in_flight": "Ticket",
+            "containment.record": "ContextSnapshot NodeRecord Outcome",
             "core.budget": "BudgetStatus",
             "core.cancellation": "CancellationToken",
             "core.limits": "AccountLimit Verdict",

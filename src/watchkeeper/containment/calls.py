@@ -10,22 +10,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
+from watchkeeper.accounting.call_request import (
+    Admitted,
+    CLOSED_UNDER_WAY,
+    CallRequest,
+    KINDS,
+    NO_TOKENS,
+    Waits,
+    aborted,
+    exhausted,
+    expired,
+)
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, KINDS, Admitted, Waits, aborted, exhausted, expired
-from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, circuit_open, stop_by_hook
-from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, Outcome, running_loop, set_timer
+from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
+from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
+from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.clock import Clock, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
-from watchkeeper.core.workers import BlockingCall, run_in_worker
+from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
 from watchkeeper.shield.decision import Decision, SafetyEvent
 
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
@@ -229,10 +238,9 @@ class ContextCalls:
             self.incidents.record(event)
             node = self._record_refusal(request, event.event_type, outer, now)
             return Outcome(event.decision, None, None, event.event_type, stop_by_hook(event), node, admitted=False)
-        breaker = guarded.refused_by()
-        if breaker is not None:
+        stop = guarded.stop_by_breaker()
+        if stop is not None:
             self.refund(guarded)
-            stop = circuit_open(breaker)
             self.incidents.report(stop)
             return self._refuse(request, Refused(stop, latched=False), outer, now)
         call = self._begin(request, guarded.demand, outer, now)
@@ -367,48 +375,42 @@ class ContextCalls:
 
 
 async def wait_for_turn(
-    calls: ContextCalls, request: CallRequest, waiter: Waiter, clock: Clock
+    calls: ContextCalls, request: CallRequest, waiter: Waiter
 ) -> InFlightCall | Outcome[Any] | GuardedCall:
     """Wait on the running loop until the call is admitted or refused."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
 
     def notify(_: object = None) -> None:
-        with suppress(RuntimeError):  # a loop that was closed has nobody left to wake
-            loop.call_soon_threadsafe(woken.set)
-
-    timer: Timer | None = None
-
-    def ring() -> None:
-        nonlocal timer
-        timer = None
-        woken.set()
+        call_in_loop(loop, woken.set)
 
     waiter.notify = notify
     until = calls.phase_ends(request)
     unlink = calls.cancellation.on_cancel(notify)
     try:
         while isinstance(admitted := calls.admit(request, waiter), Waiter):
-            if timer is None and until != NEVER:
-                timer = set_timer(clock, until, ring)  # again, if it rang a moment too early
-            await woken.wait()
+            timer = None if until == NEVER else set_timer(calls.clock, until, woken.set)
+            try:
+                await woken.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
             woken.clear()
         return admitted
     finally:
         unlink()
-        if timer is not None:
-            timer.cancel()
-        calls.ledger.withdraw(waiter, clock.monotonic())
+        calls.ledger.withdraw(waiter, calls.clock.monotonic())
 
 
 def block_for_turn(
-    calls: ContextCalls, request: CallRequest, waiter: Waiter, clock: Clock
+    calls: ContextCalls, request: CallRequest, waiter: Waiter
 ) -> InFlightCall | Outcome[Any] | GuardedCall:
     """Block this thread until the call is admitted or refused.
 
     The thread of a running loop is never blocked: whoever holds what is wanted may need that very loop to give it back.
     There the call is refused if it does not fit now.
     """
+    clock = calls.clock
     waiter.last_chance = running_loop() is not None
     woken = threading.Event()
     waiter.notify = woken.set
@@ -424,38 +426,26 @@ def block_for_turn(
         calls.ledger.withdraw(waiter, clock.monotonic())
 
 
-async def ask_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
+async def ask_hooks(calls: ContextCalls, guarded: GuardedCall) -> InFlightCall | Outcome[Any]:
     """Ask without blocking the running loop; return the call, or its refusal."""
-    loop = asyncio.get_running_loop()
-    asking: asyncio.Task[SafetyEvent | None] = loop.create_task(
-        run_in_worker(guarded.review, on_late=guarded.answered_late)
-    )
-
-    def give_up(_: str) -> None:
-        with suppress(RuntimeError):  # a loop that was closed has nobody left who waits
-            loop.call_soon_threadsafe(asking.cancel)
-
-    timer = set_timer(clock, guarded.answer_by, lambda: give_up(""))
-    unlink = calls.cancellation.on_cancel(give_up)
+    patience = Patience(lambda: guarded.answer_by, calls.clock, calls.cancellation)
+    event, answered = None, True
     try:
-        await asyncio.wait((asking,))
-        event = None if asking.cancelled() else asking.result()
+        event = await run_in_worker(guarded.review, on_late=guarded.answered_late, patience=patience)
+    except TimeoutError:  # a hook that raises one has answered: the pipeline says what that means
+        answered = False
     except BaseException:
-        asking.cancel()
         calls.refund(guarded)
         raise
-    finally:
-        unlink()
-        timer.cancel()
-    return calls.begin_guarded(guarded, event, answered=not asking.cancelled())
+    return calls.begin_guarded(guarded, event, answered=answered)
 
 
-def block_for_hooks(calls: ContextCalls, guarded: GuardedCall, clock: Clock) -> InFlightCall | Outcome[Any]:
+def block_for_hooks(calls: ContextCalls, guarded: GuardedCall) -> InFlightCall | Outcome[Any]:
     """Ask and block this thread; return the call, or its refusal."""
     asking = BlockingCall(guarded.review)
     unlink = calls.cancellation.on_cancel(lambda _: asking.wake())
     try:
-        asking.wait(guarded.answer_by - clock.monotonic(), clock)
+        asking.wait(guarded.answer_by - calls.clock.monotonic(), calls.clock)
         left = asking.leave()
         event = None if left else asking.result()
     except BaseException:

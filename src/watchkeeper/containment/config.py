@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import CoroutineType, FunctionType
 from typing import Any, Final, TypeVar
 
-from watchkeeper.accounting.call_request import NO_ESTIMATE, CallRequest, Charge, Dollars, Estimate, NodeKind, nanos
+from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, Estimate, NO_ESTIMATE, NodeKind, nanos
 from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import UNLIMITED, Limits

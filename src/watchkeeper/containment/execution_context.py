@@ -27,10 +27,10 @@ from watchkeeper.accounting.account import (
     usage_of,
     work_stop_of,
 )
-from watchkeeper.accounting.admission import Demand, check_weights, decide, left_of
-from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.admission import Demand, decide
+from watchkeeper.accounting.call_request import CallRequest, Exhausted
+from watchkeeper.accounting.account import check_weights, left_of
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
-from watchkeeper.accounting.refusals import Exhausted
 from watchkeeper.containment.calls import (
     ContextCalls,
     Tree,
@@ -57,13 +57,13 @@ from watchkeeper.containment.in_flight import (
     AbandonedError,
     InFlightCall,
     Meter,
-    Outcome,
     Ticket,
     Work,
     as_coroutine,
     run_blocking,
     run_steps,
 )
+from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
 from watchkeeper.containment.settlement import abandon, finish
 from watchkeeper.core.budget import BudgetStatus
@@ -146,7 +146,6 @@ class ExecutionContext:
 
     def _set_up(self, account: Account, tree: Tree, incidents: Incidents, parent: ExecutionContext | None) -> None:
         """Do what a root and a child have in common before the ledger opens their account."""
-        self.limits: Limits = account.limits
         self.account: Account = account
         self.ledger: Ledger = tree.ledger
         self._tree = tree
@@ -158,7 +157,7 @@ class ExecutionContext:
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
-        self.limits = self.account.limits
+        self.limits: Limits = self.account.limits  # what was carved, where that is less than what was wished
         self._unlink = self.cancellation.on_cancel(self._calls.abort)
         if stop is not None:
             self._calls.report_stop(stop)
@@ -285,9 +284,9 @@ class ExecutionContext:
         admitted = calls.admit(request)
         if not isinstance(admitted, InFlightCall):
             if isinstance(admitted, Waiter):
-                admitted = await wait_for_turn(calls, request, admitted, self._clock)
+                admitted = await wait_for_turn(calls, request, admitted)
             if isinstance(admitted, GuardedCall):
-                admitted = await ask_hooks(calls, admitted, self._clock)
+                admitted = await ask_hooks(calls, admitted)
             if isinstance(admitted, Outcome):
                 return admitted
         call = admitted
@@ -330,9 +329,9 @@ class ExecutionContext:
         admitted = calls.admit(request)
         if not isinstance(admitted, InFlightCall):
             if isinstance(admitted, Waiter):
-                admitted = block_for_turn(calls, request, admitted, self._clock)
+                admitted = block_for_turn(calls, request, admitted)
             if isinstance(admitted, GuardedCall):
-                admitted = block_for_hooks(calls, admitted, self._clock)
+                admitted = block_for_hooks(calls, admitted)
             if isinstance(admitted, Outcome):
                 return admitted
         call = admitted

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from watchkeeper.accounting.account import spent_share
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest, Charge
+from watchkeeper.accounting.call_request import CallRequest, Charge, NO_TOKENS
 from watchkeeper.core.errors import Stop, StopReason
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, Permit
@@ -133,8 +133,8 @@ class GuardedCall(msgspec.Struct, eq=False):
         pipeline = self.guards.pipeline
         return None if pipeline is None else pipeline.overran(BEFORE[self.ctx.kind], self.ctx)
 
-    def refused_by(self) -> CircuitBreaker | None:
-        """Take a permit; return the breaker if it gives none.
+    def stop_by_breaker(self) -> Stop | None:
+        """Take a permit; return why the breaker gives none.
 
         A call made inside the probe of a breaker is part of that probe.
         """
@@ -144,7 +144,9 @@ class GuardedCall(msgspec.Struct, eq=False):
         if breaker is None:
             return None
         self.permit = breaker.acquire()
-        return None if self.permit is not None or self._inside_probe(breaker) else breaker
+        if self.permit is not None or self._inside_probe(breaker):
+            return None
+        return Stop("circuit_open", "gate", breaker.explain())
 
     def _inside_probe(self, breaker: CircuitBreaker) -> bool:
         around = self.outer
@@ -221,8 +223,3 @@ def stop_by_hook(event: SafetyEvent) -> Stop | None:
     if event.decision is not Decision.HALT and event.decision is not Decision.QUARANTINE:
         return None
     return Stop(cast("StopReason", event.event_type), "hook", event.reason)
-
-
-def circuit_open(breaker: CircuitBreaker) -> Stop:
-    """Say that a breaker lets nothing through."""
-    return Stop("circuit_open", "gate", breaker.explain())

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import suppress
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType, coroutine
-from typing import Any, Final, Generic, Literal, TypeVar
-
-import msgspec
+from typing import Any, Final, Literal, TypeVar
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
@@ -29,10 +26,8 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, na
 from watchkeeper.containment.guards import GuardedCall
 from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock, Timer
-from watchkeeper.core.errors import Stop
-from watchkeeper.core.workers import BlockingCall
-from watchkeeper.shield.decision import Decision
+from watchkeeper.core.clock import Clock, Timer, running_loop
+from watchkeeper.core.workers import BlockingCall, call_in_loop
 
 T = TypeVar("T")
 
@@ -47,6 +42,7 @@ NEVER: Final = float("inf")
 Interruption = Literal["deadline", "call_timeout", "aborted", "closed"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ticket:
     """What the gate gives an admitted call: what it may use, and the signal to stop.
 
@@ -58,15 +54,13 @@ class Ticket:
         interrupted: Why the call was interrupted, if it was; the first reason stays.
     """
 
-    __slots__ = ("_parent_token", "_token", "charged_nanos", "interrupted", "max_output_tokens", "node", "timeout")
-
     node: Node
     max_output_tokens: int
-    timeout: float | None
-    charged_nanos: int | None
-    interrupted: Interruption | None
     _parent_token: CancellationToken
-    _token: CancellationToken | None
+    timeout: float | None = field(default=None, init=False)
+    charged_nanos: int | None = field(default=None, init=False)
+    interrupted: Interruption | None = field(default=None, init=False)
+    _token: CancellationToken | None = field(default=None, init=False)
 
     @property
     def node_id(self) -> str:
@@ -85,34 +79,6 @@ class Ticket:
     def charge(self, usd: Dollars) -> None:
         """Say what the work costs, in dollars; several charges add up, and take the place of the hint."""
         self.charged_nanos = (self.charged_nanos or 0) + nanos(usd, "charge")
-
-
-class Outcome(msgspec.Struct, Generic[T], frozen=True):
-    """How a call at the gate ended.
-
-    Attributes:
-        decision: ALLOW if it ran and returned, RETRY if it failed and may be repeated, HALT if it was refused or
-            stopped; or whatever a hook said about it.
-        value: What the work returned; also if it came too late, as long as it came before the gate let go.
-        error: What the work raised, or a TimeoutError for a call that overran.
-        stop_reason: The reason behind a HALT, the type of the event behind what a hook said, or `CALL_TIMEOUT`.
-        stop: The stop behind a HALT or a QUARANTINE; None for failures and time-outs of the call alone.
-        node: The gate's own record of the call.
-        admitted: Whether the work was begun.
-    """
-
-    decision: Decision
-    value: T | None = None
-    error: BaseException | None = None
-    stop_reason: str | None = None
-    stop: Stop | None = None
-    node: Node | None = None
-    admitted: bool = True
-
-    @property
-    def node_id(self) -> str | None:
-        """The id of the admitted call, or None if it was refused."""
-        return self.node.node_id if self.node is not None and self.admitted else None
 
 
 Work = Callable[[Ticket], Awaitable[T]]
@@ -145,20 +111,13 @@ class InFlightCall(Ticket):
         abandoned_thread: The worker's call in which abandoned work goes on.
     """
 
-    node: Node
-    max_output_tokens: int
-    _parent_token: CancellationToken
     request: CallRequest
     demand: Demand
     outer: InFlightCall | None
-    timeout: float | None = None
-    charged_nanos: int | None = None
-    _token: CancellationToken | None = None
     guarded: GuardedCall | None = None
     inner: InFlightCall | None = None
     expires_at: float = NEVER
     overrun: Interruption = "deadline"
-    interrupted: Interruption | None = None
     cancelled: bool = False
     outer_cancelled: bool = False
     done: bool = False
@@ -206,12 +165,12 @@ class InFlightCall(Ticket):
             self.interrupted = reason
         if self.wake is not None:
             self.wake()
-        loop = None if self.task is None else self.task.get_loop()
-        if loop is not None and running_loop() is loop:
-            self._cancel_task()
-        elif loop is not None:
-            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be interrupted
-                loop.call_soon_threadsafe(self._cancel_task)
+        if self.task is not None:
+            loop = self.task.get_loop()
+            if running_loop() is loop:
+                self._cancel_task()
+            else:
+                call_in_loop(loop, self._cancel_task)
         if self._token is not None:
             self._token.cancel(self._parent_token.reason or self.interrupted)
 
@@ -263,7 +222,7 @@ class InFlightCall(Ticket):
 
     def abandon(self, work: Coroutine[Any, Any, Any], waited: Any) -> None:
         """Let the work, and the calls that it is waiting in, go on in a task of its own."""
-        self.abandoned_task = asyncio.get_running_loop().create_task(_run_rest(work, waited))
+        self.abandoned_task = asyncio.get_running_loop().create_task(as_coroutine(_run_rest(work, waited)))
         for call in list(self.inner_calls()):
             call._move_to(self.abandoned_task)
 
@@ -279,14 +238,9 @@ class InFlightCall(Ticket):
 
     def cancel_abandoned(self) -> None:
         """Cancel abandoned work, once more and for good; from any thread."""
-        if self.abandoned_task is None:
-            return
-        loop = self.abandoned_task.get_loop()
-        with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
-            if running_loop() is loop:
-                loop.call_soon(self.abandoned_task.cancel)  # not before its first step: it would never see the work
-            else:
-                loop.call_soon_threadsafe(self.abandoned_task.cancel)
+        task = self.abandoned_task
+        if task is not None:
+            call_in_loop(task.get_loop(), task.cancel)  # not before its first step: it would never see the work
 
 
 CURRENT_CALL: Final[ContextVar[InFlightCall | None]] = ContextVar("watchkeeper_call", default=None)
@@ -297,14 +251,6 @@ def is_new(task: asyncio.Task[Any]) -> bool:
     """Return whether a task has yet to take its first step."""
     coro = task.get_coro()
     return isinstance(coro, CoroutineType) and getcoroutinestate(coro) == CORO_CREATED
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the loop that runs in this thread, or None."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def set_timer(clock: Clock, when: float, callback: Callable[[], None]) -> Timer:
@@ -425,13 +371,9 @@ def _cancels(call: InFlightCall) -> int:
     return 0 if call.task is None else call.task.cancelling()
 
 
-async def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> T:
-    """Run work that was begun in another task to its end; ``waited`` is what it waits for."""
-    return await _rest(work, waited)
-
-
 @coroutine
-def _rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
+    """Run work that was begun in another task to its end; ``waited`` is what it waits for."""
     try:
         while True:
             if waited is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -26,6 +26,7 @@ from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 from watchkeeper.session.slices import SequenceView
 from watchkeeper.shield.decision import KEPT_EVENTS, ChainMetadata, Decision, SafetyEvent
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 NodeStatus = Literal["running", "ok", "halted", "aborted", "timeout", "error"]
@@ -118,6 +119,34 @@ class Node(msgspec.Struct, eq=False):
     def __repr__(self) -> str:
         """Return kind, name and status."""
         return f"<Node {self.kind} {self.name!r} {self.ending.status if self.ending else 'running'}>"
+
+
+class Outcome(msgspec.Struct, Generic[T], frozen=True):
+    """How a call at the gate ended.
+
+    Attributes:
+        decision: ALLOW if it ran and returned, RETRY if it failed and may be repeated, HALT if it was refused or
+            stopped; or whatever a hook said about it.
+        value: What the work returned; also if it came too late, as long as it came before the gate let go.
+        error: What the work raised, or a TimeoutError for a call that overran.
+        stop_reason: The reason behind a HALT, the type of the event behind what a hook said, or ``call_timeout``.
+        stop: The stop behind a HALT or a QUARANTINE; None for failures and time-outs of the call alone.
+        node: The gate's own record of the call.
+        admitted: Whether the work was begun.
+    """
+
+    decision: Decision
+    value: T | None = None
+    error: BaseException | None = None
+    stop_reason: str | None = None
+    stop: Stop | None = None
+    node: Node | None = None
+    admitted: bool = True
+
+    @property
+    def node_id(self) -> str | None:
+        """The id of the admitted call, or None if it was refused."""
+        return self.node.node_id if self.node is not None and self.admitted else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, RETRIES, retries_left, stop_of
-from watchkeeper.accounting.call_request import NO_TOKENS, Charge
+from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY, Charge, KINDS, NO_TOKENS, expired
 from watchkeeper.accounting.ledger import Ledger
-from watchkeeper.accounting.refusals import CLOSED_UNDER_WAY, KINDS, expired
 from watchkeeper.containment.calls import ContextCalls
 from watchkeeper.containment.guards import stop_by_hook
-from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter, Outcome
+from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter
+from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop

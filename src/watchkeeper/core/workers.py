@@ -346,7 +346,7 @@ async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
         if clock.monotonic() >= until:
             give_up()
         elif until != math.inf:
-            timer = clock.call_at(until, look)
+            timer = Context().run(clock.call_at, until, look)  # a timer, even cancelled, keeps its context
 
     def give_up_from_anywhere(_: str) -> None:
         call_in_loop(loop, give_up)

@@ -25,7 +25,8 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
 from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of
 from watchkeeper.children.nested_adapter import RunAdapter, stop_error
 from watchkeeper.children.nesting import attached, is_inside
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.record import Outcome
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import (

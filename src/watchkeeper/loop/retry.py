@@ -21,7 +21,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, TypeGuard, TypeVar
 
 from watchkeeper.accounting.call_request import CallRequest
-from watchkeeper.containment.in_flight import Meter, Outcome, Work
+from watchkeeper.containment.in_flight import Meter, Work
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, StopReason

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.children.child import no_charge
-from watchkeeper.containment.in_flight import CALL_TIMEOUT, Outcome, Ticket
+from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import Deadline, earliest
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import (

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from watchkeeper.containment.in_flight import running_loop
+from watchkeeper.core.clock import running_loop
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import WatchkeeperError
 

@@ -21,9 +21,8 @@ from typing import Final, Self, TypeVar
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import Charge
+from watchkeeper.accounting.call_request import Charge, Waits
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing
-from watchkeeper.accounting.refusals import Waits
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource

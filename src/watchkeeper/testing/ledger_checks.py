@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from watchkeeper.accounting.account import COST, NOTHING, RETRIES, STEPS, TOTAL_TOKENS, Account
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.accounting.ledger import Grant, Ledger, Refused, Waiter
-from watchkeeper.accounting.refusals import Admitted, Waits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.limits import UNLIMITED, Landing, Limits, Verdict
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
