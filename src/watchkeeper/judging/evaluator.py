@@ -52,9 +52,9 @@ from watchkeeper.kernel.states import End
 from watchkeeper.loop.adapter import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
 from watchkeeper.loop.run import execute
-from watchkeeper.prompt.nested import PromptResponse
+from watchkeeper.prompt.evaluation import PromptResponse
 from watchkeeper.prompt.template import ProviderAdapter
-from watchkeeper.prompt.nested import NestedExecutionContext, nested_limits, refuse_tools
+from watchkeeper.prompt.evaluation import NestedExecutionContext, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import ModelReplied, Recorder

@@ -41,7 +41,7 @@ from watchkeeper.judging.templates import (
 from watchkeeper.prompt.template import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
-from watchkeeper.prompt.nested import NestedExecutionContext
+from watchkeeper.prompt.evaluation import NestedExecutionContext
 from watchkeeper.prompt.observer import FeedbackContext
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.template import Prompt

@@ -22,7 +22,7 @@ from watchkeeper.core.model import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.quantities import DurationLike
 from watchkeeper.core.text import bounded, error_text
 from watchkeeper.core.workers import is_crash, run_in_worker
-from watchkeeper.prompt.nested import (
+from watchkeeper.prompt.evaluation import (
     NESTED,
     NestedAdapter,
     NestedExecutionConfig,

@@ -31,14 +31,14 @@ from watchkeeper.prompt.advice import (
     Severity,
     check_source_name,
 )
-from watchkeeper.prompt.nested import (
+from watchkeeper.prompt.evaluation import (
     NESTED,
     NestedAdapter,
     NestedExecutionConfig,
     NestedExecutionContext,
     nested_context,
 )
-from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, is_success

@@ -23,10 +23,10 @@ from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, on_error_of
-from watchkeeper.prompt.nested import EvaluateOptions, NestedExecutionConfig, PromptResponse
+from watchkeeper.prompt.evaluation import EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
-from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.sections import (
     KEY,
     Bindings,

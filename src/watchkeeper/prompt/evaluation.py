@@ -1,8 +1,9 @@
-"""Evaluation as values: how a prompt is evaluated, what comes back, and what an evaluation inside a run may do.
+"""Evaluation as values: what a prompt renders to, how it is evaluated, what comes back, and what may be nested.
 
-`EvaluateOptions` is the one list of what `evaluate` takes by keyword. A nested evaluation may read its parent and spend
-a part of what it has; it must never change it, so a writable filesystem, or the parent's session among the resources,
-is refused here. How nested evaluations are run is told in `children` and `judging`.
+`RenderedPrompt` is what a run sends first; it never changes afterwards. `EvaluateOptions` is the one list of what
+`evaluate` takes by keyword, `PromptResponse` what it returns; three events record an evaluation. A nested evaluation
+may read its parent and spend a part of what it has. It must never change its parent, so a writable filesystem, or the
+parent's session among the resources, is refused here. `children` and `judging` run nested evaluations.
 """
 
 from __future__ import annotations
@@ -13,21 +14,119 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, Protocol, TypedDict, Unpack, cast, get_args
+from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.limits import UNLIMITED, Limits, tighten
-from watchkeeper.core.model import CompletionState
+from watchkeeper.core.messages import Message, SystemMessage, UserMessage
+from watchkeeper.core.model import CompletionState, OutputSchema
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.session.log import Dispatcher
+from watchkeeper.session.log import Dispatcher, event
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import Tool
+
+
+class RenderedPrompt(msgspec.Struct, Generic[OutputT], frozen=True):
+    """What one evaluation of a prompt starts from.
+
+    Attributes:
+        ns: Namespace of the prompt.
+        key: Key of the prompt within its namespace.
+        name: The prompt's name in logs and events.
+        messages: The system message, if there is one, and one user message.
+        tools: Tools on offer.
+        output_type: The type of the final answer; ``str`` for plain text.
+        output: The answer's schema, or None for plain text.
+        deadline: The moment at which the evaluation must be over, or None.
+    """
+
+    ns: str
+    key: str
+    name: str
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    output_type: type[OutputT]
+    output: OutputSchema | None = None
+    deadline: Deadline | None = None
+
+    @property
+    def text(self) -> str:
+        """All text of all messages, as a person would read it."""
+        return "\n\n".join(
+            message.text for message in self.messages if isinstance(message, SystemMessage | UserMessage)
+        )
+
+
+@event("prompt_deadline_assigned")
+class PromptDeadlineAssigned(msgspec.Struct, frozen=True):
+    """An evaluation has a deadline.
+
+    Attributes:
+        prompt_name: Which prompt.
+        deadline: The moment, normalised to UTC.
+        session_id: Which session.
+        created_at: When it was assigned.
+    """
+
+    prompt_name: str
+    deadline: datetime
+    session_id: UUID
+    created_at: datetime
+
+
+@event("prompt_rendered")
+class PromptRendered(msgspec.Struct, frozen=True):
+    """A prompt was rendered; with it a transcript begins.
+
+    Attributes:
+        prompt_name: Which prompt.
+        messages: The first messages of the transcript.
+        tool_names: Tools on offer.
+        adapter: Who evaluates it.
+        session_id: Which session.
+        created_at: When.
+    """
+
+    prompt_name: str
+    messages: tuple[Message, ...]
+    tool_names: tuple[str, ...]
+    adapter: str
+    session_id: UUID
+    created_at: datetime
+
+
+@event("prompt_executed")
+class PromptExecuted(msgspec.Struct, frozen=True):
+    """An evaluation came to its end with an answer.
+
+    Attributes:
+        prompt_name: Which prompt.
+        adapter: Who evaluated it.
+        output: The typed answer, or None if it was not parsed.
+        text: The model's final text.
+        usage: Tokens of the whole evaluation.
+        session_id: Which session.
+        created_at: When.
+        remaining_seconds: Time left to the deadline, or None without one.
+    """
+
+    prompt_name: str
+    adapter: str
+    output: Any
+    text: str
+    usage: TokenUsage
+    session_id: UUID
+    created_at: datetime
+    remaining_seconds: float | None = None
 
 
 class EvaluateOptions(TypedDict, total=False):
