@@ -18,8 +18,10 @@ from watchkeeper.core.quantities import (
     duration,
     format_duration,
     format_money,
+    is_listed,
     is_number,
     is_share,
+    is_text,
     is_whole,
     money,
 )
@@ -293,3 +295,21 @@ def test_the_bounds_of_a_whole_number_are_within() -> None:
 )
 def test_what_counts_as_a_share(value: object, is_part: bool, or_all: bool) -> None:
     assert (is_share(value), is_share(value, whole=True)) == (is_part, or_all)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "listed"),
+    [
+        ("a", True, False),
+        (" \n", False, False),
+        ("", False, False),
+        (b"a", False, False),
+        (["a"], False, True),
+        (iter(()), False, True),
+        ({"a": 1}, False, True),
+        (3, False, False),
+        (None, False, False),
+    ],
+)
+def test_what_counts_as_a_text_and_as_a_list(value: object, text: bool, listed: bool) -> None:
+    assert (is_text(value), is_listed(value)) == (text, listed)

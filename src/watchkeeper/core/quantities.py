@@ -1,13 +1,15 @@
-"""Amounts that people write: durations, money, counts.
+"""Amounts that people write: durations, money, counts; and the small checks of what users hand over.
 
 "30m", "1h 30m", "90 seconds", timedelta or seconds; "$2", "2.50", Decimal, int or float dollars; "500k", "2M",
 500_000. Everything is parsed once, at the border, into timedelta, integer nano-dollars or int; what makes no sense is a
 LimitsError that names the field and the value. Commas stand only between thousands: "1,5" is refused, not read as 15.
+The checks (`is_whole`, `is_number`, `is_share`, `is_text`, `is_listed`) only answer; who asks writes the message.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from decimal import ROUND_DOWN, Decimal
 from math import isfinite
@@ -54,6 +56,16 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def is_share(value: object, *, whole: bool = False) -> TypeGuard[int | float]:
     """Return whether a value is a number between 0 and 1, both excluded; with ``whole``, 1 counts as a share."""
     return is_number(value) and value > 0 and (value <= 1 if whole else value < 1)
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Return whether a value is a text with more in it than blanks."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_listed(value: object) -> TypeGuard[Iterable[object]]:
+    """Return whether a value can be gone through item by item; one text or bytes, whose items are letters, cannot."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes)
 
 
 def duration(value: DurationLike, field: str) -> timedelta:
