@@ -140,13 +140,13 @@ class TestContext:
             cast("Any", context.resource_overrides)[int] = 3
 
     def test_a_parent_that_is_no_session_is_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="is no Session"):
+        with pytest.raises(ConfigurationError, match=r"parent_session=None of a nested run .*context\.session"):
             NestedExecutionContext(cast("Any", None))
 
     @pytest.mark.parametrize(
         ("given", "words"),
         [
-            ({"deadline": "30s"}, r"deadline='30s' of a nested run makes no sense; give .*derive_nested_deadline\("),
+            ({"deadline": "30s"}, r"deadline='30s' of a nested run is of the wrong type; give .*derive_nested_deadline\("),
             ({"budget": 3}, r"budget=3 of a nested run .*Budget\("),
             ({"resource_overrides": 3}, "resource_overrides=3 of a nested run"),
             ({"config": 3}, r"config=3 of a nested run .*NestedExecutionConfig\("),
