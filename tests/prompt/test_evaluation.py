@@ -146,7 +146,7 @@ class TestContext:
     @pytest.mark.parametrize(
         ("given", "words"),
         [
-            ({"deadline": "30s"}, r"deadline='30s' of a nested run is of the wrong type; give .*derive_nested_deadline\("),
+            ({"deadline": "30s"}, r"deadline='30s' of a nested run is of the wrong type; .*derive_nested_deadline\("),
             ({"budget": 3}, r"budget=3 of a nested run .*Budget\("),
             ({"resource_overrides": 3}, "resource_overrides=3 of a nested run"),
             ({"config": 3}, r"config=3 of a nested run .*NestedExecutionConfig\("),

@@ -1,13 +1,13 @@
 """A typed prompt template: sections under a name, and the type of the answer.
 
-`PromptTemplate[Report](...)` asks for a `Report`; without a type the answer is plain text. Everything that can be
-wrong with a template is found when it is made: syntax, equal keys, tools that clash, an output type that has no
-schema, and, if it declares its ``params``, placeholders and predicates that nothing fills. Without declared params,
-what is missing is known, and refused, when it is rendered.
+`PromptTemplate[Report](...)` asks for a `Report`; without a type the answer is plain text. A template is checked when
+it is made: the syntax, duplicate keys, different tools with the same name, an output type without a schema, and, if it
+declares its ``params``, placeholders and predicates that have no value. Without declared params, a missing value is
+found when the prompt is rendered.
 
-A `Prompt` is a template with what is bound to it. Both are frozen: `bind` and `with_variables` return new prompts.
+A `Prompt` is a template with values bound to it. Both are frozen: `bind` and `with_variables` return new prompts.
 Rendering is pure: the same prompt renders to the same messages every time, values are inserted exactly as they are, and
-a name without a value is an error, never an empty gap.
+a name without a value is an error, never an empty text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
-from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, on_error_of
+from watchkeeper.core.quantities import is_whole
+from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, is_checker, on_error_of
 from watchkeeper.prompt.evaluation import EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
@@ -60,16 +61,16 @@ class PromptTemplate(Generic[OutputT]):
     Attributes:
         ns: Namespace, for example ``support``.
         key: Unique within the namespace.
-        sections: What it says, in order; a list or a tuple.
+        sections: Its sections, in order; a list or a tuple.
         name: Name in logs and events; ``ns/key`` if left out.
         params: Dataclasses whose fields fill the placeholders. None: not declared, checked when rendered.
         output_type: Type of the answer: a dataclass, a pydantic model, a msgspec struct, a list of them, ...; usually
             given as ``PromptTemplate[Report]``.
-        task_completion_checker: Who says whether the work is done, or None.
+        task_completion_checker: Checks whether the work is done, or None.
         completion_rounds: How often "incomplete" may send the agent back to work; with 0 the first one ends the run.
-        observers: Who assesses how a run is going, and when.
-        feedback_providers: Who gives feedback on it, and when.
-        nested_execution_config: What nested evaluations of its runs may do; None for the defaults.
+        observers: Observers of its runs, each with its trigger.
+        feedback_providers: Feedback providers of its runs, each with its trigger.
+        nested_execution_config: The rules of nested evaluations in its runs; None for the defaults.
     """
 
     ns: str
@@ -102,15 +103,9 @@ class PromptTemplate(Generic[OutputT]):
             _check_section_keys(self.walk())
             _distinct_tools(self.walk())
             output_schema(self.output_type)
-            _check_checker(self.task_completion_checker)
-            _check_rounds(self.completion_rounds)
-            _check_nested(self.nested_execution_config)
-            put(self, "observers", _configs(self.observers, ObserverConfig, "observers"))
-            put(
-                self,
-                "feedback_providers",
-                _configs(self.feedback_providers, FeedbackProviderConfig, "feedback_providers"),
-            )
+            self._check_rules()
+            for sources, kind in (("observers", ObserverConfig), ("feedback_providers", FeedbackProviderConfig)):
+                put(self, sources, _configs(getattr(self, sources), kind, sources))
             check_distinct(self.sources)
             if self.params is not None:
                 put(self, "params", _as_params(self.params))
@@ -152,6 +147,27 @@ class PromptTemplate(Generic[OutputT]):
             if not all(KEY.fullmatch(part) for part in parts):
                 raise PromptDefinitionError(f"{what} {value!r} must be letters, digits, '.', '-' or '_'")
 
+    def _check_rules(self) -> None:
+        """Refuse a completion checker, a number of rounds or a nested configuration that is none."""
+        checker, nested = self.task_completion_checker, cast("object", self.nested_execution_config)
+        if checker is not None and not is_checker(checker):
+            raise PromptDefinitionError(
+                f"task_completion_checker={checker!r} is no checker; give for example FileOutputChecker(['report.md'])"
+            )
+        try:
+            on_error_of(checker)
+        except ConfigurationError as error:
+            raise PromptDefinitionError(f"task_completion_checker: {error}") from error
+        if not is_whole(self.completion_rounds, 0):
+            raise PromptDefinitionError(
+                f"completion_rounds={self.completion_rounds!r} must be a whole number: how often the agent may be sent"
+                " back to work"
+            )
+        if not isinstance(nested, NestedExecutionConfig | None):
+            raise PromptDefinitionError(
+                f"nested_execution_config={nested!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
+            )
+
     def _check_names(self, params: tuple[type[Any], ...]) -> None:
         owners = field_owners(params)
         for section in self.walk():
@@ -162,31 +178,6 @@ class PromptTemplate(Generic[OutputT]):
                     raise PromptDefinitionError(f"section {section.key!r}: {ambiguous(name, owners[name])}")
             if section.enabled is not None:
                 match_predicate(section.enabled, section.key, params, owners)
-
-
-def _check_checker(given: object) -> None:
-    if given is not None and (isinstance(given, type) or not isinstance(given, TaskCompletionChecker)):
-        raise PromptDefinitionError(
-            f"task_completion_checker={given!r} is no checker; give for example FileOutputChecker(['report.md'])"
-        )
-    try:
-        on_error_of(given)
-    except ConfigurationError as error:
-        raise PromptDefinitionError(f"task_completion_checker: {error}") from error
-
-
-def _check_rounds(given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise PromptDefinitionError(
-            f"completion_rounds={given!r} must be a whole number: how often the agent may be sent back to work"
-        )
-
-
-def _check_nested(given: object) -> None:
-    if not isinstance(given, NestedExecutionConfig | None):
-        raise PromptDefinitionError(
-            f"nested_execution_config={given!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
-        )
 
 
 def _configs(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
@@ -256,12 +247,14 @@ class Prompt(Generic[OutputT]):
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        """Refuse what is no template.
+        """Refuse a template of another type.
 
         Raises:
-            PromptDefinitionError: If it is something else.
+            PromptDefinitionError: Naming it.
         """
-        _check_template(self.template)
+        given = cast("object", self.template)
+        if not isinstance(given, PromptTemplate):
+            raise PromptDefinitionError(f"{given!r} is no template; write Prompt(PromptTemplate(ns=, key=, sections=))")
 
     @property
     def ns(self) -> str:
@@ -353,10 +346,9 @@ class Prompt(Generic[OutputT]):
         return instructions, UserMessage(user.parts()), tuple(tools.values())
 
     def _with_defaults(self) -> Mapping[type[Any], Any]:
-        """Add declared params that are not bound but need no arguments: their defaults speak for them."""
+        """Return the bound values, and the defaults of declared params that are not bound and need no arguments."""
         missing = [type_ for type_ in self.template.params or () if type_ not in self.params]
-        defaults = {type_: type_() for type_ in missing if _needs_nothing(type_)}
-        return {**self.params, **defaults} if defaults else self.params
+        return {**self.params, **{type_: type_() for type_ in missing if _needs_nothing(type_)}}
 
     def _param_type(self, value: Any) -> type[Any]:
         if isinstance(value, type) or not dataclasses.is_dataclass(value):
@@ -373,11 +365,6 @@ class Prompt(Generic[OutputT]):
         return PromptDefinitionError(f"prompt {f'{self.ns}/{self.key}'!r}: {message}")
 
 
-def _check_template(given: object) -> None:
-    if not isinstance(given, PromptTemplate):
-        raise PromptDefinitionError(f"{given!r} is no template; write Prompt(PromptTemplate(ns=, key=, sections=))")
-
-
 def _needs_nothing(type_: type[Any]) -> bool:
     absent = dataclasses.MISSING
     return all(
@@ -387,17 +374,15 @@ def _needs_nothing(type_: type[Any]) -> bool:
     )
 
 
+@dataclass(slots=True)
 class _Page:
-    """One message in the making: text that grows, with images between."""
+    """The content of one message while it is written: text, with images between."""
 
-    __slots__ = ("_parts", "_text")
-
-    def __init__(self) -> None:
-        self._parts: list[Part] = []
-        self._text: list[str] = []
+    _parts: list[Part] = field(default_factory=list[Part])
+    _text: list[str] = field(default_factory=list[str])
 
     def add(self, block: Iterable[str | ImagePart]) -> None:
-        """Write a block, a blank line after what stands there already."""
+        """Write a block, separated from the text before it by a blank line."""
         separator = "\n\n" if self._text else ""
         for item in block:
             if isinstance(item, ImagePart):
@@ -415,12 +400,12 @@ class _Page:
             self._parts.append(TextPart(text))
 
     def parts(self) -> tuple[Part, ...]:
-        """Return what was written."""
+        """Return the content."""
         self._flush()
         return tuple(self._parts)
 
     def text(self) -> str:
-        """Return what was written as one text.
+        """Return the content as one text.
 
         Raises:
             PromptDefinitionError: If there is an image in it.
@@ -430,7 +415,7 @@ class _Page:
         return "".join(self._text)
 
     def is_blank(self) -> bool:
-        """Return whether nothing visible was written yet."""
+        """Return whether there is no image and no visible text."""
         return not self._parts and not any(text.strip() for text in self._text)
 
 
