@@ -38,7 +38,6 @@ from watchkeeper.prompt.sections import (
     listed,
     listing,
     match_predicate,
-    unfilled,
     unknown,
 )
 from watchkeeper.tools.tool import Tool
@@ -99,17 +98,19 @@ class PromptTemplate(Generic[OutputT]):
         try:
             self._check_keys()
             put(self, "name", self.name or f"{self.ns}/{self.key}")
-            put(self, "sections", _as_sections(self.sections))
-            _check_section_keys(self.walk())
+            advice = "use MarkdownSection(title=, key=, template=)"
+            put(self, "sections", listed(self.sections, "sections", MarkdownSection, advice))
+            self._check_section_keys()
             _distinct_tools(self.walk())
             output_schema(self.output_type)
             self._check_rules()
-            for sources, kind in (("observers", ObserverConfig), ("feedback_providers", FeedbackProviderConfig)):
-                put(self, sources, _configs(getattr(self, sources), kind, sources))
+            for name, kind in (("observers", ObserverConfig), ("feedback_providers", FeedbackProviderConfig)):
+                advice = f"wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
+                put(self, name, listed(getattr(self, name), name, kind, advice, ObserverError))
             check_distinct(self.sources)
             if self.params is not None:
                 put(self, "params", _as_params(self.params))
-                self._check_names(cast("tuple[type[Any], ...]", self.params))
+                self._check_names(self.params)
         except (PromptDefinitionError, ObserverError) as error:
             raise type(error)(f"prompt {f'{self.ns}/{self.key}'!r}: {error}") from error.__cause__
 
@@ -168,7 +169,20 @@ class PromptTemplate(Generic[OutputT]):
                 f"nested_execution_config={nested!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
             )
 
-    def _check_names(self, params: tuple[type[Any], ...]) -> None:
+    def _check_section_keys(self) -> None:
+        if not self.sections:
+            raise PromptDefinitionError(
+                "it has no sections; give at least one MarkdownSection(title=, key=, template=)"
+            )
+        seen: set[str] = set()
+        for section in self.walk():
+            if section.key in seen:
+                raise PromptDefinitionError(
+                    f"two sections have the key {section.key!r}; keys must be unique in a prompt"
+                )
+            seen.add(section.key)
+
+    def _check_names(self, params: Sequence[type[Any]]) -> None:
         owners = field_owners(params)
         for section in self.walk():
             for name in sorted(section.placeholders):
@@ -180,38 +194,14 @@ class PromptTemplate(Generic[OutputT]):
                 match_predicate(section.enabled, section.key, params, owners)
 
 
-def _configs(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
-    said = f"{name} holds {{item!r}}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
-    of = f" of {kind.__name__}(...)"
-    return listed(given, name, lambda item: isinstance(item, kind), said, of=of, error=ObserverError)
-
-
-def _as_sections(given: object) -> tuple[MarkdownSection, ...]:
-    said = "{item!r} is not a section; use MarkdownSection(title=, key=, template=)"
-    sections = listed(given, "sections", lambda item: isinstance(item, MarkdownSection), said, of=" of sections")
-    if not sections:
-        raise PromptDefinitionError("it has no sections; give at least one MarkdownSection(title=, key=, template=)")
-    return sections
-
-
 def _as_params(given: object) -> tuple[type[Any], ...]:
-    said = "{item!r} in params is not a dataclass; declare dataclass types"
-    params = listed(given, "params", _is_dataclass_type, said, of=" of dataclass types")
+    params = listed(given, "params", type, "declare dataclass types")
+    for type_ in params:
+        if not dataclasses.is_dataclass(type_):
+            raise PromptDefinitionError(f"{type_!r} in params is not a dataclass; declare dataclass types")
     if len(set(params)) < len(params):
         raise PromptDefinitionError("params names a type twice")
     return params
-
-
-def _is_dataclass_type(item: object) -> bool:
-    return isinstance(item, type) and dataclasses.is_dataclass(item)
-
-
-def _check_section_keys(sections: Iterator[MarkdownSection]) -> None:
-    seen: set[str] = set()
-    for section in sections:
-        if section.key in seen:
-            raise PromptDefinitionError(f"two sections have the key {section.key!r}; keys must be unique in a prompt")
-        seen.add(section.key)
 
 
 def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
@@ -423,14 +413,10 @@ def _put(section: MarkdownSection, page: _Page, level: int, bindings: Bindings, 
     if section.enabled is not None and not bindings.ask(section.enabled, section.key):
         return
     tools.update({tool.name: tool for tool in section.tools if tool.name not in tools})
-    values: dict[str, Any] = {}
-    for name in section.placeholders:
-        try:
-            values[name] = bindings.value(name)
-        except KeyError:
-            raise PromptDefinitionError(f"section {section.key!r}: {unfilled(name, bindings.names())}") from None
-        except PromptDefinitionError as error:
-            raise PromptDefinitionError(f"section {section.key!r}: {error}") from None
+    try:
+        values = {name: bindings.value(name) for name in section.placeholders}
+    except PromptDefinitionError as error:
+        raise PromptDefinitionError(f"section {section.key!r}: {error}") from None
     heading = f"{'#' * min(level, _DEEPEST_HEADING)} {section.title}" if section.title else ""
     body = [*fill(section.pieces, values), *section.images]
     gap = ["\n\n"] if heading and body else []
