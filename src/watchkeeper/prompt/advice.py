@@ -90,7 +90,7 @@ class Advice:
     @property
     def source(self) -> str:
         """Name of the observer or provider."""
-        raise NotImplementedError
+        return self.observer_name if isinstance(self, Assessment) else cast("Feedback", self).provider_name
 
     def render(self) -> str:
         """Return it as concise markdown."""
@@ -162,11 +162,6 @@ class Assessment(Advice):
     timestamp: datetime | None = None
     call_index: int = 0
 
-    @property
-    def source(self) -> str:
-        """Name of the observer."""
-        return self.observer_name
-
 
 @event("feedback")
 @dataclass(frozen=True, slots=True)
@@ -190,11 +185,6 @@ class Feedback(Advice):
     severity: Severity = "info"
     timestamp: datetime | None = None
     call_index: int = 0
-
-    @property
-    def source(self) -> str:
-        """Name of the provider."""
-        return self.provider_name
 
 
 def render_block(advices: Iterable[Advice], call_index: int) -> str:

@@ -352,7 +352,7 @@ class Configured:
     @property
     def source(self) -> Any:
         """The observer or provider."""
-        raise NotImplementedError
+        return self.observer if isinstance(self, ObserverConfig) else cast("FeedbackProviderConfig", self).provider
 
     @property
     def name(self) -> str:
@@ -384,11 +384,6 @@ class ObserverConfig(Configured):
     time_limit: DurationLike = "2s"
     escalate: Escalation | None = None
 
-    @property
-    def source(self) -> Any:
-        """The observer."""
-        return self.observer
-
 
 @dataclass(frozen=True, slots=True)
 class FeedbackProviderConfig(Configured):
@@ -407,11 +402,6 @@ class FeedbackProviderConfig(Configured):
     max_age_calls: int = MAX_AGE_CALLS
     time_limit: DurationLike = "60s"
     escalate: Escalation | None = None
-
-    @property
-    def source(self) -> Any:
-        """The feedback provider."""
-        return self.provider
 
 
 SourceConfig = ObserverConfig | FeedbackProviderConfig
