@@ -135,11 +135,11 @@ def test_it_knows_its_sections_placeholders_and_tools() -> None:
         ({"sections": [section(children=[section("x", children=[section()])])]}, "two sections have the key 'task'"),
         (
             {"sections": [section(tools=[look]), section("other", tools=[look_elsewhere])]},
-            r"sections 'task' and 'other' have different tools with the name 'look'; rename one: @tool\(name=\.\.\.\)",
+            r"two different tools have the name 'look' in sections 'task' and 'other'; rename one: @tool\(name=\.\.\.\)",
         ),
         (
             {"sections": [section(tools=[look, look_elsewhere])]},
-            r"section 'task' has two different tools with the name 'look'; rename one: @tool\(name=\.\.\.\)",
+            r"two different tools have the name 'look' in section 'task'; rename one: @tool\(name=\.\.\.\)",
         ),
         ({"params": Inbox}, "params must be a list or tuple of type, not <class"),
         ({"params": [dict]}, "<class 'dict'> in params is not a dataclass"),
@@ -168,8 +168,8 @@ def test_it_knows_its_sections_placeholders_and_tools() -> None:
         ({"completion_rounds": -1}, "completion_rounds=-1 must be a whole number: how often the agent may be sent"),
         ({"completion_rounds": True}, "completion_rounds=True must be a whole number"),
         ({"completion_rounds": "3"}, "completion_rounds='3' must be a whole number"),
-        ({"output_type": Any}, "output type Any says nothing; use a dataclass, or str"),
-        ({"output_type": None}, "output type None says nothing"),
+        ({"output_type": Any}, "output type Any has no fields; use a dataclass, or str"),
+        ({"output_type": None}, "output type None has no fields"),
         ({"output_type": Exception}, "output type Exception cannot be asked for: .* use dataclasses and plain types"),
     ],
 )

@@ -44,7 +44,7 @@ from watchkeeper.tools.tool import Tool
 
 
 class _TypedTemplate(GenericAlias):
-    """`PromptTemplate[Report]`: an alias that hands its argument to the constructor."""
+    """`PromptTemplate[Report]`: an alias that passes its argument to the constructor."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         (output_type,) = self.__args__
@@ -210,12 +210,9 @@ def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
         for tool in section.tools:
             known, place = found.setdefault(tool.name, (tool, section.key))
             if known is not tool and known != tool:
-                where = (
-                    f"section {place!r} has two different tools"
-                    if place == section.key
-                    else f"sections {place!r} and {section.key!r} have different tools"
-                )
-                raise PromptDefinitionError(f"{where} with the name {tool.name!r}; rename one: @tool(name=...)")
+                where = f"section {place!r}" if place == section.key else f"sections {place!r} and {section.key!r}"
+                said = f"two different tools have the name {tool.name!r} in {where}"
+                raise PromptDefinitionError(f"{said}; rename one: @tool(name=...)")
     return tuple(tool for tool, _ in found.values())
 
 
@@ -297,32 +294,33 @@ class Prompt(Generic[OutputT]):
     def render(
         self, *, deadline: Deadline | datetime | None = None, output_in_prompt: bool = False
     ) -> RenderedPrompt[OutputT]:
-        """Put every value in its place.
+        """Return the prompt with every value in its place.
 
         Args:
             deadline: When the evaluation must be over; kept on the result.
-            output_in_prompt: Whether to describe the answer's JSON Schema in the prompt, for models that cannot be
-                held to a schema.
+            output_in_prompt: Whether to describe the answer's JSON Schema in the prompt, for models without native
+                structured output.
 
         Raises:
-            PromptDefinitionError: If a placeholder of an enabled section has no value, or nothing is left to say.
+            PromptDefinitionError: If a placeholder of an enabled section has no value, or no section with role
+                ``user`` has text.
         """
         try:
-            system, user, tools = self._write(output_in_prompt)
+            messages, tools = self._write(output_in_prompt)
         except PromptDefinitionError as error:
             raise self._error(str(error)) from error.__cause__
         return RenderedPrompt(
             ns=self.ns,
             key=self.key,
             name=self.name,
-            messages=(*system, user),
+            messages=messages,
             tools=tools,
             output_type=self.output_type,
             output=output_schema(self.output_type),
             deadline=Deadline(deadline) if isinstance(deadline, datetime) else deadline,
         )
 
-    def _write(self, output_in_prompt: bool) -> tuple[list[Message], UserMessage, tuple[Tool, ...]]:
+    def _write(self, output_in_prompt: bool) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
         bindings = Bindings(self._with_defaults(), self.variables)
         system, user = _Page(), _Page()
         tools: dict[str, Tool] = {}
@@ -332,8 +330,9 @@ class Prompt(Generic[OutputT]):
             raise PromptDefinitionError("nothing is left to say to the model: no section with role 'user' has text")
         if output_in_prompt and self.output_type is not str:
             user.add(["# Answer format\n\n", format_section(answer_form(self.output_type))])
-        instructions: list[Message] = [] if system.is_blank() else [SystemMessage(system.text())]
-        return instructions, UserMessage(user.parts()), tuple(tools.values())
+        asked = UserMessage(user.parts())
+        messages = (asked,) if system.is_blank() else (SystemMessage(system.text()), asked)
+        return messages, tuple(tools.values())
 
     def _with_defaults(self) -> Mapping[type[Any], Any]:
         """Return the bound values, and the defaults of declared params that are not bound and need no arguments."""
@@ -431,7 +430,7 @@ AnswerT = TypeVar("AnswerT")
 class ProviderAdapter(Protocol):
     """Evaluates prompts with one model.
 
-    One of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that lists
+    An adapter of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that lists
     them.
     """
 
@@ -446,7 +445,7 @@ class ProviderAdapter(Protocol):
             **options: See `EvaluateOptions`.
 
         Raises:
-            PromptEvaluationError: With phase ``preflight`` for a deadline that cannot be, and for failures.
+            PromptEvaluationError: With phase ``preflight`` for an invalid deadline, and for failures.
             DeadlineExceededError: The deadline passed.
             BudgetExceededError: A ceiling was reached.
             OutputParseError: The final answer does not fit.
