@@ -168,7 +168,7 @@ def early_paths(first_paths: Sequence[Sequence[str]], first: int) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Home:
-    """The folders and words of a task. Compared by identity: it is a key of caches, and `home_of` keeps one of each task.
+    """The folders and words of a task. Compared by identity: it is a key of caches, and `home_of` keeps one a task.
 
     Attributes:
         folders: The folders, each as a tuple of its parts.
