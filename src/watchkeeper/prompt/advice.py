@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable
-from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, cast
@@ -98,12 +97,12 @@ class Advice:
 
     def stamped(self, source: str, call_index: int, at: datetime) -> Self:
         """Return the same advice with the name of its source and the moment and tool call at which it was made."""
-        kind, named = (Assessment, "observer_name") if isinstance(self, Assessment) else (Feedback, "provider_name")
+        kind = cast("type[Self]", Assessment if isinstance(self, Assessment) else Feedback)
+        said = (source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
         if type(self) is not kind or not is_text(source) or at.tzinfo is None:
-            make = cast("Callable[..., Self]", kind)
-            return make(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
-        stamped = copy(self)  # not made anew, which would cut texts that were cut, with their note, once more
-        for name, value in ((named, source), ("timestamp", at), ("call_index", call_index)):
+            return cast("Callable[..., Self]", kind)(*said)
+        stamped = object.__new__(kind)  # not checked anew: texts that were cut would be cut once more
+        for name, value in zip(cast("Iterable[str]", kind.__slots__), said, strict=True):
             object.__setattr__(stamped, name, value)
         return stamped
 
@@ -133,10 +132,12 @@ class Advice:
         at = cast("object", self.timestamp)
         if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
             raise ObserverError(f"timestamp={at!r} of {source!r} must be a datetime with a time zone, or None")
-        observations, more = _items(self.observations, Observation, "observations")
-        put(self, "observations", (*observations, *(Observation("more", each) for each in more)))
-        suggestions, more = _items(self.suggestions, str, "suggestions")
-        put(self, "suggestions", (*(_bounded(text, "a suggestion") for text in suggestions), *more))
+        if self.observations != ():
+            observations, more = _items(self.observations, Observation, "observations")
+            put(self, "observations", (*observations, *(Observation("more", each) for each in more)))
+        if self.suggestions != ():
+            suggestions, more = _items(self.suggestions, str, "suggestions")
+            put(self, "suggestions", (*(_bounded(text, "a suggestion") for text in suggestions), *more))
 
 
 @event("assessment")
