@@ -33,9 +33,8 @@ from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.observers.drift import DriftDetector
-from watchkeeper.observers.error_cascade import ErrorCascadeDetector
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
-from watchkeeper.observers.stall import StallDetector
+from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection

@@ -6,8 +6,8 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
-    from watchkeeper.prompt.rendered import PromptDeadlineAssigned as PromptDeadlineAssigned
-    from watchkeeper.prompt.rendered import PromptExecuted as PromptExecuted, PromptRendered as PromptRendered
+    from watchkeeper.prompt.evaluation import PromptDeadlineAssigned as PromptDeadlineAssigned
+    from watchkeeper.prompt.evaluation import PromptExecuted as PromptExecuted, PromptRendered as PromptRendered
     from watchkeeper.runtime.events import AdviceAcknowledged as AdviceAcknowledged, ChildEnded as ChildEnded
     from watchkeeper.runtime.events import ChildStarted as ChildStarted, CompletionChecked as CompletionChecked
     from watchkeeper.runtime.events import ContextCompacted as ContextCompacted, EscalationTaken as EscalationTaken
@@ -26,7 +26,7 @@ else:
         __name__,
         {
             "prompt.advice": "Assessment Feedback Observation",
-            "prompt.rendered": "PromptDeadlineAssigned PromptExecuted PromptRendered",
+            "prompt.evaluation": "PromptDeadlineAssigned PromptExecuted PromptRendered",
             "runtime.events": (
                 "AdviceAcknowledged ChildEnded ChildStarted CompletionChecked ContextCompacted EscalationTaken "
                 "ItemEnded ManyEnded ManyStarted ModelFailed ModelReplied ModelSwitched NoticeAppended ObserversRan "

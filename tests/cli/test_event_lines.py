@@ -21,7 +21,7 @@ from watchkeeper.core.messages import AssistantMessage, UserMessage
 from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.rendered import PromptRendered
+from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     ChildEnded,

@@ -21,8 +21,7 @@ import msgspec
 
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.observers.drift import DriftDetector
-from watchkeeper.observers.error_cascade import ErrorCascadeDetector
-from watchkeeper.observers.stall import StallDetector
+from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory

@@ -120,7 +120,7 @@ async def test_a_command_that_decided_nothing_leaves_the_work_unverified(
     ("end", "why"),
     [
         (CommandEnd(0, "ok", timed_out=True), "was not over within 5m and was ended. Its output ended with:\nok"),
-        (CommandEnd(None, ""), "was lost: nobody knows how it ended; it printed nothing"),
+        (CommandEnd(None, ""), "was lost: its exit code is unknown; it printed nothing"),
         (CommandEnd(None, "", "no luck"), "was not run: no luck"),
     ],
     ids=["zero-too-late", "lost", "not-started"],

@@ -68,8 +68,7 @@ from watchkeeper.judging.evaluator import outside_model
 from watchkeeper.loop.adapter import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.nested import PromptResponse
-from watchkeeper.prompt.rendered import PromptExecuted
+from watchkeeper.prompt.evaluation import PromptExecuted, PromptResponse
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ChildEnded, ChildStarted, RunStarted

@@ -175,7 +175,7 @@ def test_it_stays_silent_before_there_is_something_to_see() -> None:
 
 
 async def test_outside_of_a_run_it_needs_somebody_to_ask() -> None:
-    with pytest.raises(ConfigurationError, match="has nobody to ask: give adapter="):
+    with pytest.raises(ConfigurationError, match="has no adapter: give adapter="):
         await LLMTrajectoryFeedback().provide(context=FeedbackContext(Session()))
     session = Session(clock=TestClock())
     judge = Adapter(ScriptedModel([_say(STUCK)]))

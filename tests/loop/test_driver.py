@@ -20,7 +20,7 @@ from watchkeeper.prompt.completion import (
     TaskCompletionContext,
     TaskCompletionResult,
 )
-from watchkeeper.prompt.rendered import PromptExecuted, PromptRendered
+from watchkeeper.prompt.evaluation import PromptExecuted, PromptRendered
 from watchkeeper.runtime.events import CompletionChecked, ModelReplied, NoticeAppended, RunEnded, RunStarted
 from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.session import Session

@@ -19,7 +19,7 @@ from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
-from watchkeeper.prompt.rendered import PromptDeadlineAssigned
+from watchkeeper.prompt.evaluation import PromptDeadlineAssigned
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, RunEnded

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.corpus.corpus import TracedCall, ask, event_of
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.error_cascade import ErrorCascadeDetector, largest_group
+from watchkeeper.observers.stall import ErrorCascadeDetector, largest_group
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory, digest
 from watchkeeper.session.session import Session

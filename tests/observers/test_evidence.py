@@ -16,9 +16,7 @@ from watchkeeper.observers.evidence import (
     ARGUMENT_CHARS,
     VALUE_CHARS,
     arguments_of,
-    check_count,
-    check_name,
-    check_share,
+    check_settings,
     cite,
     line_of,
     shorten,
@@ -122,36 +120,45 @@ def test_a_cut_is_shown() -> None:
     assert shorten(" " * 10**6 + "x", 10) == "…"
 
 
+@dataclass(frozen=True)
+class D:
+    """An observer's settings: a count, a share and a name."""
+
+    n: object = 1
+    s: object = 0.5
+    name: object = "D"
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None])
 def test_a_count_is_a_whole_number(value: object) -> None:
     with pytest.raises(ObserverError, match=r"D\(n=.*\) must be a whole number of at least 1"):
-        check_count("D", "n", value)
+        check_settings(D(n=value), n=(1, None))
 
 
 def test_a_count_may_have_a_most() -> None:
-    check_count("D", "n", 5, 2, 5)
+    check_settings(D(n=5), n=(2, 5))
     with pytest.raises(ObserverError, match=r"D\(n=6\) must be a whole number from 2 to 5"):
-        check_count("D", "n", 6, 2, 5)
+        check_settings(D(n=6), n=(2, 5))
 
 
 @pytest.mark.parametrize("value", [0, 1, -0.5, 1.5, float("nan"), True, "0.5", None])
 def test_a_share_lies_between_nothing_and_all(value: object) -> None:
     with pytest.raises(ObserverError, match=r"D\(s=.*\) must be more than 0 and less than 1"):
-        check_share("D", "s", value)
-    check_share("D", "s", 0.5)
+        check_settings(D(s=value), "s")
+    check_settings(D(s=0.5), "s")
 
 
 @pytest.mark.parametrize("value", ["", "  ", None, 3])
 def test_a_name_is_a_text(value: object) -> None:
     with pytest.raises(ObserverError, match=r"D\(name=.*\) must have a name"):
-        check_name("D", value)
-    check_name("D", "x")
+        check_settings(D(name=value))
+    check_settings(D(name="x"))
 
 
 @pytest.mark.parametrize("value", ["a\nb", " a", "x" * 10**6, "\x1b[2J"], ids=["lines", "blank", "long", "control"])
 def test_a_name_can_stand_in_a_heading(value: str) -> None:
     with pytest.raises(ObserverError, match=r"the name .* must be one line") as raised:
-        check_name("D", value)
+        check_settings(D(name=value))
     assert len(str(raised.value)) < 500
 
 
@@ -160,11 +167,12 @@ def test_no_value_is_too_strange_or_too_large_to_be_refused() -> None:
         def __repr__(self) -> str:
             raise ValueError("no text")
 
-    for check in (check_count, check_share):
+    settings: list[tuple[tuple[str, ...], dict[str, tuple[int, int | None]]]] = [((), {"n": (1, None)}), (("n",), {})]
+    for shares, counts in settings:
         for value in (Strange(), "x" * 10**6, [[[0] * 9] * 9] * 9):
             with pytest.raises(ObserverError, match="D\\(n=") as raised:
-                check("D", "n", value)
+                check_settings(D(n=value), *shares, **counts)
             assert len(str(raised.value)) < 400
     for name in (Strange(), None, b"x", "  "):
         with pytest.raises(ObserverError, match="D\\(name="):
-            check_name("D", name)
+            check_settings(D(name=name))

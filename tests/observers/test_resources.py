@@ -1,4 +1,7 @@
-"""What is left is reported in the specified words; the limit with the least left decides the severity."""
+"""What is left is reported in the words of the document on trajectory observers (docs/specification.md, TO).
+
+The severity follows from the limit of which the smallest share is left.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from watchkeeper.session.session import Session
 
 RESOURCES = ResourceObserver()
 HALF_HOUR = 30 * 60.0
-SPECIFIED = """\
+EXAMPLE = """\
 ## Trajectory Assessment
 
 _Generated after tool call #47_
@@ -80,16 +83,16 @@ def joined(text: str) -> str:
 
 
 @pytest.mark.spec("TO-003")
-def test_the_specifications_example_renders_as_in_its_text() -> None:
+def test_the_example_of_the_document_renders_as_in_its_text() -> None:
     said = timed(8, max_tokens=50_000, tokens_used=35_000, max_tool_calls=100, tool_calls_used=47)
-    assert said.stamped("Resources", 47, datetime(2026, 11, 21, tzinfo=UTC)).render() == joined(SPECIFIED)
+    assert said.stamped("Resources", 47, datetime(2026, 11, 21, tzinfo=UTC)).render() == joined(EXAMPLE)
 
 
 @pytest.mark.spec("TO-012")
 @pytest.mark.parametrize(
     ("minutes", "used", "expected"), [(25, 12_000, INFO), (6, 42_000, CAUTION), (2, 48_500, WARNING)]
 )
-def test_the_specifications_severities_render_as_in_its_text(minutes: int, used: int, expected: str) -> None:
+def test_the_severities_of_the_document_render_as_in_its_text(minutes: int, used: int, expected: str) -> None:
     said = timed(minutes, max_tokens=50_000, tokens_used=used).render()
     assert said.partition("_Generated after tool call #0_\n\n")[2] == joined(expected)
 

@@ -18,9 +18,8 @@ from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.observers.acknowledge import answer_section
 from watchkeeper.observers.drift import DriftDetector
-from watchkeeper.observers.error_cascade import ErrorCascadeDetector
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
-from watchkeeper.observers.stall import StallDetector
+from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.observer import (
     Escalation,

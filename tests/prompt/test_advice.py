@@ -24,7 +24,7 @@ RESOURCES = Assessment(
     severity="caution",
     call_index=47,
 )
-SEED = """\
+EXAMPLE = """\
 ## Trajectory Assessment
 
 _Generated after tool call #47_
@@ -48,7 +48,7 @@ def joined(markdown: str) -> str:
 
 @pytest.mark.spec("TO-003")
 def test_it_renders_as_the_specification_shows_it() -> None:
-    assert RESOURCES.render() == joined(SEED)
+    assert RESOURCES.render() == joined(EXAMPLE)
 
 
 @pytest.mark.spec("TO-003")

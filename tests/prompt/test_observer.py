@@ -181,9 +181,12 @@ def test_a_template_holds_observers_and_providers() -> None:
     ("fields", "said"),
     [
         ({"observers": [ObserverConfig(Watcher(), ALWAYS)] * 2}, "prompt 'a/b': two .* are called 'Watcher'"),
-        ({"observers": [Watcher()]}, "observers holds Watcher.*wrap it"),
+        ({"observers": [Watcher()]}, "Watcher.* in observers is not a ObserverConfig; wrap it"),
         ({"observers": ObserverConfig(Watcher(), ALWAYS)}, "observers must be a list or tuple"),
-        ({"feedback_providers": [ObserverConfig(Watcher(), ALWAYS)]}, "feedback_providers holds ObserverConfig"),
+        (
+            {"feedback_providers": [ObserverConfig(Watcher(), ALWAYS)]},
+            "ObserverConfig.* in feedback_providers is not a FeedbackProviderConfig",
+        ),
         ({"observers": 3}, "observers must be a list or tuple"),
     ],
 )

@@ -135,7 +135,7 @@ class TestSchema:
 
     @pytest.mark.parametrize("type_", [Any, object, None, type(None)])
     def test_a_type_that_says_nothing_is_refused(self, type_: Any) -> None:
-        with pytest.raises(PromptDefinitionError, match="says nothing; use a dataclass, or str for plain text"):
+        with pytest.raises(PromptDefinitionError, match="has no fields; use a dataclass, or str for plain text"):
             output_schema(type_)
 
     @pytest.mark.parametrize("type_", [Exception, list[Exception], print])

@@ -89,8 +89,8 @@ class AsyncPredicate:
         ({"template": "pay $5"}, r"section 'task': '\$5' at line 1, column 5"),
         ({"tools": look}, "section 'task': tools must be a list or tuple"),
         ({"tools": [print]}, r"section 'task': <built-in function print> in tools is not a Tool; .*@tool"),
-        ({"tools": "look"}, "tools must be a list or tuple, not 'look'"),
-        ({"tools": None}, "tools must be a list or tuple, not None"),
+        ({"tools": "look"}, "tools must be a list or tuple of Tool, not 'look'"),
+        ({"tools": None}, "tools must be a list or tuple of Tool, not None"),
         ({"children": ["text"]}, "'text' in children is not a MarkdownSection"),
         ({"images": [b"raw"]}, r"b'raw' in images is not a ImagePart; use ImagePart\.from_bytes"),
         ({"role": "developer"}, "section 'task': role 'developer' must be 'system' or 'user'"),
@@ -391,7 +391,7 @@ def test_variables_take_precedence_over_fields() -> None:
     assert bound.value("urgent") is False
     assert bound.value("extra") == 1
     assert bound.names() == {"folder", "urgent", "extra"}
-    with pytest.raises(KeyError):
+    with pytest.raises(PromptDefinitionError, match=r"nothing fills \$\{missing\}"):
         bound.value("missing")
 
 

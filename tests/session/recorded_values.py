@@ -23,7 +23,7 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.judging.templates import ComparisonVerdict, CompletionVerdict, RubricResult, TrajectoryAssessment
 from watchkeeper.loop.compaction import ContextSummary
-from watchkeeper.prompt.rendered import PromptRendered
+from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.shield.decision import Decision, SafetyEvent

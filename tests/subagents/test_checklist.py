@@ -1,4 +1,4 @@
-"""The testing checklist of subagent dispatch (SD-007), point by point."""
+"""The testing checklist of the document on subagent dispatch, point by point (docs/specification.md, SD)."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ async def test_a_crash_of_a_childs_tool_is_the_childs_to_deal_with() -> None:
 
 
 @pytest.mark.spec("SD-001")
-async def test_the_fields_are_those_of_the_specification() -> None:
+async def test_the_fields_are_those_of_the_document() -> None:
     names = [item.name for item in dataclasses.fields(DispatchSubagentResult)]
     assert names[:5] == ["prompt_ns", "prompt_key", "message_summary", "artifacts", "tools_used"]
 

@@ -29,8 +29,8 @@ from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import Message
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
-from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.evaluation import NESTED, NestedExecutionConfig
+from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches

@@ -20,7 +20,7 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.limits import tighten
 from watchkeeper.kernel.turn_machine import CEILING_STOPS
-from watchkeeper.prompt.nested import EvaluateOptions, PromptResponse, check_options, nested_limits, refuse_tools
+from watchkeeper.prompt.evaluation import EvaluateOptions, PromptResponse, check_options, nested_limits, refuse_tools
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult

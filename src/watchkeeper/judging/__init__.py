@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from watchkeeper.prompt.completion import TaskCompletionChecker as TaskCompletionChecker
     from watchkeeper.prompt.completion import TaskCompletionContext as TaskCompletionContext
     from watchkeeper.prompt.completion import TaskCompletionResult as TaskCompletionResult
-    from watchkeeper.prompt.nested import NestedExecutionConfig as NestedExecutionConfig
-    from watchkeeper.prompt.nested import NestedExecutionContext as NestedExecutionContext
-    from watchkeeper.prompt.nested import derive_nested_deadline as derive_nested_deadline
+    from watchkeeper.prompt.evaluation import NestedExecutionConfig as NestedExecutionConfig
+    from watchkeeper.prompt.evaluation import NestedExecutionContext as NestedExecutionContext
+    from watchkeeper.prompt.evaluation import derive_nested_deadline as derive_nested_deadline
     from watchkeeper.session.session import iter_sessions_bottom_up as iter_sessions_bottom_up
 else:
     __getattr__, __dir__, __all__ = public_names(
@@ -47,7 +47,7 @@ else:
                 "CompositeChecker FileOutputChecker PredicateChecker TaskCompletionChecker TaskCompletionContext "
                 "TaskCompletionResult"
             ),
-            "prompt.nested": "NestedExecutionConfig NestedExecutionContext derive_nested_deadline",
+            "prompt.evaluation": "NestedExecutionConfig NestedExecutionContext derive_nested_deadline",
             "session.session": "iter_sessions_bottom_up",
         },
     )

@@ -1,8 +1,8 @@
 """A checker that lets a command decide, for example the test suite.
 
 Exit code 0 is complete; any other is incomplete, with the end of what the command printed as the explanation for the
-agent. A command that could not be started, was ended by its time limit or from outside, or has no folder to run in has
-decided nothing: that is unverified. No shell is involved, and nothing of the command outlives the check.
+agent. The work is unverified if the command could not be started, was ended by its time limit or by a signal from
+outside, or has no folder to run in. No shell is involved, and no process of the command outlives the check.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCo
 from watchkeeper.tools.isolation import CommandEnd, run_command, signal_name
 
 OUTPUT_BYTES: Final = 3000
-"""How much of the end of a command's output the agent is told, in UTF-8."""
+"""The length of the end of a command's output that the agent is shown, in bytes of UTF-8."""
 
 SHELL_WORDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1"})
-"""Words that mean something to a shell alone; a program would get them as arguments."""
+"""Words that only a shell understands; without one the program would get them as arguments."""
 
 FROM_OUTSIDE: Final = frozenset({"SIGHUP", "SIGINT", "SIGKILL", "SIGTERM"})
-"""Signals with which others end a program; the remaining ones are failures of its own."""
+"""Signals that other processes send to end a program; all others are failures of the program itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class CommandChecker:
     """The work is complete when a command ends with exit code 0.
 
     It runs in ``cwd``, else in the folder of the run's `HostFilesystem`, with the environment and the rights of this
-    process. Its time ends after ``timeout``, and with the run's; then it gets TERM, and KILL two seconds later, with
-    everything that it has started.
+    process. After ``timeout``, or at the end of the run's time, it gets TERM, and KILL two seconds later, together with
+    all processes that it has started.
 
     Attributes:
         command: The program and its arguments; a text is split into words as a shell would, but no shell runs it.
         cwd: The folder in which it runs; relative to the current one when this is made.
         timeout: How long it may take: "5m", a timedelta, seconds.
         description: What its success means, worded for the agent: "the tests pass".
-        on_error: What follows if nobody can tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
-        arguments: The command in words.
+        on_error: What follows if it cannot tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
+        arguments: The program and its arguments, one text each.
     """
 
     command: str | Sequence[str]
@@ -55,10 +55,11 @@ class CommandChecker:
     arguments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no command, no folder name or no length of time.
+        """Refuse a command, a folder or a policy that is none.
 
         Raises:
             ConfigurationError: Naming it.
+            LimitsError: For a time limit that is not a duration.
         """
         put = object.__setattr__
         put(self, "arguments", words_of(self.command))
@@ -69,7 +70,9 @@ class CommandChecker:
 
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
         """Run the command and judge by how it ended."""
-        folder = self._folder(context)
+        folder = cast("Path | None", self.cwd)
+        if folder is None and context.filesystem is not None:
+            folder = context.filesystem.host_folder
         if folder is None:
             return TaskCompletionResult.unverified(
                 f"{self._shown} was not run: the run has no folder of this machine; give it a HostFilesystem, or the "
@@ -77,11 +80,6 @@ class CommandChecker:
             )
         seconds = cast("timedelta", self.timeout).total_seconds()
         return self._judged(await run_command(self.arguments, folder, seconds, context.session.clock))
-
-    def _folder(self, context: TaskCompletionContext) -> Path | None:
-        if self.cwd is not None:
-            return cast("Path", self.cwd)
-        return None if context.filesystem is None else context.filesystem.host_folder
 
     @property
     def _shown(self) -> str:
@@ -96,21 +94,23 @@ class CommandChecker:
         if end.status == 0:
             return TaskCompletionResult.ok(self.description or f"{self._shown} ended with exit code 0")
         missing = f"this does not hold yet: {self.description}. " if self.description else ""
-        return TaskCompletionResult.incomplete(f"{missing}{self._shown} {_ending(end.status)}{_printed(end.output)}")
+        status = cast("int", end.status)
+        ending = f"was ended by {signal_name(status)}" if status < 0 else f"ended with exit code {status}"
+        return TaskCompletionResult.incomplete(f"{missing}{self._shown} {ending}{_printed(end.output)}")
 
     def _undecided(self, end: CommandEnd) -> str:
-        """Return why the command has decided nothing; empty if it has."""
+        """Return why the end of the command gives no verdict; empty if it gives one."""
         if end.timed_out:
             return f"was not over within {format_duration(cast('timedelta', self.timeout))} and was ended"
         if end.status is None:
-            return "was lost: nobody knows how it ended"
+            return "was lost: its exit code is unknown"
         if end.status < 0 and signal_name(end.status) in FROM_OUTSIDE:
             return f"was ended from outside, by {signal_name(end.status)}"
         return ""
 
 
 def words_of(command: object) -> tuple[str, ...]:
-    """Return a command in words.
+    """Return a command as a program and its arguments.
 
     Raises:
         ConfigurationError: If it is not a text or a sequence of texts, is empty, or needs a shell.
@@ -144,14 +144,8 @@ def _folder_name(given: object) -> str:
     raise ConfigurationError(f"CommandChecker: cwd={given!r} is no name of a folder")
 
 
-def _ending(status: int | None) -> str:
-    if status is not None and status < 0:
-        return f"was ended by {signal_name(status)}"
-    return f"ended with exit code {status}"
-
-
 def _printed(output: str) -> str:
-    """Return the end of an output as a part of an explanation, from the beginning of a line if it is cut."""
+    """Return the end of an output for an explanation; if it is cut, from the beginning of a line."""
     text = output.strip()
     if not text:
         return "; it printed nothing"

@@ -1,13 +1,13 @@
 """A nested evaluation: a prompt that is evaluated as a child of the run that is judged.
 
-It passes the run's gate, has a session, a trace span and limits of its own, and cannot change anything of the run. A
-failed evaluation is a value (`NestedEvaluationResult`). Raised are only: a deadline or budget that is exceeded, because
-it may be the run's; a mistake in what the caller gave; a cancellation.
+The child is admitted by the run's gate, has a session, a trace span and limits of its own, and cannot change anything
+of the run. A failed evaluation is returned as a value (`NestedEvaluationResult`). The only errors that are raised are
+an exceeded deadline or budget, because it may be the run's; a wrong argument; a store that fails; and a cancellation.
 
-The caller may give an adapter that is not ours, with its own `evaluate_async` or `evaluate`. It runs as a child like
-any other: admitted by the gate, recorded, charged with the usage that it reports. The gate cannot see the calls inside
-it, so the ceilings are passed as its arguments, and it is called once. Its price is unknown beforehand, so it is
-refused wherever a cost ceiling holds.
+The caller may give an adapter of another library, with its own `evaluate_async` or `evaluate`. It runs as a child like
+any other: admitted by the gate, recorded, and charged with the usage that it reports. The gate cannot see the calls
+that it makes, so the ceilings are passed as its arguments, and it is called once. Its price is not known beforehand, so
+it is refused if a cost ceiling applies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Generic, cast
 
@@ -53,11 +53,10 @@ from watchkeeper.kernel.states import End
 from watchkeeper.loop.adapter import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
 from watchkeeper.loop.run import execute
-from watchkeeper.prompt.nested import PromptResponse
-from watchkeeper.prompt.template import ProviderAdapter
-from watchkeeper.prompt.nested import NestedExecutionContext, nested_limits, refuse_tools
+from watchkeeper.prompt.evaluation import PromptResponse
+from watchkeeper.prompt.evaluation import NestedExecutionContext, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import ModelReplied, Recorder
 from watchkeeper.runtime.plan import PricedModel, RunScope, RunPlan
 from watchkeeper.runtime.portal import PORTAL
@@ -75,10 +74,10 @@ class NestedEvaluationResult(Generic[OutputT]):
 
     Attributes:
         success: Whether it was completed.
-        output: The typed answer, if it was.
-        error: What went wrong, if it was not; its ``kind`` says how to go on.
-        usage: Tokens of this evaluation alone; counted in the run's total, too, once.
-        child_run_context: Its identifiers; None if it was never started.
+        output: The typed answer of a completed evaluation, else None.
+        error: What went wrong, or None; its ``kind`` tells a caller how to continue.
+        usage: Tokens of this evaluation alone; the run's total includes them once.
+        child_run_context: Its identifiers; None if it was not started.
     """
 
     success: bool
@@ -88,30 +87,31 @@ class NestedEvaluationResult(Generic[OutputT]):
     child_run_context: RunContext | None = None
 
 
+@dataclass(slots=True, eq=False)
 class NestedEvaluator(Generic[OutputT]):
-    """Evaluates one prompt as a child of the run whose session is given."""
+    """Evaluates one prompt as a child of the run whose session is given.
 
-    __slots__ = ("adapter", "context", "prompt")
+    Attributes:
+        adapter: Evaluates the prompt: the run's own model (``context.adapter`` of a feedback provider or a checker), an
+            `Adapter` around another one, or any object with `ProviderAdapter`'s methods.
+        prompt: The prompt, with its values bound.
+        context: What the evaluation may read and spend.
+    """
 
-    def __init__(self, adapter: ProviderAdapter, *, prompt: Prompt[OutputT], context: NestedExecutionContext) -> None:
-        """Prepare an evaluation; nothing is started yet.
+    adapter: ProviderAdapter
+    prompt: Prompt[OutputT] = field(kw_only=True)
+    context: NestedExecutionContext = field(kw_only=True)
 
-        Args:
-            adapter: Who answers: the run's own model (``context.adapter`` of a feedback provider or a checker), an
-                `Adapter` around another one, or any object with `ProviderAdapter`'s methods.
-            prompt: What is asked, with its values bound.
-            context: What it may look at and spend.
+    def __post_init__(self) -> None:
+        """Refuse an evaluation that could not be started.
 
         Raises:
-            ConfigurationError: If one of them is of another kind, or if the prompt has tools and ``context.config``
-                does not allow them.
+            ConfigurationError: If a field has the wrong type, or if the prompt has tools and ``context.config`` does
+                not allow them.
         """
-        check_adapter(adapter)
-        check_prompt(prompt, "prompt")
-        refuse_tools(prompt.name, prompt.template.tools, context.config)
-        self.adapter = adapter
-        self.prompt = prompt
-        self.context = context
+        check_adapter(self.adapter)
+        check_prompt(self.prompt, "prompt")
+        refuse_tools(self.prompt.name, self.prompt.template.tools, self.context.config)
 
     def evaluate(self, *, budget_tracker: BudgetTracker | None = None) -> NestedEvaluationResult[OutputT]:
         """Evaluate and wait, on any thread but that of the run's loop; see `evaluate_async`.
@@ -129,17 +129,17 @@ class NestedEvaluator(Generic[OutputT]):
         """Evaluate.
 
         Args:
-            budget_tracker: A budget that is shared with others: its rest bounds this evaluation, and what it uses is
-                added to it once, also where it is the run's own.
+            budget_tracker: A budget that is shared with other evaluations: what is left of it limits this one, whose
+                usage is added to it once, also if it is the run's own.
 
         Returns:
-            The answer; or what went wrong, where that concerns nobody but this evaluation.
+            The answer, or the error if it concerns only this evaluation.
 
         Raises:
-            DeadlineExceededError: If the time is over, the evaluation's own or the run's.
-            BudgetExceededError: If a ceiling is reached, the evaluation's own or the run's.
-            NestingDepthError: If too many evaluations stand inside each other.
-            ConfigurationError: If nothing limits it, or something else that the caller wrote cannot work.
+            DeadlineExceededError: If the deadline of the evaluation or of the run has passed.
+            BudgetExceededError: If a ceiling of the evaluation or of the run is reached.
+            NestingDepthError: If too many evaluations are nested in each other.
+            ConfigurationError: If nothing limits the evaluation, or another argument cannot work.
             StoreError: If the run cannot be recorded any more.
         """
         context = self.context
@@ -154,7 +154,7 @@ class NestedEvaluator(Generic[OutputT]):
             limits = self._limits(children, budget_tracker)
             try:
                 run = await children.start(self._task(children, limits, budget_tracker))
-            except (ConfigurationError, StoreError, BudgetExceededError):  # the last: others have used up the tracker
+            except (ConfigurationError, StoreError, BudgetExceededError):  # the last: the tracker is used up already
                 raise
             except Exception as error:
                 return NestedEvaluationResult(False, error=failure(error, "error"))
@@ -162,37 +162,32 @@ class NestedEvaluator(Generic[OutputT]):
 
     @contextmanager
     def _children(self, tracker: BudgetTracker | None) -> Generator[Children]:
-        """Yield what starts children of the run that is judged; without a run, children of a gate of their own."""
-        context = self.context
+        """Yield what starts children of the run that is judged; without a run, children with a gate of their own.
+
+        Raises:
+            ConfigurationError: If the run that is judged is over: the usage of this evaluation would not be counted.
+        """
+        context, run = self.context, self.context.parent_run_context
         children = children_of(context.parent_session)
         if children is not None:
             yield children
             return
-        self._refuse_if_over()
+        if isinstance(self.adapter, RunAdapter) or (run is not None and is_inside(run.run_id)):
+            raise ConfigurationError(
+                "the run of which this evaluation was to be a child is over; evaluate while it goes on, or afterwards"
+                " with an Adapter of your own"
+            )
         with children_outside_runs(
             context.parent_session,
             model=self._model(None) or outside_model(self.adapter),
-            run_context=context.parent_run_context,
+            run_context=run,
             nested=context.config,
             tracker=tracker,
         ) as children:
             yield children
 
-    def _refuse_if_over(self) -> None:
-        """Refuse code of a run that is over: what it spends now would not be counted.
-
-        Raises:
-            ConfigurationError: If it was started by the run that is judged, or asks that run's model.
-        """
-        run = self.context.parent_run_context
-        if isinstance(self.adapter, RunAdapter) or (run is not None and is_inside(run.run_id)):
-            raise ConfigurationError(
-                "the run that this evaluation was to stand below is over; evaluate while it goes on, or afterwards with"
-                " an Adapter of your own"
-            )
-
     def _model(self, children: Children | None) -> PricedModel | None:
-        """Return whom to ask; None for the model that the run uses at that moment."""
+        """Return the model to ask; None for the one that the run uses at that moment."""
         match self.adapter:
             case RunAdapter(children=own):
                 return None if own is children else self.adapter.priced
@@ -259,7 +254,7 @@ METHODS: Final = ("evaluate_async", "evaluate")
 
 
 def check_adapter(adapter: object) -> None:
-    """Refuse an adapter that cannot evaluate: found out later, the work would be paid for and remain unverified.
+    """Refuse an adapter that cannot evaluate; found later, the work would be paid for and remain unverified.
 
     Raises:
         ConfigurationError: Naming it and what to give.
@@ -276,7 +271,7 @@ def check_prompt(prompt: object, name: str) -> None:
 
     Args:
         prompt: What was given.
-        name: As which argument.
+        name: The name of the argument.
 
     Raises:
         ConfigurationError: Naming it and what to give.
@@ -286,12 +281,12 @@ def check_prompt(prompt: object, name: str) -> None:
 
 
 OUTSIDE_TOKENS: Final = 8_192
-"""Tokens that the caller's own adapter may use beside its input, if no budget says so."""
+"""Output tokens that the caller's own adapter may use, if there is no budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideModel:
-    """Stands for the caller's own adapter on the log; it evaluates whole prompts, and is never asked for a turn."""
+    """Represents the caller's own adapter on the log; the adapter evaluates whole prompts, never a single turn."""
 
     provider: str
     name: str
@@ -315,14 +310,14 @@ class OutsideModel:
 
 
 def outside_model(adapter: ProviderAdapter) -> PricedModel:
-    """Return the model that stands for the caller's own adapter."""
+    """Return the model that represents the caller's own adapter."""
     kind = type(adapter).__name__
     name: object = getattr(adapter, "name", kind)
     return PricedModel(OutsideModel(name if isinstance(name, str) and name else kind, kind), None)
 
 
 def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
-    """Return what executes a child run by one call of the caller's own adapter."""
+    """Return the function that executes a child run by one call of the caller's own adapter."""
 
     async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
         children = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
@@ -405,7 +400,7 @@ def _checked(adapter: ProviderAdapter, response: object) -> PromptResponse[Any]:
     if not isinstance(response, PromptResponse):
         raise TypeError(f"{name} must return a PromptResponse, not {response!r}")
     usage, cost = cast("object", said.usage), cast("object", said.cost)
-    # One NaN in the sums, and no ceiling would hold any more.
+    # One NaN in the sums would make every comparison with a ceiling false.
     if not isinstance(usage, TokenUsage) or not all(is_whole(count, 0) for count in msgspec.structs.astuple(usage)):
         raise ValueError(f"{name} says that it used {usage!r}; that is no TokenUsage")
     if cost is not None and not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
@@ -418,7 +413,7 @@ def _nanos(response: PromptResponse[Any]) -> int | None:
 
 
 def _stop(label: str, outcome: Outcome[PromptResponse[Any]]) -> Stop:
-    """Return what ended an evaluation that brought no answer."""
+    """Return the reason for which an evaluation ended without an answer."""
     error = outcome.error
     if outcome.stop is not None:
         return outcome.stop

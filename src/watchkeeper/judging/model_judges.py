@@ -1,9 +1,9 @@
 """Judges that ask a model: feedback on how a run is going, verdicts on finished work, comparisons of two works.
 
 Feedback is advice: if its evaluation fails, the run goes on, and the log says why. A verdict counts only if the
-passages that it cites stand in what the judge was shown. If there is no verdict (an error, a limit, nobody to ask, an
-answer that makes no sense, a wrong citation), the work is unverified; it is never passed. Models often prefer what they
-read first, so a comparison is asked in both orders, and a work wins only if it wins in both.
+passages that it cites are in what the judge was shown. Without a valid verdict (an error, a limit, no adapter, a
+contradiction, a wrong citation) the work is unverified; it never counts as complete. Models often prefer what they read
+first, so a comparison is asked in both orders, and a work wins only if it wins in both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from watchkeeper.core.errors import (
     NestedEvaluationError,
     ObserverError,
 )
-from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.quantities import DurationLike, duration, is_listed, is_whole
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging.evaluator import NestedEvaluator, check_adapter, check_prompt
@@ -38,23 +38,22 @@ from watchkeeper.judging.templates import (
     shown_files,
     unfounded,
 )
-from watchkeeper.prompt.template import ProviderAdapter
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
-from watchkeeper.prompt.nested import NestedExecutionContext
+from watchkeeper.prompt.evaluation import NestedExecutionContext
 from watchkeeper.prompt.observer import FeedbackContext
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.tools.context import ToolInvoked
 
 JUDGE_BUDGET: Final = Budget(max_total_tokens=8_000)
 """What one evaluation of a judge may spend; before a call, one token is reserved for each byte."""
 
 ASSESS: Final = Prompt(TRAJECTORY)
-"""What is asked by default."""
+"""The default prompt of `LLMTrajectoryFeedback`."""
 
 SEVERITY: Final[Mapping[str, Severity]] = {"on_track": "info", "stuck": "caution", "off_track": "warning"}
-"""How grave each status of an assessment is."""
+"""By status of an assessment, the severity of the feedback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,14 @@ class LLMTrajectoryFeedback:
     """Has a model assess the latest tool calls of an agent, and tells the agent; a `FeedbackProvider`.
 
     Attributes:
-        adapter: Whom to ask: an `Adapter` around a cheap model, for example; None for the run's own model.
+        adapter: Evaluates the prompt, for example an `Adapter` around a cheap model; None for the run's own model.
         evaluation_prompt: What to ask; its answers are `TrajectoryAssessment`. Where it has these placeholders, they
             are filled with ``task_description``, ``recent_actions`` and ``tool_call_count``.
-        budget: What one look may spend, set aside from what the run has left; None for what the template's
-            `NestedExecutionConfig` says.
-        max_duration: How long one look may take; as that configuration says by default.
-        min_calls: It stays silent before so many tool calls.
-        recent_calls: So many of the latest calls are shown.
+        budget: What one evaluation may spend, reserved from what the run has left; None for the default of the
+            template's `NestedExecutionConfig`.
+        max_duration: How long one evaluation may take; None for the default of that configuration.
+        min_calls: The number of tool calls before which it is not asked.
+        recent_calls: The number of the latest tool calls that are shown.
         name: Its name among the sources of a template.
     """
 
@@ -82,16 +81,16 @@ class LLMTrajectoryFeedback:
     name: str = "LLMTrajectoryFeedback"
 
     def __post_init__(self) -> None:
-        """Refuse what could not be asked.
+        """Refuse settings with which no evaluation is possible.
 
         Raises:
             ObserverError: For numbers below one, or a prompt whose answers are no assessments.
-            ConfigurationError: For somebody who cannot be asked, a budget that is none, or what is no prompt.
-            LimitsError: For a duration that cannot be.
+            ConfigurationError: For an adapter, a budget or a prompt of another type.
+            LimitsError: For a duration that is not one.
         """
         for name in ("min_calls", "recent_calls"):
-            if getattr(self, name) < 1:
-                raise ObserverError(f"{name}={getattr(self, name)!r} must be at least 1")
+            if not is_whole(getattr(self, name), 1):
+                raise ObserverError(f"{name}={getattr(self, name)!r} must be a whole number of at least 1")
         check_judge(self.adapter, self.budget, self.max_duration)
         check_prompt(self.evaluation_prompt, "evaluation_prompt")
         answers: Any = self.evaluation_prompt.output_type
@@ -103,16 +102,16 @@ class LLMTrajectoryFeedback:
         return context.tool_call_count >= self.min_calls
 
     async def provide(self, *, context: FeedbackContext) -> Feedback:
-        """Ask, and return what the agent is to be told.
+        """Evaluate the prompt and return the feedback for the agent.
 
         Raises:
-            ConfigurationError: If there is nobody to ask.
+            ConfigurationError: If there is no adapter.
             NestedEvaluationError: If the evaluation failed; the run goes on without it.
             PromptEvaluationError: If time or budget were over.
         """
         adapter = self.adapter or context.adapter
         if adapter is None:
-            raise ConfigurationError(f"{self.name} has nobody to ask: give adapter=, or use it in a run")
+            raise ConfigurationError(f"{self.name} has no adapter: give adapter=, or use it in a run")
         values = {
             "task_description": cut(context.task, TASK_CHARS),
             "recent_actions": shown_calls(context.recent_tool_calls(self.recent_calls)),
@@ -120,35 +119,31 @@ class LLMTrajectoryFeedback:
         }
         nested = context.create_nested_context(budget=self.budget, max_duration=self.max_duration)
         said, _ = await ask(adapter, filled(self.evaluation_prompt, values), nested)
-        return self._feedback(said)
-
-    def _feedback(self, said: TrajectoryAssessment) -> Feedback:
-        words = said.status.replace("_", " ")
-        reason = said.reason.strip()
+        words, reason, suggestion = said.status.replace("_", " "), said.reason.strip(), said.suggestion.strip()
         return Feedback(
-            provider_name=self.name,
-            summary=f"The work is {words}{f': {reason}' if reason else '.'}",
-            observations=(Observation("trajectory", f"judged {words}"),),
-            suggestions=(said.suggestion.strip(),) if said.suggestion.strip() else (),
-            severity=SEVERITY[said.status],
+            self.name,
+            f"The work is {words}{f': {reason}' if reason else '.'}",
+            (Observation("trajectory", f"judged {words}"),),
+            (suggestion,) if suggestion else (),
+            SEVERITY[said.status],
         )
 
 
 VERIFY: Final = Prompt(COMPLETION)
-"""What is asked by default."""
+"""The default prompt of `LLMCompletionVerifier`."""
 
 WORK: Final = ("tentative_output", "recent_actions", "files")
-"""The values that are the work; the others are the task."""
+"""Names of the values that belong to the work; the others belong to the task."""
 
 NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", "nothing missing"})
-"""What judges write where nothing is missing."""
+"""What models write if nothing is missing."""
 
 ENDS: Final = (".", "!", "?", ":", ";", "…")
 """What a sentence ends with."""
 
 
 class Verdict(Protocol):
-    """What a judge must answer with; it may also have ``evidence`` and ``missing``, as `CompletionVerdict` has."""
+    """What an answer must have; it may also have ``evidence`` and ``missing``, as `CompletionVerdict` has."""
 
     @property
     def complete(self) -> bool: ...
@@ -164,15 +159,15 @@ class LLMCompletionVerifier:
         verification_prompt: What to ask; its answers have at least ``complete`` and ``explanation``. Where it has these
             placeholders, they are filled with ``task_description``, ``tentative_output``, ``stop_reason``,
             ``recent_actions`` and ``files``.
-        share_budget: Whether the verdict is paid from what the run has left; if not, ``budget`` is set aside for it.
+        share_budget: Whether the verdict is paid from what the run has left; if not, ``budget`` is reserved for it.
         on_error: What follows if there is no verdict: ``open`` ends the run as done but not verified, ``closed`` stops
             it.
-        adapter: Whom to ask; None for the run's own model.
-        max_duration: How long it may take; as the template's `NestedExecutionConfig` says by default.
-        budget: What it may spend where it does not share.
+        adapter: Evaluates the prompt; None for the run's own model.
+        max_duration: How long it may take; None for the default of the template's `NestedExecutionConfig`.
+        budget: What it may spend with ``share_budget=False``.
         files: Paths of files whose content the judge is shown.
-        recent_calls: So many of the latest tool calls are shown; 0 for none.
-        asks_model: It asks a model, so that a part of the run's budget and time is kept back for it.
+        recent_calls: The number of the latest tool calls that are shown; 0 for none.
+        asks_model: Always True: a part of the run's budget and time is reserved for it.
     """
 
     verification_prompt: Prompt[Any] = VERIFY
@@ -186,23 +181,23 @@ class LLMCompletionVerifier:
     asks_model: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what could not be asked.
+        """Refuse settings with which no evaluation is possible.
 
         Raises:
-            ConfigurationError: For a prompt whose answers are no verdicts, somebody who cannot be asked, or a policy,
-                budget or number that is none.
+            ConfigurationError: For a prompt whose answers are no verdicts, or an adapter, a policy, a budget or a
+                number that is none.
         """
         on_error_of(self)
         check_judge(self.adapter, self.budget, self.max_duration)
-        if isinstance(self.files, str):
+        if not is_listed(self.files):
             raise ConfigurationError(f"files={self.files!r} must be a list of paths")
         object.__setattr__(self, "files", tuple(self.files))
-        if self.recent_calls < 0:
-            raise ConfigurationError(f"recent_calls={self.recent_calls!r} must be 0 or more")
+        if not is_whole(self.recent_calls, 0):
+            raise ConfigurationError(f"recent_calls={self.recent_calls!r} must be a whole number, 0 or more")
         _check_answers(self.verification_prompt)
 
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
-        """Ask the judge and return its verdict; unverified, with the reason, if there is none."""
+        """Evaluate the prompt and return the verdict; unverified, with the reason, if there is none."""
         adapter = self.adapter or context.adapter
         if adapter is None:
             return TaskCompletionResult.unverified("there is no adapter that could verify it")
@@ -234,14 +229,14 @@ class LLMCompletionVerifier:
 
 
 def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
-    """Return a verdict as a checker's, if it stands on what was shown.
+    """Return a judge's verdict as a checker's; unverified if what was shown does not support it.
 
-    Every citation must stand in what the judge was shown, and one that calls the work complete must cite the work: the
-    task says only what was asked for. A verdict that calls work complete and names what is missing contradicts itself.
+    Every citation must be in what the judge was shown. A verdict that calls the work complete must cite the work, not
+    only the task, and must not name anything that is missing.
 
     Args:
-        verdict: What the judge said.
-        shown: All that it was shown.
+        verdict: The judge's answer.
+        shown: Everything that the judge was shown.
         work: The part of it that is the work.
     """
     said = " ".join(verdict.explanation.split())
@@ -270,7 +265,6 @@ def _unfounded(why: str) -> TaskCompletionResult:
 
 
 def _check_answers(prompt: Prompt[Any]) -> None:
-    """Refuse a prompt whose answers are no verdicts."""
     check_prompt(prompt, "verification_prompt")
     answers: Any = prompt.output_type
     try:
@@ -289,18 +283,18 @@ Better = Literal["first", "second", "tie"]
 TURNED: Final[Mapping[Better, Better]] = {"first": "second", "second": "first", "tie": "tie"}
 
 COMPARE: Final = Prompt(COMPARISON)
-"""What is asked by default."""
+"""The default prompt of `compare`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a comparison in both orders.
+    """The result of asking in both orders.
 
     Attributes:
-        winner: ``first``, ``second`` or ``tie`` if both orders say so; ``undecided`` if the answer follows the order.
+        winner: ``first``, ``second`` or ``tie`` if both answers agree; ``undecided`` if they do not.
         said: Which work each of the two answers preferred, in the order of the arguments.
-        reasons: Why, of each.
-        usage: Tokens of both.
+        reasons: The reason that each answer gave.
+        usage: Tokens of both evaluations.
     """
 
     winner: Literal["first", "second", "tie", "undecided"]
@@ -321,7 +315,7 @@ async def compare(
     """Ask which of two works serves a task better, twice, in both orders.
 
     Args:
-        adapter: Whom to ask.
+        adapter: Evaluates the prompt.
         task: What was asked for.
         first: One work; typed values are shown as JSON.
         second: The other.
@@ -354,11 +348,11 @@ async def compare(
 
 
 def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: DurationLike | None) -> None:
-    """Refuse a judge that could not be asked.
+    """Refuse settings of a judge with which no evaluation is possible.
 
     Raises:
-        ConfigurationError: For an adapter that cannot evaluate, or a budget that is none.
-        LimitsError: For a duration that cannot be.
+        ConfigurationError: For an adapter that cannot evaluate, or a budget of another type.
+        LimitsError: For a duration that is not one.
     """
     if adapter is not None:
         check_adapter(adapter)
@@ -369,7 +363,7 @@ def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: D
 
 
 def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
-    """Return a prompt with those of the values for which it has a placeholder."""
+    """Return a prompt with the values for which it has a placeholder."""
     wanted = prompt.template.placeholders
     return prompt.with_variables(**{name: value for name, value in values.items() if name in wanted})
 
@@ -377,7 +371,7 @@ def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
 async def ask(
     adapter: ProviderAdapter, prompt: Prompt[OutputT], context: NestedExecutionContext
 ) -> tuple[OutputT, TokenUsage]:
-    """Evaluate a prompt below the run that is judged, and return the answer and what it used.
+    """Evaluate a prompt as a child of the run that is judged, and return the answer and its usage.
 
     Raises:
         NestedEvaluationError: If there is no answer.

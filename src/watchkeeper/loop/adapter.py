@@ -24,7 +24,7 @@ from watchkeeper.core.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.loop.run import execute
-from watchkeeper.prompt.nested import (
+from watchkeeper.prompt.evaluation import (
     NESTED,
     NESTED_LIMITS,
     EvaluateOptions,

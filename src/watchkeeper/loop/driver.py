@@ -51,7 +51,7 @@ from watchkeeper.prompt.completion import (
     on_error_of,
     verdict_of,
 )
-from watchkeeper.prompt.nested import NESTED
+from watchkeeper.prompt.evaluation import NESTED
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, Recorder
 from watchkeeper.runtime.plan import RunPlan, RunScope

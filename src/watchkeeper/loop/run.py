@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
 from watchkeeper.kernel.states import End
 from watchkeeper.loop.driver import Drive, drive
-from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.events import Recorder, RunEnded, RunStarted, log_end
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of

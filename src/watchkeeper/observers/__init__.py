@@ -10,9 +10,8 @@ from watchkeeper.core.lazy_names import public_names
 if TYPE_CHECKING:
     from watchkeeper.observers.acknowledge import answer_advice as answer_advice, answer_section as answer_section
     from watchkeeper.observers.drift import DriftDetector as DriftDetector
-    from watchkeeper.observers.error_cascade import ErrorCascadeDetector as ErrorCascadeDetector
     from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
-    from watchkeeper.observers.stall import StallDetector as StallDetector
+    from watchkeeper.observers.stall import ErrorCascadeDetector as ErrorCascadeDetector, StallDetector as StallDetector
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
     from watchkeeper.prompt.observer import Escalation as Escalation, FeedbackContext as FeedbackContext
     from watchkeeper.prompt.observer import FeedbackProvider as FeedbackProvider
@@ -27,9 +26,8 @@ else:
         {
             "observers.acknowledge": "answer_advice answer_section",
             "observers.drift": "DriftDetector",
-            "observers.error_cascade": "ErrorCascadeDetector",
             "observers.resources": "PaceEstimator ResourceObserver",
-            "observers.stall": "StallDetector",
+            "observers.stall": "ErrorCascadeDetector StallDetector",
             "prompt.advice": "Assessment Feedback Observation",
             "prompt.observer": (
                 "Escalation FeedbackContext FeedbackProvider FeedbackProviderConfig FeedbackTrigger ObserverConfig "

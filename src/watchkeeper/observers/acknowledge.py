@@ -1,7 +1,7 @@
-"""A tool with which the agent answers advice: it has dealt with it, or it does not apply.
+"""A tool with which the agent answers advice: it has acted on it, or it does not apply.
 
 The answer is recorded on the log, and that source is silent for a number of calls. Warnings about hard limits are
-delivered all the same: the gate stops the run at a limit whatever the agent has answered.
+delivered all the same, because the gate stops the run at a limit whatever the agent has answered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Whether the agent drifts from its task: compares the paths in its newest calls with those in the task.
 
 The task's paths are those given to the detector; or those that the task's text names and the first calls confirm; or
-else the folders around the first calls. A path belongs to the task if it lies in one of the task's folders, contains
-one, or has a word of the task's text in its name. A file at the top level is not counted either way. A few calls
-elsewhere are no drift: most of a window must lie outside.
+else the folders around the first calls. A path belongs to the task if it is in one of the task's folders, contains one,
+or has a word of the task's text in its name. A file at the top level counts neither way. A few calls elsewhere are no
+drift: most paths of a window must be outside.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import islice, takewhile
 from typing import Final, cast
 
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.core.quantities import is_text
 from watchkeeper.observers.evidence import check_settings, cite, shorten
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
@@ -36,7 +37,7 @@ SAYS_NOTHING: Final = frozenset(
         " tool tools use user users util utils var when which with work workspace write you your"
     )
 )
-"""Words that are frequent in paths and tasks and tell nothing."""
+"""Words that are frequent in paths and tasks and do not identify a task."""
 
 SHORTEST_WORD: Final = 3
 
@@ -44,24 +45,24 @@ REMEMBERED: Final = 512
 """Size of the caches by path: more paths than the newest calls of a few runs have."""
 
 MOST_FOLDERS: Final = 50
-"""How many folders may stand for a task; where it names more of them, the folders above them are taken."""
+"""The number of folders of a task; if it names more, the folders above them are taken."""
 
 DEEPEST: Final = 30
-"""How many parts of a folder's path are compared."""
+"""The number of parts of a folder's path that are compared."""
 
 READ_CHARS: Final = 50_000
-"""How much of a task's text is searched for paths; what follows is mostly data to work on."""
+"""The length of the beginning of a task's text that is searched for paths; the rest is mostly data."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriftDetector:
-    """Tells the agent that it works in other places than its task names.
+    """Tells the agent that it works outside of its task's folders.
 
     Attributes:
         paths: The task's folders and files; empty takes them from the prompt, or else from the first calls.
-        window: How many of the newest calls with paths are looked at.
-        outside: The share of them outside the task's paths from which on it is drift.
-        first: How many calls with paths stand for the task where it names no path.
+        window: The number of the newest calls with paths that are compared.
+        outside: The share of them outside the task's paths that is drift.
+        first: The number of the first calls with paths that define the task if it names no path.
         name: Its name.
     """
 
@@ -72,20 +73,23 @@ class DriftDetector:
     name: str = "Drift"
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that make no sense, and keep the paths as they are now."""
-        given: object = self.paths
-        if not isinstance(given, list | tuple | set | frozenset):
-            raise ObserverError(f"DriftDetector(paths={given!r}) must be a list of paths")
-        for path in cast("Sequence[object]", given):
-            if not isinstance(path, str) or not path.strip():
-                raise ObserverError(f"DriftDetector(paths={given!r}) must hold paths; {path!r} is none")
+        """Refuse thresholds out of range, and copy the paths.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
+        if not isinstance(cast("object", self.paths), list | tuple | set | frozenset):
+            raise ObserverError(f"DriftDetector(paths={self.paths!r}) must be a list of paths")
+        for path in self.paths:
+            if not is_text(path):
+                raise ObserverError(f"DriftDetector(paths={self.paths!r}) must hold paths; {path!r} is none")
         object.__setattr__(self, "paths", tuple(self.paths))
         if self.paths:
             self._check_paths()
         check_settings(self, "outside", window=(3, KEPT_CALLS), first=(1, FIRST_CALLS))
 
     def _check_paths(self) -> None:
-        """Refuse paths of which nothing could lie outside."""
+        """Refuse paths that contain every other path, and more folders than can be compared."""
         folders = {folder for path in self.paths if (folder := folder_of(path))}
         nowhere = [path for path in self.paths if is_nowhere(path)]
         if nowhere or not folders:
@@ -102,11 +106,11 @@ class DriftDetector:
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether the newest calls went elsewhere."""
+        """Whether the newest calls worked outside of the task's folders."""
         return context.trajectory.with_paths >= self.window and bool(self._look(context)[1])
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
-        """Compare where the newest calls went with where the task is."""
+        """Report how many of the newest calls worked outside of the task's folders, and where."""
         home, strayed = self._look(context)
         if not strayed:
             return None
@@ -125,14 +129,14 @@ class DriftDetector:
         )
 
     def _look(self, context: ObserverContext) -> tuple[Home, Sequence[CallDigest]]:
-        """Return where the task is, and the newest calls that went elsewhere, if they are enough."""
+        """Return the task's folders, and the newest calls outside of them if they are enough."""
         given = tuple(self.paths)
         early = () if given else early_paths(context.trajectory.first_paths, self.first)
         home = home_of(given, context.task, early)
         return home, self._strayed(context.trajectory.recent(4 * self.window), home) if home.folders else ()
 
     def _strayed(self, recent: Sequence[CallDigest], home: Home) -> Sequence[CallDigest]:
-        """Return those of the newest calls with paths that lie outside; nothing if they are too few."""
+        """Return those of the newest calls with paths that are outside; none if they are too few."""
         strayed: list[CallDigest] = []
         inside, most_inside = 0, int(self.window * (1 - self.outside) + 1e-9)
         for call in reversed(recent):
@@ -164,14 +168,14 @@ def early_paths(first_paths: Sequence[Sequence[str]], first: int) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Home:
-    """Where a task is. Compared by identity, because `home_of` keeps one of each task and it is a key of caches.
+    """The folders and words of a task. Compared by identity: it is a key of caches, and `home_of` keeps one a task.
 
     Attributes:
-        folders: Its folders, part by part.
-        begins: How paths in them begin.
-        within: All of them in one text, each between strokes and on a line of its own, to look for parts of them.
-        each: The same, one by one.
-        words: The words that show it in a path.
+        folders: The folders, each as a tuple of its parts.
+        begins: The beginnings of relative paths in them.
+        within: All of them in one text, each between slashes and on a line of its own, to search for parts of them.
+        each: The same folders, one text each.
+        words: The words that identify the task in a path.
     """
 
     folders: frozenset[tuple[str, ...]]
@@ -183,12 +187,12 @@ class Home:
 
 @lru_cache(maxsize=64)
 def home_of(given: tuple[str, ...], task: str, early: tuple[str, ...]) -> Home:
-    """Return where a task is.
+    """Return the folders and words of a task.
 
     Args:
-        given: Given paths; they alone count if there are any.
-        task: What the agent was told. The paths that it names count if the agent began there; if not, they may be
-            examples, or where a report is to go, and the surroundings of the first calls count too.
+        given: Paths given to the detector; if there are any, no others count.
+        task: The task's text. The paths in it count if the first calls confirm them; if not, they may be examples, or
+            the place for a report, and the folders around the first calls count too.
         early: Paths of the first calls.
     """
     text = URL.sub(" ", task[:READ_CHARS]).replace("\\", "/")
@@ -203,11 +207,11 @@ def home_of(given: tuple[str, ...], task: str, early: tuple[str, ...]) -> Home:
 
 
 def at_most(most: int, folders: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
-    """Return folders, or those above them as deep down as they are few; nothing if they are many even at the top.
+    """Return folders, or the deepest ones above them that are at most ``most``; none if the top has more than that.
 
     Args:
-        most: How many may be returned.
-        folders: Folders, part by part.
+        most: The number of folders that may be returned.
+        folders: Folders, each as a tuple of its parts.
     """
     deepest = min(max(map(len, folders), default=0), DEEPEST)
     for depth in range(deepest, 0, -1):
@@ -219,10 +223,10 @@ def at_most(most: int, folders: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
 
 @lru_cache(maxsize=REMEMBERED)
 def folder_of(path: str) -> tuple[str, ...]:
-    """Return the folder that a path stands for, part by part: itself, or for a file the one that it lies in.
+    """Return the folder of a path as a tuple of its parts: the path itself, or for a file the folder that it is in.
 
     Args:
-        path: A path with strokes of either kind; the folder above everything is empty.
+        path: A path with slashes or backslashes; the root is empty.
     """
     parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "~")]
     if parts and not path.endswith(("/", "\\")) and EXTENSION.search(parts[-1]):
@@ -231,23 +235,23 @@ def folder_of(path: str) -> tuple[str, ...]:
 
 
 def is_placed(path: str) -> bool:
-    """Return whether a path says where it is: a bare name at the very top does not."""
+    """Return whether a path has a folder; a file name at the top level has none."""
     return "/" in path.replace("\\", "/").strip("./~ ")
 
 
 def is_nowhere(path: str) -> bool:
-    """Return whether a path names nothing but the folder above everything, or one above that."""
+    """Return whether a path names only the root, or a folder above it."""
     return all(part in ("", ".", "..", "~") for part in path.strip().replace("\\", "/").split("/"))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def words_of(path: str) -> frozenset[str]:
-    """Return the words in a path's names that say something."""
+    """Return the words of a path that may identify a task."""
     return frozenset(_stem(word.lower()) for word in WORD.findall(EXTENSION.sub("", path))) - {""}
 
 
 def _stem(word: str) -> str:
-    """Return a word without the s of its plural; nothing if it says nothing."""
+    """Return a word without its plural s; empty if it does not identify a task."""
     if len(word) < SHORTEST_WORD or word in SAYS_NOTHING:
         return ""
     return word[:-1] if len(word) > SHORTEST_WORD and word.endswith("s") and not word.endswith("ss") else word
@@ -255,11 +259,11 @@ def _stem(word: str) -> str:
 
 @lru_cache(maxsize=REMEMBERED)
 def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
-    """Return whether a call worked where the task is; None if its paths do not tell.
+    """Return whether a call worked in the task's folders; None if none of its paths has a folder.
 
     Args:
         paths: Paths among its arguments.
-        home: Where the task is.
+        home: The task's folders and words.
     """
     placed = [path for path in paths if is_placed(path)]
     if not placed:
@@ -268,7 +272,7 @@ def is_inside(paths: tuple[str, ...], home: Home) -> bool | None:
 
 
 def belongs(path: str, home: Home) -> bool:
-    """Return whether a path lies in one of the task's folders, holds one, or bears a word of the task."""
+    """Return whether a path is in one of the task's folders, contains one, or has a word of the task in its name."""
     folder = folder_of(path)
     placed = _between_strokes(folder)
     if not folder or placed in home.within or any(own in placed for own in home.each):
@@ -277,7 +281,7 @@ def belongs(path: str, home: Home) -> bool:
 
 
 def _holds(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether all parts of a folder stand in another, in their order: one of the two may be absolute."""
+    """Return whether a folder contains all parts of another in their order; one of the two may be absolute."""
     return _between_strokes(other) in _between_strokes(one)
 
 
@@ -286,7 +290,7 @@ def _between_strokes(folder: tuple[str, ...]) -> str:
 
 
 def surroundings(folders: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
-    """Return the folder around all of some folders, with what lies beside it; nothing if that would be everything."""
+    """Return the parent of the deepest folder that contains all of some folders; none if that is the root."""
     same = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))
     common = tuple(first for first, *_ in same)
     return {common[:-1] or common} - {()}

@@ -1,7 +1,8 @@
-"""What Watchkeeper's observers share: how they cite tool calls, and how they refuse invalid settings.
+"""What the observers of this package share: how they cite tool calls, and how they check their settings.
 
-Calls are cited by their number in the session, with shortened arguments, so that a reader finds them on the log.
-However large the arguments are, no more of them is read than is shown. A refusal names observer, field and value.
+Calls are cited by their number in the session, with shortened arguments, so that a reader finds them on the log. The
+cost of a citation does not grow with the size of the arguments. A setting that is refused is named with its observer
+and its value.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.core.quantities import is_share, is_whole
+from watchkeeper.core.quantities import is_share, is_text, is_whole
 from watchkeeper.core.text import clipped
 from watchkeeper.prompt.advice import check_source_name
 from watchkeeper.tools.context import ToolInvoked, error_message
@@ -28,8 +29,8 @@ def cite(calls: Sequence[ToolInvoked], indices: Iterable[int], *, errors: bool =
 
     Args:
         calls: Every call of the session.
-        indices: Which of them, from 1; others than there are say nothing.
-        errors: Whether to say what went wrong.
+        indices: Numbers of the calls to cite, from 1; numbers without a call are left out.
+        errors: Whether to add the error message.
     """
     wanted = [index for index in indices if 0 < index <= len(calls)]
     half = CITED_CALLS // 2
@@ -47,7 +48,7 @@ def line_of(call: ToolInvoked, index: int, *, errors: bool = False) -> str:
     Args:
         call: Which call.
         index: Its number in the session, from 1.
-        errors: Whether to say what went wrong.
+        errors: Whether to add the error message.
     """
     said = f"#{index} {shorten(call.name)}({shorten(arguments_of(call.params), ARGUMENT_CHARS)})"
     message = error_message(call) if errors else None
@@ -55,7 +56,7 @@ def line_of(call: ToolInvoked, index: int, *, errors: bool = False) -> str:
 
 
 def arguments_of(params: Any) -> str:
-    """Return arguments as a person would write them; each value shortened, and of very many the first ones.
+    """Return arguments as in a Python call, each value shortened, and of very many the first ones.
 
     Args:
         params: Decoded arguments, or the text that the model wrote in their place.
@@ -83,64 +84,35 @@ def shorten(text: str, most: int = VALUE_CHARS) -> str:
     """Return a text on one line, cut where it is too long.
 
     Args:
-        text: Of any length; no more than eight times of what may be shown is looked at.
+        text: Of any length; at most eight times ``most`` characters of it are read.
         most: Characters that may be shown.
     """
     line = " ".join(text[: 8 * most].split())
     return clipped(line, most) if len(text) <= 8 * most else f"{line[: most - 1]}…"
 
 
-def _shown(value: object) -> str:
-    return clipped(reprlib.repr(value), VALUE_CHARS)
-
-
 def check_settings(observer: Any, *shares: str, **counts: tuple[int, int | None]) -> None:
-    """Refuse an observer whose name or thresholds make no sense.
+    """Refuse an observer whose name or thresholds are out of range.
 
     Args:
-        observer: It, with its settings as attributes.
-        shares: The names of those that are shares between 0 and 1.
-        counts: By name, the least and the most of those that are whole numbers; None where there is no most.
+        observer: The observer, with its settings as attributes.
+        shares: Names of the settings that are shares between 0 and 1.
+        counts: By name, the least and the most of the settings that are whole numbers; None for no most.
 
     Raises:
         ObserverError: Naming observer, field and value.
     """
-    kind = type(observer).__name__
+
+    def said(field: str) -> str:
+        return f"{type(observer).__name__}({field}={clipped(reprlib.repr(getattr(observer, field)), VALUE_CHARS)})"
+
     for field in shares:
-        check_share(kind, field, getattr(observer, field))
+        if not is_share(getattr(observer, field)):
+            raise ObserverError(f"{said(field)} must be more than 0 and less than 1")
     for field, (least, most) in counts.items():
-        check_count(kind, field, getattr(observer, field), least, most)
-    check_name(kind, observer.name)
-
-
-def check_count(observer: str, field: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Refuse a threshold that is no whole number of at least ``least``, and where there is one at most ``most``.
-
-    Raises:
-        ObserverError: Naming observer, field and value.
-    """
-    if not is_whole(value, least, most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ObserverError(f"{observer}({field}={_shown(value)}) must be a whole number {bounds}")
-
-
-def check_share(observer: str, field: str, value: object) -> None:
-    """Refuse a threshold that is no share between 0 and 1.
-
-    Raises:
-        ObserverError: Naming observer, field and value.
-    """
-    if not is_share(value):
-        raise ObserverError(f"{observer}({field}={_shown(value)}) must be more than 0 and less than 1")
-
-
-def check_name(observer: str, name: object) -> None:
-    """Refuse a name under which nobody could be found, or that could not stand in a heading.
-
-    Raises:
-        ObserverError: Naming observer and value.
-    """
-    said = f"{observer}(name={_shown(name)})"
-    if not isinstance(name, str) or not name.strip():
-        raise ObserverError(f"{said} must have a name: a text that is not empty")
-    check_source_name(name, said)
+        if not is_whole(getattr(observer, field), least, most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise ObserverError(f"{said(field)} must be a whole number {bounds}")
+    if not is_text(observer.name):
+        raise ObserverError(f"{said('name')} must have a name: a text that is not empty")
+    check_source_name(observer.name, said("name"))

@@ -1,7 +1,7 @@
 """What is left of every limit (`ResourceObserver`), and which limit ends the run first (`PaceEstimator`).
 
-Both speak of hard limits, so an agent cannot silence their warnings. Figures are rounded down: nothing is called used
-up that is not.
+Both report on hard limits, so an agent cannot silence their warnings. Figures are rounded down, so that a limit is not
+reported as used up before it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ class ResourceObserver:
     about_limits = True
 
     def __post_init__(self) -> None:
-        """Refuse a name that is none, and thresholds that make no sense together."""
+        """Refuse an empty name, and thresholds that are out of range or in the wrong order.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
         check_settings(self, "caution_threshold", "warning_threshold")
         if self.warning_threshold > self.caution_threshold:
             raise ObserverError(
@@ -68,21 +72,21 @@ class ResourceObserver:
 
     @on_loop
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
-        """Say what is left of every limit that there is."""
+        """Report what is left of every limit that is set."""
         said = statements_of(context.budget)
         severity = self._severity(min([left for _, left in said], default=1.0))
         summary = " ".join([statement for statement, _ in said]) or "No resource constraints configured."
         return Assessment(self.name, summary, suggestions=SUGGESTIONS[severity], severity=severity)
 
     def _severity(self, left: float) -> Severity:
-        """Grade the share that is left of the limit of which least is left."""
+        """Return the severity for the smallest share that is left of a limit."""
         if left <= self.warning_threshold:
             return "warning"
         return "caution" if left <= self.caution_threshold else "info"
 
 
 def statements_of(budget: BudgetStatus) -> list[tuple[str, float]]:
-    """Return, for every limit that there is, a sentence and the share that is left of it."""
+    """Return, for every limit that is set, a sentence and the share that is left of it."""
     said: list[tuple[str, float]] = []
     seconds = budget.remaining_seconds
     if seconds is not None:
@@ -115,7 +119,7 @@ def used_of(meter: LimitMeter, used: int, most: int, before: str = "") -> str:
 
 
 def percent(used: int, most: int) -> str:
-    """Return a share, rounded down: 100% is said only of what is used up."""
+    """Return a share in per cent, rounded down, so that 100% means that nothing is left."""
     return f"{100 * used // most}%"
 
 
@@ -136,13 +140,15 @@ def format_remaining(seconds: float) -> str:
 class PaceEstimator:
     """Tells the agent which limit it will reach first at the present rate, and when.
 
-    The rate is the mean of the whole run so far. With a deadline it speaks only if a limit is reached before it;
-    without one it informs, and never warns. Retries are not projected, because failures come in bursts.
+    The rate is the mean of the whole run so far. With a deadline, it reports only a limit that will be reached before
+    the deadline; without one, the severity is always ``info``. Retries are not projected, because failures come in
+    bursts.
 
     Attributes:
         least_used: The share of a limit that must be used before it is projected.
-        least_calls: How many tool calls must have been made in this run before.
-        warning_share: It warns if the run would end before this share of its time; else it cautions.
+        least_calls: The number of tool calls of this run before the first projection.
+        warning_share: The severity is ``warning`` if the limit will be reached before this share of the run's time,
+            else ``caution``.
         name: Its name.
     """
 
@@ -154,12 +160,16 @@ class PaceEstimator:
     about_limits = True
 
     def __post_init__(self) -> None:
-        """Refuse a name that is none, and thresholds that make no sense."""
+        """Refuse an empty name, and thresholds out of range.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
         check_settings(self, "least_used", "warning_share", least_calls=(1, None))
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether there is enough to judge."""
+        """Whether enough calls were made and enough of a limit is used for a projection."""
         budget = context.budget
         if budget.tool_calls_used < self.least_calls or budget.elapsed_seconds <= 0:
             return False
@@ -167,7 +177,7 @@ class PaceEstimator:
 
     @on_loop
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
-        """Project every limit; speak of the one that comes first."""
+        """Project every limit and report the one that will be reached first."""
         budget = context.budget
         first, share = _first(budget.shares)
         if not self.least_used <= share < 1:
@@ -195,7 +205,7 @@ class PaceEstimator:
 
 
 def _first(shares: Mapping[str, float]) -> tuple[str, float]:
-    """Return the limit that is used up first at the present rate, which is the one most used, and its share."""
+    """Return the limit that is reached first at the present rate, which is the one most used, and its used share."""
     first, most = "", 0.0
     for meter in TOLD:
         share = 0.0 if meter.occasional else shares.get(meter.field, 0.0)
@@ -209,7 +219,7 @@ def _about(seconds: float) -> str:
 
 
 def _cited(context: ObserverContext) -> str | None:
-    """Return the calls from which the rate is computed, those of this run: the first and the newest of them."""
+    """Return the first and the newest call of this run, from which the rate is computed."""
     calls = context.session[ToolInvoked].all()
     first, last = 1, len(calls)
     if context.now is not None:  # an earlier run of the session has a rate of its own

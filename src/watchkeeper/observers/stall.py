@@ -1,10 +1,13 @@
-"""Whether the agent repeats itself: the same calls with the same results.
+"""Observers of an agent that makes no progress: it repeats itself, or its tool calls keep failing.
 
-Results are compared too. Polling a job whose state changes, or reading page after page, brings something new each time
-and is no stall. Times of day, measured seconds and addresses in a result do not count as new. There are four patterns:
-one call repeated; two calls in turn (A-B-A-B); one call that fails in the same way, whatever is done in between; and a
-window in which nothing is new. A turn may have several calls, so every call since the last look is examined as if it
-were the newest.
+`StallDetector` compares calls with their results. Polling a job whose state changes, or reading page after page, brings
+something new each time and is no stall. Times of day, measured seconds and addresses in a result do not count as new.
+It knows four patterns: one call repeated; two calls in turn (A-B-A-B); one call that fails in the same way, whatever is
+done in between; and a window in which nothing is new. A turn may have several calls, so every call since the last look
+is examined as if it were the newest.
+
+`ErrorCascadeDetector` counts failures in a row; a success ends the row. It compares error messages without names, paths
+and numbers, in which failures of one kind differ; messages that share most of their words form one group.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import KEPT_CALLS, CallDigest
 from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
-from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked, error_message
 
 PASSING: Final = re.compile(
     r"[0-9](?<![0-9][0-9])(?:"
@@ -39,29 +42,29 @@ COMPARED_CHARS: Final = 4000
 """Longer results are compared as they are, times included."""
 
 COMPARED_CALLS: Final = 6
-"""With how many earlier calls of the same arguments a result is compared, times left out."""
+"""The number of earlier calls with the same arguments with whose results a result is compared, times left out."""
 
 EDGE: Final = 200
 """A first or last line longer than this is not compared on the event loop."""
 
 MEMORY: Final = 24
-"""A call is new if none of so many calls before it is equal."""
+"""A call is new if it differs from this number of calls before it."""
 
 LONGEST: Final = 50
-"""How many calls back a repetition is counted."""
+"""The longest repetition that is counted, in calls."""
 
 LOOKED_BACK: Final = 20
-"""At most so many calls since the last look are examined, the newest ones."""
+"""The number of calls since the last look that are examined, the newest ones."""
 
 ANSWERS: Final = 10
-"""How many of the agent's newest answers to advice are read."""
+"""The number of the agent's newest answers to advice that are read."""
 
 REMEMBERED: Final = 512
 """Size of the caches by result."""
 
 
 class Found(NamedTuple):
-    """A pattern: its category, what to say of it, the calls that it means, and how grave it is."""
+    """A pattern that was found: its category, its description, the numbers of its calls, and its severity."""
 
     category: str
     said: str
@@ -90,7 +93,11 @@ class StallDetector:
     name: str = "Stall"
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that would call every run a stall."""
+        """Refuse thresholds that every run would reach.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
         most = KEPT_CALLS
         counts = {"repeats": (2, most), "rounds": (2, most // 2), "fruitless": (2, most // 3), "window": (4, most)}
         check_settings(self, "novelty", **counts)
@@ -101,7 +108,7 @@ class StallDetector:
         return any(True for _ in self._patterns(session, context, at_edges=True))
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
-        """Return the gravest pattern that ended since the last look; of equally grave ones the newest."""
+        """Return the most severe pattern that ended since the last look; of equally severe ones the newest."""
         best: tuple[int, Found] | None = None
         for index, found in self._patterns(session, context):
             if best is None or (found.severity, best[1].severity) == ("warning", "caution"):
@@ -112,10 +119,10 @@ class StallDetector:
     def _patterns(
         self, session: Session, context: ObserverContext, *, at_edges: bool = False
     ) -> Iterator[tuple[int, Found]]:
-        """Yield what ends with each call since the last look, the newest first, with the number of that call.
+        """Yield the pattern that ends with each call since the last look, the newest first, with the call's number.
 
-        With ``at_edges`` results are compared by their first and last lines only, and what the agent was told already
-        is not left out.
+        With ``at_edges`` results are compared by their first and last lines only, and patterns that the agent was told
+        of before are yielded too.
         """
         trajectory = context.trajectory
         new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
@@ -133,11 +140,11 @@ class StallDetector:
 
     @property
     def _reach(self) -> int:
-        """How many calls a pattern may need."""
+        """The largest number of calls that a pattern may have."""
         return max(LONGEST, self.window + MEMORY, 2 * self.rounds, 3 * self.fruitless, self.repeats)
 
     def _may_end(self, recent: Sequence[CallDigest], place: int) -> bool:
-        """Whether a pattern may end with a call, by the arguments of the calls alone: this is cheap."""
+        """Return whether a pattern may end with a call, by the arguments of the calls alone, which is fast."""
         call, there = recent[place], place + 1
         if there >= self.window and self._may_be_nothing_new(recent, place):
             return True
@@ -158,7 +165,7 @@ class StallDetector:
         return self._new_among(0 < recent[each].repeats_after <= MEMORY for each in places) is not None
 
     def _new_among(self, seen_before: Iterable[bool]) -> int | None:
-        """Return how many of a window's calls are new; None as soon as they are enough."""
+        """Return how many of a window's calls are new; None if they are enough."""
         new, enough = 0, self.novelty * self.window
         for seen in seen_before:
             new += not seen
@@ -167,7 +174,7 @@ class StallDetector:
         return new
 
     def _told(self, session: Session, since: int) -> int:
-        """Return up to which call the agent was told, or asked not to be, where that is known to be after ``since``."""
+        """Return the last call up to which the agent was told or asked not to be told, ``since`` or a later one."""
         for assessment in reversed(session[Assessment].all()):
             if assessment.call_index <= since:
                 break
@@ -183,7 +190,7 @@ class StallDetector:
         return self._repeated(look) or self._thrashing(look) or self._fruitless(look) or self._nothing_new(look)
 
     def _assessment(self, found: Found, last: int, count: int, calls: Sequence[ToolInvoked]) -> Assessment:
-        """Return what is said of a pattern that ended with the call numbered ``last``, of ``count`` so far."""
+        """Return the assessment of a pattern that ended with call number ``last`` of ``count``."""
         doing, until = ("be going", "") if last == count else ("have gone", f", up to call #{last}")
         said = f"{found.said}{until}."
         return Assessment(
@@ -257,7 +264,7 @@ class StallDetector:
 
 @dataclass(slots=True, eq=False)
 class Look:
-    """Some calls in a row, and which of them are alike. Results are compared only where the arguments are equal.
+    """Some consecutive calls, and which of them are alike. Results are compared only where the arguments are equal.
 
     Attributes:
         recent: The calls, the oldest first.
@@ -271,7 +278,7 @@ class Look:
     _edges: dict[int, int | None] = field(default_factory=dict[int, "int | None"], init=False)
 
     def alike(self, one: CallDigest, other: CallDigest) -> bool:
-        """Return whether two calls are the same, and brought the same but for times and addresses."""
+        """Return whether two calls have equal arguments, and equal results but for times and addresses."""
         if one.kind == other.kind:
             return True
         if one.action != other.action:
@@ -282,7 +289,7 @@ class Look:
         return self.at_edges or what_lasts(self._result(one)) == what_lasts(self._result(other))
 
     def was_seen(self, place: int) -> bool:
-        """Return whether a call, by its place, is like one of those before it."""
+        """Return whether the call at a place is like one of those before it."""
         call = self.recent[place]
         before = self.recent[max(place - MEMORY, 0) : place]
         equal = [earlier for earlier in before if earlier.action == call.action]
@@ -291,7 +298,7 @@ class Look:
         return any(self.alike(earlier, call) for earlier in equal[-COMPARED_CALLS:])
 
     def indices(self, first: int) -> Sequence[int]:
-        """Return the numbers of the calls from a place on."""
+        """Return the numbers of the calls from a place to the end."""
         return [call.index for call in self.recent[first:]]
 
     def _edges_of(self, call: CallDigest) -> int | None:
@@ -314,9 +321,9 @@ def what_lasts(result: str) -> int:
 
 @lru_cache(maxsize=REMEMBERED)
 def edges_of(result: str) -> int:
-    """Return a hash of the first and the last line of a result, where they are short, without times and addresses.
+    """Return a hash of the first and the last line of a result, if they are short, without times and addresses.
 
-    That is fast, and what changes stands mostly there.
+    This is fast, and what differs between two results is mostly in these lines.
     """
     text = result.strip()
     first = text[: EDGE + 1].partition("\n")[0]
@@ -329,3 +336,97 @@ def _lasting(text: str) -> str:
     if WITHIN_ID.search(text):
         text = ID.sub("~", text)
     return PASSING.sub("~", text)
+
+
+WORDS: Final = re.compile(r"[^\W\d_]{2,}")
+
+GROUPED_KINDS: Final = 12
+"""The number of kinds of error, the most frequent ones, that are compared with each other."""
+
+GROUPED_CALLS: Final = 50
+"""The number of the newest failures that are grouped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCascadeDetector:
+    """Tells the agent that its calls keep failing, and names the group of errors behind it.
+
+    Attributes:
+        failures: How many failures in a row are a cascade.
+        severe: The number of failures in a row from which the severity is ``warning``; twice ``failures`` by default.
+        likeness: The share of words that two messages of one group must have in common.
+        name: Its name.
+    """
+
+    failures: int = 3
+    severe: int | None = None
+    likeness: float = 0.5
+    name: str = "Errors"
+
+    def __post_init__(self) -> None:
+        """Refuse thresholds out of range.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
+        check_settings(self, "likeness", failures=(2, None))
+        if self.severe is not None:
+            check_settings(self, severe=(self.failures, None))
+
+    @on_loop
+    def should_run(self, session: Session, *, context: ObserverContext) -> bool:
+        """Whether enough calls failed in a row."""
+        return context.trajectory.errors_in_a_row >= self.failures
+
+    def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
+        """Group the failures in a row and describe the largest group."""
+        trajectory = context.trajectory
+        row = trajectory.errors_in_a_row
+        if row < self.failures:
+            return None
+        failed = trajectory.recent(min(row, GROUPED_CALLS))
+        group = largest_group(failed, self.likeness)
+        calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
+        newest = calls[group[-1].index - 1]
+        example = shorten(error_message(newest) or newest.outcome, 120)
+        times, looked_at = len(group), len(failed)
+        among = f"{times} of them" if looked_at == row else f"{times} of the last {looked_at}"
+        said = f"{among} failed alike: {example}" if times > 1 else f"each failed differently, the last: {example}"
+        described = f"{times} failures of one kind" if times > 1 else f"{looked_at} failures of as many kinds"
+        cited = group if times > 1 else failed
+        severe = 2 * self.failures if self.severe is None else self.severe
+        severity: Severity = "warning" if row >= severe else "caution"
+        return Assessment(
+            self.name,
+            f"The last {row:,} tool calls failed; {said}",
+            (Observation("error_cascade", described, cite(calls, [call.index for call in cited], errors=True)),),
+            (
+                "Stop and find out why before you call again; the same call will fail the same way.",
+                "Check your assumptions about names, paths and arguments, or take another way.",
+            ),
+            severity,
+        )
+
+
+def largest_group(failed: Sequence[CallDigest], likeness: float) -> Sequence[CallDigest]:
+    """Return the failures of the largest group, the oldest first; of groups of one size that with the newest failure.
+
+    Args:
+        failed: The failures, the oldest first; at least one.
+        likeness: The share of words that two messages of one group have in common.
+    """
+    kinds = Counter(call.error for call in reversed(failed)).most_common(GROUPED_KINDS)
+    words = {kind: frozenset(WORDS.findall(kind)) for kind, _ in kinds}
+    best: set[str] = set()
+    most = 0
+    for kind, _ in kinds:
+        alike = {other for other, _ in kinds if other == kind or _share(words[kind], words[other]) >= likeness}
+        size = sum(times for other, times in kinds if other in alike)
+        if size > most:
+            best, most = alike, size
+    return [call for call in failed if call.error in best]
+
+
+def _share(one: frozenset[str], other: frozenset[str]) -> float:
+    """Return the Jaccard index of two sets of words, 0.0 to 1.0."""
+    return len(one & other) / len(one | other) if one and other else 0.0

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from watchkeeper.prompt.completion import TaskCompletionChecker as TaskCompletionChecker
     from watchkeeper.prompt.completion import TaskCompletionContext as TaskCompletionContext
     from watchkeeper.prompt.completion import TaskCompletionResult as TaskCompletionResult
-    from watchkeeper.prompt.nested import PromptResponse as PromptResponse
+    from watchkeeper.prompt.evaluation import PromptResponse as PromptResponse, RenderedPrompt as RenderedPrompt
     from watchkeeper.prompt.output import parse_output as parse_output
-    from watchkeeper.prompt.rendered import RenderedPrompt as RenderedPrompt
     from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
     from watchkeeper.prompt.template import Prompt as Prompt, PromptTemplate as PromptTemplate
     from watchkeeper.prompt.template import ProviderAdapter as ProviderAdapter
@@ -25,9 +24,8 @@ else:
                 "CompositeChecker FileOutputChecker PredicateChecker TaskCompletionChecker TaskCompletionContext "
                 "TaskCompletionResult"
             ),
-            "prompt.nested": "PromptResponse",
+            "prompt.evaluation": "PromptResponse RenderedPrompt",
             "prompt.output": "parse_output",
-            "prompt.rendered": "RenderedPrompt",
             "prompt.sections": "MarkdownSection",
             "prompt.template": "Prompt PromptTemplate ProviderAdapter",
         },

@@ -1,8 +1,9 @@
 """What an observer tells the agent: a summary, evidence, suggestions, as markdown.
 
-`Assessment` and `Feedback` are one record under two names: an observer's and a feedback provider's. Each is checked
-when it is made, kept in a slice of its own, and never changed. Every text in it is bounded, and so are their number and
-what is shown of them together, each time with a note, so that no observer floods the context.
+`Assessment` is made by an observer, `Feedback` by a feedback provider; both are `Advice`, with the same fields but for
+the name of their source. Advice is checked when it is made, kept in a slice of its own type, and never changed. The
+length of every text, the number of texts, and what is shown of them together are bounded, each with a note of what was
+left out, so that no observer floods the model's context.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, cast
 
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.core.quantities import is_listed, is_text
 from watchkeeper.core.text import bounded
 from watchkeeper.session.log import event
 
@@ -25,19 +27,19 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("info", "caution", "warning")
 """All severities, the mildest first."""
 
 EVIDENCE_CHARS: Final = 2000
-"""Longer evidence is shortened, with a note; so is any other text of advice."""
+"""Longer evidence is cut, with a note; so is any other text of advice."""
 
 MOST_ITEMS: Final = 20
-"""So many observations and so many suggestions one piece of advice has; the last says how many more there were."""
+"""The most observations, and the most suggestions, of one piece of advice; the last says how many more there were."""
 
 SHOWN_CHARS: Final = 8000
-"""What exceeds it, of one piece of advice, is kept and not shown; its summary always is."""
+"""How much of one piece of advice is shown to the agent; its summary always is, and the rest is kept on the log."""
 
 NAME_CHARS: Final = 80
-"""Longer names would be no headings."""
+"""The longest name of a source: it stands in a heading."""
 
 MAX_AGE_CALLS: Final = 20
-"""After so many more tool calls, advice says nothing about the present any more."""
+"""The number of later tool calls after which advice is out of date."""
 
 
 @event("observation")
@@ -50,7 +52,7 @@ class Observation:
         description: One sentence.
         evidence: The calls or patterns behind it.
 
-    What exceeds `EVIDENCE_CHARS` in one of them is cut, with a note.
+    A text longer than `EVIDENCE_CHARS` is cut, with a note.
     """
 
     category: str
@@ -58,16 +60,18 @@ class Observation:
     evidence: str | None = None
 
     def __post_init__(self) -> None:
-        """Shorten what would flood the context."""
-        for name, text in (("category", self.category), ("description", self.description), ("evidence", self.evidence)):
-            if text is not None or name != "evidence":
-                shown = _bounded(text, f"Observation.{name}")
-                if name != "evidence" and not shown.strip():
-                    raise ObserverError(
-                        f"Observation.{name}={text!r} is empty; say what you see in a word or a sentence"
-                    )
-                if shown is not text:
-                    object.__setattr__(self, name, shown)
+        """Cut long texts, and refuse an observation that says nothing.
+
+        Raises:
+            ObserverError: For a category or a description that is empty, or a field that is not text.
+        """
+        for name in ("category", "description"):
+            text = _bounded(getattr(self, name), f"Observation.{name}")
+            if not is_text(text):
+                raise ObserverError(f"Observation.{name}={text!r} is empty; say what you see in a word or a sentence")
+            object.__setattr__(self, name, text)
+        if self.evidence is not None:
+            object.__setattr__(self, "evidence", _bounded(self.evidence, "Observation.evidence"))
 
 
 class Advice:
@@ -85,54 +89,49 @@ class Advice:
     @property
     def source(self) -> str:
         """Name of the observer or provider."""
-        raise NotImplementedError
+        return self.observer_name if isinstance(self, Assessment) else cast("Feedback", self).provider_name
 
     def render(self) -> str:
         """Return it as concise markdown."""
         return render_block((self,), self.call_index)
 
     def stamped(self, source: str, call_index: int, at: datetime) -> Self:
-        """Return the same advice under its source's name, with when it was made."""
+        """Return the same advice with the name of its source and the moment and tool call at which it was made."""
         kind = cast("type[Self]", Assessment if isinstance(self, Assessment) else Feedback)
-        if type(self) is not kind or not source.strip() or at.tzinfo is None:
-            make = cast("Callable[..., Self]", kind)
-            return make(source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
-        stamped = object.__new__(kind)  # its texts were checked when it was made: it is not checked again
-        put = object.__setattr__
-        put(stamped, "observer_name" if kind is Assessment else "provider_name", source)
-        put(stamped, "summary", self.summary)
-        put(stamped, "observations", self.observations)
-        put(stamped, "suggestions", self.suggestions)
-        put(stamped, "severity", self.severity)
-        put(stamped, "timestamp", at)
-        put(stamped, "call_index", call_index)
+        said = (source, self.summary, self.observations, self.suggestions, self.severity, at, call_index)
+        if type(self) is not kind or not is_text(source) or at.tzinfo is None:
+            return cast("Callable[..., Self]", kind)(*said)
+        stamped = object.__new__(kind)  # not checked anew: texts that were cut would be cut once more
+        for name, value in zip(cast("Iterable[str]", kind.__slots__), said, strict=True):
+            object.__setattr__(stamped, name, value)
         return stamped
 
     def is_stale(self, current_call_index: int, max_age_calls: int = MAX_AGE_CALLS) -> bool:
-        """Return whether it is too old to say anything about the present.
+        """Return whether it is out of date.
 
         Args:
             current_call_index: Tool calls so far.
-            max_age_calls: Tool calls after which it is too old.
+            max_age_calls: The most tool calls since it was made that leave it up to date.
         """
         return current_call_index - self.call_index > max_age_calls
 
     def __post_init__(self) -> None:
-        """Refuse what nobody could render, order or store."""
-        source = self.source
-        if not _bounded(source, "the name of advice").strip():
-            raise ObserverError(f"{type(self).__name__} without a name: say whose it is")
-        summary = _bounded(self.summary, "the summary of advice")
-        if not summary.strip():
+        """Refuse advice that could not be rendered, ordered or stored, and cut what is too long.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
+        source, put = self.source, object.__setattr__
+        if not is_text(_bounded(source, "the name of advice")):
+            raise ObserverError(f"{type(self).__name__} without a name; give the name of its observer or provider")
+        put(self, "summary", _bounded(self.summary, "the summary of advice"))
+        if not is_text(self.summary):
             raise ObserverError(f"the {type(self).__name__} of {source!r} has an empty summary; say what you see")
         if self.severity not in SEVERITIES:
             raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {', '.join(SEVERITIES)}")
         at = cast("object", self.timestamp)
         if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
             raise ObserverError(f"timestamp={at!r} of {source!r} must be a datetime with a time zone, or None")
-        put = object.__setattr__
-        if summary is not self.summary:
-            put(self, "summary", summary)
         if self.observations != ():
             observations, more = _items(self.observations, Observation, "observations")
             put(self, "observations", (*observations, *(Observation("more", each) for each in more)))
@@ -147,9 +146,9 @@ class Assessment(Advice):
     """The advice of a trajectory observer.
 
     Attributes:
-        observer_name: Who says it.
-        summary: What it comes to.
-        observations: What it rests on.
+        observer_name: Name of the observer.
+        summary: The conclusion, in a sentence or two.
+        observations: What the conclusion is based on.
         suggestions: What the agent might do.
         severity: ``info``, ``caution`` or ``warning``.
         timestamp: When it was made, in UTC; set when it is recorded.
@@ -164,11 +163,6 @@ class Assessment(Advice):
     timestamp: datetime | None = None
     call_index: int = 0
 
-    @property
-    def source(self) -> str:
-        """Name of the observer."""
-        return self.observer_name
-
 
 @event("feedback")
 @dataclass(frozen=True, slots=True)
@@ -176,9 +170,9 @@ class Feedback(Advice):
     """The advice of a feedback provider; its attributes are those of `Assessment`.
 
     Attributes:
-        provider_name: Who says it.
-        summary: What it comes to.
-        observations: What it rests on.
+        provider_name: Name of the provider.
+        summary: The conclusion, in a sentence or two.
+        observations: What the conclusion is based on.
         suggestions: What the agent might do.
         severity: ``info``, ``caution`` or ``warning``.
         timestamp: When it was made, in UTC; set when it is recorded.
@@ -193,11 +187,6 @@ class Feedback(Advice):
     timestamp: datetime | None = None
     call_index: int = 0
 
-    @property
-    def source(self) -> str:
-        """Name of the provider."""
-        return self.provider_name
-
 
 def render_block(advices: Iterable[Advice], call_index: int) -> str:
     """Merge what several sources say into one block of markdown.
@@ -211,40 +200,40 @@ def render_block(advices: Iterable[Advice], call_index: int) -> str:
         lines += ["", f"### {advice.source} [{advice.severity}]", "", advice.summary]
         shown = len(advice.summary)
         if advice.observations:
-            lines.append("")
-            for place, observation in enumerate(advice.observations):
-                part = _observed(observation)
-                shown += sum(map(len, part))
-                if shown > SHOWN_CHARS:
-                    lines.append(f"[{len(advice.observations) - place} observations are not shown]")
-                    break
-                lines += part
+            observed = [_observed(observation) for observation in advice.observations]
+            shown = _add(lines, ["", *observed], shown, SHOWN_CHARS, "observations")
         if advice.suggestions:
             lines += ["", "**Suggestions**:"]
-            for place, suggestion in enumerate(advice.suggestions):
-                shown += len(suggestion)
-                if shown > 2 * SHOWN_CHARS:
-                    lines.append(f"[{len(advice.suggestions) - place} suggestions are not shown]")
-                    break
-                lines.append(f"- {suggestion}")
+            _add(lines, [f"- {suggestion}" for suggestion in advice.suggestions], shown, 2 * SHOWN_CHARS, "suggestions")
     return "\n".join(lines)
 
 
-def _observed(observation: Observation) -> list[str]:
-    lines = [f"**{observation.category}**: {observation.description}"]
-    if observation.evidence:
-        fence = _fence(observation.evidence)
-        lines += [fence, observation.evidence, fence]
-    return lines
+def _add(lines: list[str], texts: list[str], shown: int, most: int, what: str) -> int:
+    """Add texts until ``most`` characters are shown, then a note; return how many are shown with all that was added."""
+    for place, text in enumerate(texts):
+        shown += len(text)
+        if shown > most:
+            lines.append(f"[{len(texts) - place} {what} are not shown]")
+            break
+        lines.append(text)
+    return shown
+
+
+def _observed(observation: Observation) -> str:
+    said = f"**{observation.category}**: {observation.description}"
+    if not observation.evidence:
+        return said
+    fence = _fence(observation.evidence)
+    return f"{said}\n{fence}\n{observation.evidence}\n{fence}"
 
 
 def check_source_name(name: object, whose: str) -> None:
-    """Refuse a name under which nobody could be found, or that could not stand in a heading.
+    """Refuse a name that is empty or that could not stand in a heading.
 
     Raises:
         ObserverError: Naming it.
     """
-    if not isinstance(name, str) or not name.strip():
+    if not is_text(name):
         raise ObserverError(f"{whose} has no name (name={name!r}); give it a property `name` that returns a text")
     if len(name) > NAME_CHARS or name != name.strip() or not name.isprintable():
         shown = f"{name[:NAME_CHARS]!r}" + ("..." if len(name) > NAME_CHARS else "")
@@ -255,22 +244,18 @@ def check_source_name(name: object, whose: str) -> None:
 
 
 def _bounded(text: object, what: str) -> str:
-    """Return a text, shortened with a note if it would flood the context."""
     if not isinstance(text, str):
         raise ObserverError(f"{what} must be a text, not {type(text).__name__}")
     return bounded(text, EVIDENCE_CHARS)
 
 
 def _items(given: object, kind: type[T], what: str) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return the first of some items, checked, and what to say of the others."""
-    whole, items = given, cast("tuple[object, ...]", (None,))
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        items = tuple(cast("Iterable[object]", given))
-    for item in items:
-        if not isinstance(item, kind):
-            example = '("...",)' if kind is str else f"({kind.__name__}(...),)"
-            raise ObserverError(f"{what}={reprlib.repr(whole)} must be a sequence of {kind.__name__}; write {example}")
-    checked = cast("tuple[T, ...]", items)
+    """Return the first of some items, checked, and a note on the others if there are any."""
+    items = tuple(given) if is_listed(given) else (given,)
+    checked = tuple(item for item in items if isinstance(item, kind))
+    if not is_listed(given) or len(checked) < len(items):
+        example = '("...",)' if kind is str else f"({kind.__name__}(...),)"
+        raise ObserverError(f"{what}={reprlib.repr(given)} must be a sequence of {kind.__name__}; write {example}")
     if len(checked) <= MOST_ITEMS:
         return checked, ()
     kept = checked[: MOST_ITEMS - 1]

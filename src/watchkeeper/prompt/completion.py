@@ -1,28 +1,28 @@
-"""Completion checkers: the protocol, and three simple ones.
+"""Completion checkers: the protocol, their verdicts, and three checkers that ask no model.
 
-A checker sees what the agent left behind and answers complete, incomplete (with what is missing, worded for the
-agent) or unverified (it cannot tell). It may read everything and change nothing. Sync checkers run on a worker thread,
-async ones on the loop. A checker that fails, or answers nonsense, has not verified anything: `verdict_of` says so, and
-``on_error`` of the checker says what follows.
+A checker reads the answer and the files of an agent and returns complete, incomplete (with what is missing, worded for
+the agent) or unverified (it cannot tell). It may read everything and change nothing. Sync checkers run on a worker
+thread, async ones on the event loop. If a checker raises, or returns something else, the work is unverified, never
+complete; the checker's ``on_error`` says whether the run then ends as done or is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeGuard, cast, get_args, runtime_checkable
 
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus
-from watchkeeper.core.quantities import DurationLike
+from watchkeeper.core.quantities import DurationLike, is_listed
 from watchkeeper.core.text import bounded, error_text
 from watchkeeper.core.workers import is_crash, run_in_worker
-from watchkeeper.prompt.nested import (
+from watchkeeper.prompt.evaluation import (
     NESTED,
     NestedAdapter,
     NestedExecutionConfig,
@@ -33,13 +33,13 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 
 OnError = Literal["open", "closed"]
-"""What work means that nobody could verify: ``open`` lets the run end as done, ``closed`` stops it."""
+"""What follows if work could not be verified: ``open`` lets the run end as done, ``closed`` stops it."""
 
 EXPLANATION_CHARS: Final = 8000
-"""Longer explanations of a checker are cut: they go to the agent, and are paid for."""
+"""Longer explanations of a checker are cut, because they are sent to the model."""
 
 COMPLETION_ROUNDS: Final = 3
-"""How often "incomplete" sends an agent back to work unless its template says otherwise."""
+"""How often "incomplete" sends an agent back to work by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,21 @@ class TaskCompletionResult:
 
     Attributes:
         status: ``complete``, ``incomplete`` or ``unverified``.
-        explanation: Why; for ``incomplete``, what the agent still has to do. What exceeds `EXPLANATION_CHARS` is cut,
-            with a note.
+        explanation: Why; for ``incomplete``, what the agent still has to do. A text longer than `EXPLANATION_CHARS`
+            is cut, with a note.
     """
 
     status: CompletionStatus
     explanation: str = ""
 
     def __post_init__(self) -> None:
-        """Shorten what would flood the conversation, with a note."""
+        """Cut a long explanation."""
         if isinstance(self.explanation, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            shown = bounded(self.explanation, EXPLANATION_CHARS)
-            if shown is not self.explanation:
-                object.__setattr__(self, "explanation", shown)
+            object.__setattr__(self, "explanation", bounded(self.explanation, EXPLANATION_CHARS))
 
     @property
     def verdict(self) -> CompletionState:
-        """How the work stands on the record: ``verified``, ``rejected`` or ``unverified``."""
+        """The state that is recorded for this status: ``verified``, ``rejected`` or ``unverified``."""
         return STATES[self.status]
 
     @classmethod
@@ -79,7 +77,7 @@ class TaskCompletionResult:
 
     @classmethod
     def unverified(cls, explanation: str) -> TaskCompletionResult:
-        """Nobody can tell; the run ends, and its result says so."""
+        """The checker cannot tell; the run ends, and its result says so."""
         return cls("unverified", explanation)
 
 
@@ -90,13 +88,13 @@ class TaskCompletionContext:
     Attributes:
         session: The run's session.
         tentative_output: The answer that the agent gave.
-        stop_reason: Why the model stopped, as its last reply says: ``stop`` for an answer of its own accord.
+        stop_reason: The finish reason of the model's last reply: ``stop`` if it ended its answer by itself.
         filesystem: A read-only view of the run's files, or None if it has none.
         deadline: When the run must be over, or None.
         run_context: The run's identifiers, or None.
         adapter: Evaluates prompts with the run's own model, or None outside of a run.
-        task: What the agent was told at the start.
-        nested: What nested evaluations may do.
+        task: The text of the first messages that the agent was sent.
+        nested: The rules of nested evaluations.
     """
 
     session: Session
@@ -112,56 +110,58 @@ class TaskCompletionContext:
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
     ) -> NestedExecutionContext:
-        """Return what a nested evaluation for the verdict is given.
+        """Return the context of a nested evaluation for the verdict.
 
         Args:
-            budget: What it may spend; None shares what the run has left.
-            max_duration: How long it may take; as the template's `NestedExecutionConfig` says by default.
+            budget: The most that it may spend; None shares what the run has left.
+            max_duration: The longest that it may take; by default that of the template's `NestedExecutionConfig`.
         """
         return nested_context(self, budget, max_duration, "verdict")
 
 
 @runtime_checkable
 class TaskCompletionChecker(Protocol):
-    """Says whether the work is done.
+    """Checks whether the work is done.
 
-    It may have two attributes. ``on_error`` says what follows if nobody can tell: ``open`` (as without it) ends the run
-    as done but not verified, ``closed`` stops it. ``asks_model`` says that it asks a model: a part of the run's budget
-    and time is then kept back for it.
+    A checker may have two attributes. ``on_error`` says what follows if it cannot tell: ``open`` (the default) ends the
+    run as done but not verified, ``closed`` stops it. ``asks_model=True`` says that it asks a model: a part of the
+    run's budget and time is then reserved for it.
     """
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult | Awaitable[TaskCompletionResult]:
-        """Look at what the agent left behind and give a verdict; may be a coroutine function."""
+        """Look at the work and return a verdict; may be a coroutine function."""
         ...
 
 
+def is_checker(value: object) -> TypeGuard[TaskCompletionChecker]:
+    """Return whether a value is a checker; a class is none, only its instances are."""
+    return isinstance(value, TaskCompletionChecker) and not isinstance(value, type)
+
+
 def asks_model(checker: object) -> bool:
-    """Return whether a checker says that it asks a model; a part of the budget is then kept back for its last word."""
+    """Return whether a checker says that it asks a model, so that a part of the budget is reserved for it."""
     return bool(getattr(checker, "asks_model", False))
 
 
 def on_error_of(checker: object) -> OnError:
-    """Return what follows if a checker cannot tell: its attribute ``on_error``, ``open`` if it has none.
+    """Return the policy of a checker that cannot tell: its attribute ``on_error``, ``open`` if it has none.
 
     Raises:
         ConfigurationError: If it is neither ``open`` nor ``closed``.
     """
-    said: object = getattr(checker, "on_error", "open")
-    if said == "open":
-        return "open"
-    if said == "closed":
-        return "closed"
-    raise ConfigurationError(f"{type(checker).__name__}: on_error={said!r} must be 'open' or 'closed'")
+    policy: object = getattr(checker, "on_error", "open")
+    if policy not in get_args(OnError):
+        raise ConfigurationError(f"{type(checker).__name__}: on_error={policy!r} must be 'open' or 'closed'")
+    return cast("OnError", policy)
 
 
 async def verdict_of(checker: TaskCompletionChecker, context: TaskCompletionContext) -> TaskCompletionResult:
-    """Ask a checker, and return its verdict; one that fails, or gives none, leaves the work unverified.
+    """Ask a checker and return its verdict: unverified if it fails or returns something else.
 
     Raises:
         CancelledError: If this was cancelled.
     """
     task = asyncio.current_task()
-    is_async = False
     try:
         is_async = inspect.iscoroutinefunction(checker.check)
         answer: object = checker.check(context) if is_async else await run_in_worker(checker.check, context)
@@ -184,15 +184,19 @@ class FileOutputChecker:
 
     Attributes:
         files: Paths in the run's filesystem.
-        on_error: What follows if nobody can tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
+        on_error: What follows if it cannot tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
     """
 
     files: Sequence[str]
     on_error: OnError = "open"
 
     def __post_init__(self) -> None:
-        """Refuse a checker that checks nothing."""
-        if isinstance(self.files, str) or not self.files:
+        """Refuse a checker that checks nothing.
+
+        Raises:
+            ConfigurationError: For paths that are no list, an empty list, or a policy that does not exist.
+        """
+        if not is_listed(self.files) or not self.files:
             raise ConfigurationError(f"FileOutputChecker needs a list of paths, not {self.files!r}")
         object.__setattr__(self, "files", tuple(self.files))
         on_error_of(self)
@@ -222,7 +226,7 @@ class PredicateChecker:
         predicate: Returns True when the work is done, False if not, or a verdict of its own; may be a coroutine
             function. Anything else leaves the work unverified.
         description: What must hold, worded for the agent: "every message has a record".
-        on_error: What follows if nobody can tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
+        on_error: What follows if it cannot tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
     """
 
     predicate: Callable[[TaskCompletionContext], Said | Awaitable[Said]]
@@ -230,23 +234,25 @@ class PredicateChecker:
     on_error: OnError = "open"
 
     def __post_init__(self) -> None:
-        """Refuse a policy that is none."""
+        """Refuse a policy that does not exist.
+
+        Raises:
+            ConfigurationError: Naming it.
+        """
         on_error_of(self)
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult | Awaitable[TaskCompletionResult]:
         """Ask the predicate."""
         answer = self.predicate(context)
-        if inspect.isawaitable(answer):
-            return self._verdict_of(answer)
-        return self._verdict(answer)
+        return self._awaited(answer) if inspect.isawaitable(answer) else self._verdict(answer)
 
-    async def _verdict_of(self, answer: Awaitable[Said]) -> TaskCompletionResult:
+    async def _awaited(self, answer: Awaitable[Said]) -> TaskCompletionResult:
         return self._verdict(await answer)
 
     def _verdict(self, said: Said) -> TaskCompletionResult:
         if isinstance(said, TaskCompletionResult):
             return said
-        if not isinstance(cast("object", said), bool):  # a result that tells of a failure would count as true
+        if type(said) is not bool:  # any other object counts as true, also one that stands for a failure
             raise TypeError(f"the predicate must return True, False or a TaskCompletionResult, not {said!r}")
         if said:
             return TaskCompletionResult.ok(self.description)
@@ -256,22 +262,22 @@ class PredicateChecker:
 Mode = Literal["all", "any"]
 
 DECIDES: Final[dict[Mode, CompletionStatus]] = {"all": "incomplete", "any": "complete"}
-"""By mode, the word of one part that decides for all of them."""
+"""By mode, the verdict of one part that is the verdict of the whole."""
 
 OTHERWISE: Final[dict[Mode, CompletionStatus]] = {"all": "complete", "any": "incomplete"}
-"""By mode, what the whole is if every part has decided, and none for all."""
+"""By mode, the verdict of the whole if every part has the other verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompositeChecker:
     """The work is complete when all of several checkers say so, or any of them.
 
-    They are asked in order, and no longer than it takes: "all" ends with the first incomplete, "any" with the first
-    complete. A part that fails or cannot tell decides nothing: "all" is then unverified unless a part is incomplete,
-    and "any" unless a part is complete.
+    They are asked in order until the verdict is known: "all" ends with the first incomplete, "any" with the first
+    complete. If a part fails or cannot tell, "all" is unverified unless a part is incomplete, and "any" is unverified
+    unless a part is complete.
 
     Attributes:
-        checkers: The parts, in the order in which they are asked: the cheapest first. They may be composites.
+        checkers: The parts, in the order in which they are asked: put the cheapest first. They may be composites.
         mode: ``all`` or ``any``.
     """
 
@@ -279,21 +285,20 @@ class CompositeChecker:
     mode: Mode = "all"
 
     def __post_init__(self) -> None:
-        """Refuse a composite of nothing, and parts that are no checkers.
+        """Refuse an empty composite, and parts that are no checkers.
 
         Raises:
             ConfigurationError: Naming them.
         """
-        if self.mode not in ("all", "any"):
+        if self.mode not in get_args(Mode):
             raise ConfigurationError(f"CompositeChecker: mode={self.mode!r} must be 'all' or 'any'")
-        parts = cast("object", self.checkers)
-        if isinstance(parts, str | bytes) or not isinstance(parts, Iterable):
-            raise ConfigurationError(f"CompositeChecker needs a list of checkers, not {parts!r}")
-        checkers: tuple[object, ...] = tuple(cast("Iterable[object]", parts))
+        if not is_listed(self.checkers):
+            raise ConfigurationError(f"CompositeChecker needs a list of checkers, not {self.checkers!r}")
+        checkers = tuple(self.checkers)
         if not checkers:
             raise ConfigurationError("CompositeChecker needs at least one checker; without any it would check nothing")
         for checker in checkers:
-            if isinstance(checker, type) or not isinstance(checker, TaskCompletionChecker):
+            if not is_checker(checker):
                 raise ConfigurationError(f"CompositeChecker: {checker!r} is no checker; it needs a method check()")
             on_error_of(checker)
         object.__setattr__(self, "checkers", checkers)
@@ -309,7 +314,7 @@ class CompositeChecker:
         return any(asks_model(checker) for checker in self.checkers)
 
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
-        """Ask one part after the other until the verdict stands."""
+        """Ask one part after the other until the verdict is known."""
         said: list[TaskCompletionResult] = []
         for checker in self.checkers:
             result = await verdict_of(checker, context)
@@ -323,7 +328,7 @@ class CompositeChecker:
 
 
 def joined(results: Sequence[TaskCompletionResult]) -> str:
-    """Return the explanations of several verdicts as one; of those that are the same, one."""
+    """Return the explanations of several verdicts as one text, each different one once."""
     texts = list(dict.fromkeys(result.explanation for result in results if result.explanation))
     several_lines = any("\n" in text for text in texts)
     return ("\n\n" if several_lines else "; ").join(texts)

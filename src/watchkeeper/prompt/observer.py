@@ -1,9 +1,10 @@
-"""Observers and feedback providers: their protocols, when they are asked, and what may follow from their advice.
+"""Observers and feedback providers of a template: protocols, triggers, escalation and configuration.
 
-Observers and feedback providers are one thing under two names. A template declares them; each has a cadence of its own.
-What they may look at is made anew for every round and is read-only; whatever is asked for often is a fold that the
-runtime keeps up to date (`Trajectory`, the severities by source), so no look costs more at call ten thousand than at
-call ten. Whatever cannot work is refused here, when the template is made, not in the middle of a run.
+Both kinds of source look at a run while it goes on and return advice for the agent; they differ in what they are called
+with. Each source has a trigger of its own. The context that a source is given is made for one round and is read-only.
+Values that are read often are folds that the runtime keeps up to date (`Trajectory`, the severities by source), so a
+look costs the same after ten thousand tool calls as after ten. A configuration that cannot work is refused here, when
+the template is made, not in the middle of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from watchkeeper.core.budget import Budget, BudgetStatus
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import FilesystemError, LimitsError, ObserverError
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.quantities import DurationLike, duration, is_number, is_share, is_text, is_whole
 from watchkeeper.prompt.advice import (
     MAX_AGE_CALLS,
     SEVERITIES,
@@ -31,14 +32,14 @@ from watchkeeper.prompt.advice import (
     Severity,
     check_source_name,
 )
-from watchkeeper.prompt.nested import (
+from watchkeeper.prompt.evaluation import (
     NESTED,
     NestedAdapter,
     NestedExecutionConfig,
     NestedExecutionContext,
     nested_context,
 )
-from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, is_success
@@ -50,7 +51,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 Trend = Literal["rising", "steady", "falling"]
 
 TREND_SPAN: Final = 3
-"""How many pieces of advice of one source make a trend."""
+"""The number of pieces of advice of one source that a trend is read from."""
 
 
 class ObserverContext(msgspec.Struct, frozen=True):
@@ -63,9 +64,9 @@ class ObserverContext(msgspec.Struct, frozen=True):
         budget: Limits and what is used of them, at this moment.
         trajectory: The newest tool calls, digested.
         now: This moment, in UTC.
-        advice: What other sources said after this same call so far, in the order in which the template declares them.
+        advice: The advice of other sources after this same call so far, in the order of the template.
         severities: By source, the severities of its newest advice, the oldest first.
-        task: What the agent was told at the start.
+        task: The text of the first messages that the agent was sent.
         filesystem: A read-only view of the run's files, or None.
         deadline: When the work must be over, or None.
         run_context: The run's identifiers, or None.
@@ -89,7 +90,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
 
     @property
     def assessments(self) -> tuple[Assessment, ...]:
-        """What other observers said after this same call: observers compose."""
+        """The assessments of other observers after this same call, so that an observer may build on them."""
         return tuple(advice for advice in self.advice if isinstance(advice, Assessment))
 
     @property
@@ -129,12 +130,12 @@ class ObserverContext(msgspec.Struct, frozen=True):
 
 
 class FeedbackContext(ObserverContext, frozen=True):
-    """What a feedback provider may look at: the same as an observer, and an adapter to ask a model.
+    """What a feedback provider may look at: what an observer may, and an adapter for nested evaluations.
 
     Attributes:
         adapter: Evaluates prompts with the run's own model, or None outside of a run.
-        nested: What nested evaluations may do.
-        prompt: The run's prompt as its agent got it: messages, tools, type of the answer; None outside of a run.
+        nested: The rules of nested evaluations.
+        prompt: The run's rendered prompt: messages, tools, type of the answer; None outside of a run.
     """
 
     adapter: NestedAdapter | None = None
@@ -144,12 +145,12 @@ class FeedbackContext(ObserverContext, frozen=True):
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
     ) -> NestedExecutionContext:
-        """Return what a nested evaluation is given.
+        """Return the context of a nested evaluation.
 
         Args:
-            budget: What it may spend, set aside from what the run has left; by default as the template's
-                `NestedExecutionConfig` says, so that feedback never starves the work.
-            max_duration: How long it may take; as that configuration says by default.
+            budget: The most that it may spend, reserved from what the run has left; by default that of the template's
+                `NestedExecutionConfig`, so that feedback does not use up the budget of the work.
+            max_duration: The longest that it may take; by default that of the same configuration.
         """
         return nested_context(self, budget or self.nested.default_nested_budget, max_duration, "evaluation")
 
@@ -161,11 +162,11 @@ ON_LOOP: Final = "_watchkeeper_on_loop"
 
 
 def on_loop(method: M) -> M:
-    """Let a plain ``should_run``, ``observe`` or ``provide`` be asked on the event loop instead of on a worker thread.
+    """Have a plain ``should_run``, ``observe`` or ``provide`` called on the event loop instead of on a worker thread.
 
-    For methods that only read what the context has at hand, and take microseconds: handing them to a thread would take
-    longer. Nothing can interrupt them; one that overruns its time limit all the same is off for the rest of the run.
-    Where a thread is needed anyway, for a source before it or because ``should_run`` is not marked, it may run there.
+    Use it for methods that only read the context and take microseconds: handing them to a thread would take longer.
+    Nothing can interrupt such a method; a source that exceeds its time limit there is off for the rest of the run. It
+    may still run on a thread where one is needed anyway, for an earlier source or because ``should_run`` is not marked.
 
     Args:
         method: The function, in its class.
@@ -174,7 +175,7 @@ def on_loop(method: M) -> M:
         The same function, marked.
 
     Raises:
-        ObserverError: If it is ``async def``, and so is asked on the loop anyway, or no function.
+        ObserverError: If it is ``async def``, and so is called on the loop anyway, or no function.
     """
     function: object = getattr(method, "__func__", method)
     name = getattr(function, "__qualname__", repr(method))
@@ -248,11 +249,17 @@ class ObserverTrigger:
     when_file_exists: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse conditions that never or always hold by mistake."""
+        """Refuse conditions that could never hold, or that hold always by mistake.
+
+        Raises:
+            ObserverError: Naming the condition and its value.
+        """
         for name in ("every_n_calls", "after_consecutive_errors"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
-        _check_seconds(self.every_n_seconds)
+        seconds = self.every_n_seconds
+        if seconds is not None and (not is_number(seconds) or seconds <= 0):
+            raise ObserverError(f"every_n_seconds={seconds!r} must be a finite number above 0")
         if self.on_every_call not in (True, False):
             raise ObserverError(f"on_every_call={self.on_every_call!r} must be True or False")
         if self.at_limit_share is not None:
@@ -283,13 +290,14 @@ FeedbackTrigger = ObserverTrigger
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """What happens when advice is not followed.
+    """What the runtime does when the agent does not follow advice.
 
     Attributes:
-        after: So many pieces of advice in a row of at least ``severity``.
-        severity: What counts.
-        action: ``stop`` ends the run with a landing turn, ``switch_model`` goes on with ``model``, ``call`` calls.
-        call: For ``call``: given the advice; sync ones run on a worker thread.
+        after: The number of pieces of advice in a row, of at least ``severity``, after which it acts.
+        severity: The least severity that counts.
+        action: ``stop`` ends the run with a landing turn, ``switch_model`` goes on with ``model``, ``call`` calls the
+            function ``call``.
+        call: For ``call``: a function of the newest advice; a sync one runs on a worker thread.
         model: For ``switch_model``: the model string or `Model` to go on with.
     """
 
@@ -300,7 +308,11 @@ class Escalation:
     model: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse an escalation that could not happen."""
+        """Refuse an escalation that could not happen.
+
+        Raises:
+            ObserverError: Naming the field and its value.
+        """
         _check_count("Escalation.after", self.after)
         if self.severity not in SEVERITIES:
             raise ObserverError(f"Escalation.severity={self.severity!r} must be one of {', '.join(SEVERITIES)}")
@@ -315,7 +327,7 @@ class Escalation:
         if self.call is not None and not callable(self.call):
             raise ObserverError(f"Escalation.call={self.call!r} cannot be called")
         model: object = self.model
-        if model is not None and not (isinstance(model, str) and model.strip()) and not hasattr(model, "turn"):
+        if model is not None and not is_text(model) and not hasattr(model, "turn"):
             raise ObserverError(f"Escalation.model={model!r} must be a model string such as 'openai:gpt-5', or a Model")
 
 
@@ -329,10 +341,18 @@ class Configured:
     time_limit: DurationLike
     escalate: Escalation | None
 
+    def __post_init__(self) -> None:
+        """Refuse a source that could not be asked.
+
+        Raises:
+            ObserverError: Naming what is wrong with it.
+        """
+        check_source(self)
+
     @property
     def source(self) -> Any:
         """The observer or provider."""
-        raise NotImplementedError
+        return self.observer if isinstance(self, ObserverConfig) else cast("FeedbackProviderConfig", self).provider
 
     @property
     def name(self) -> str:
@@ -364,15 +384,6 @@ class ObserverConfig(Configured):
     time_limit: DurationLike = "2s"
     escalate: Escalation | None = None
 
-    def __post_init__(self) -> None:
-        """Check it."""
-        check_source(self, self.observer, ("should_run", "observe"))
-
-    @property
-    def source(self) -> Any:
-        """The observer or provider."""
-        return self.observer
-
 
 @dataclass(frozen=True, slots=True)
 class FeedbackProviderConfig(Configured):
@@ -392,26 +403,17 @@ class FeedbackProviderConfig(Configured):
     time_limit: DurationLike = "60s"
     escalate: Escalation | None = None
 
-    def __post_init__(self) -> None:
-        """Check it."""
-        check_source(self, self.provider, ("should_run", "provide"))
-
-    @property
-    def source(self) -> Any:
-        """The observer or provider."""
-        return self.provider
-
 
 SourceConfig = ObserverConfig | FeedbackProviderConfig
 
 
-def check_source(config: SourceConfig, source: object, methods: tuple[str, ...]) -> None:
+def check_source(config: Configured) -> None:
     """Refuse a source that could not be asked.
 
     Raises:
         ObserverError: Naming what is wrong with it.
     """
-    kind = type(config).__name__
+    kind, source = type(config).__name__, cast("object", config.source)
     if isinstance(source, type):
         raise ObserverError(f"{kind}: {source.__name__} is a class; give an instance, {source.__name__}()")
     try:
@@ -419,14 +421,15 @@ def check_source(config: SourceConfig, source: object, methods: tuple[str, ...])
     except Exception as error:
         raise ObserverError(f"{kind}: the name of {reprlib.repr(source)} cannot be read: {error!r}") from error
     check_source_name(name, f"{kind}({reprlib.repr(source)})")
+    is_observer = isinstance(config, ObserverConfig)
+    methods = ("should_run", "observe" if is_observer else "provide")
     for method in methods:
         if not callable(getattr(source, method, None)):
             raise ObserverError(f"{kind}: {name!r} has no method {method}()")
     for method in methods:
-        _check_signature(getattr(source, method), f"{kind}: {name!r}", method, is_observer="observe" in methods)
-    trigger: object = config.trigger
-    if not isinstance(trigger, ObserverTrigger):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ObserverError(f"{kind}: trigger={trigger!r} of {name!r} must be ObserverTrigger(...)")
+        _check_signature(getattr(source, method), f"{kind}: {name!r}", method, is_observer=is_observer)
+    if not isinstance(config.trigger, ObserverTrigger):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ObserverError(f"{kind}: trigger={config.trigger!r} of {name!r} must be ObserverTrigger(...)")
     if config.escalate is not None and not isinstance(config.escalate, Escalation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ObserverError(f"{kind}: escalate={config.escalate!r} of {name!r} must be Escalation(...)")
     _check_count(f"max_age_calls of {name!r}", config.max_age_calls)
@@ -437,7 +440,7 @@ def check_source(config: SourceConfig, source: object, methods: tuple[str, ...])
 
 
 def check_distinct(configs: tuple[SourceConfig, ...]) -> None:
-    """Refuse two sources of one name: their advice could not be told apart.
+    """Refuse two sources of the same name, because the log and the agent tell advice apart by it.
 
     Raises:
         ObserverError: Naming it.
@@ -456,11 +459,10 @@ def _check_signature(method: Callable[..., Any], whose: str, name: str, *, is_ob
     except TypeError as error:
         raise ObserverError(f"{whose} has a {name}() that cannot be called: {error}; write {name}({said})") from error
     except ValueError:
-        return  # what is written in C need not say what it takes
+        return  # a method written in C need not have a signature
 
 
 def _check_file(path: object) -> None:
-    """Refuse what names no file of the run's filesystem."""
     if not isinstance(path, str):
         raise ObserverError(f"when_file_exists={path!r} must be a text: a path from the root of the run's files")
     try:
@@ -477,22 +479,11 @@ def _shares(given: object) -> tuple[float, ...] | None:
         raise ObserverError(f"at_limit_share={given!r} must be one share or a tuple of them, as (0.5, 0.8)")
     shares = cast("tuple[float, ...]", given if isinstance(given, tuple) else (given,))
     for share in shares:
-        _check_share(share)
+        if not is_share(share, whole=True):
+            raise ObserverError(f"at_limit_share={share!r} must be above 0 and at most 1; 0.8 means 80 %")
     return tuple(sorted(set(shares))) or None
 
 
 def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not is_whole(value, 1):
         raise ObserverError(f"{name}={value!r} must be a whole number of at least 1")
-
-
-def _check_seconds(value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise ObserverError(f"every_n_seconds={value!r} must be a finite number above 0")
-
-
-def _check_share(share: object) -> None:
-    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share <= 1:
-        raise ObserverError(f"at_limit_share={share!r} must be above 0 and at most 1; 0.8 means 80 %")

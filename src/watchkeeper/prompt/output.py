@@ -1,9 +1,9 @@
 """The typed answer of a prompt: its schema, and how a model's text becomes a value.
 
-Plain text (``str``) has no schema and is taken as it is. Everything else is asked for as one JSON object; a type that
-is none (a list, a number, a choice) is wrapped in an object with the one field ``value``. Reading is tolerant of what
-models put around JSON (a fence, a sentence) and strict about the type: nothing is coerced, no field is dropped, and an
-answer that could mean two things is refused. Errors are worded for the model that must repair the answer.
+Plain text (``str``) has no schema and is taken as it is. Every other type is asked for as one JSON object; a type that
+is no object (a list, a number, a choice) is wrapped in an object with the one field ``value``. Reading accepts text
+around the JSON (a fence, a sentence) and is strict about the type: nothing is coerced, no field is dropped, and an
+ambiguous answer is refused. Errors are worded for the model, which must repair the answer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 from watchkeeper.core.codec import CodecError, close, decode, json_schema, unknown_field
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, PromptDefinitionError
 from watchkeeper.core.model import OutputSchema
+from watchkeeper.core.text import error_text
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -44,9 +45,9 @@ class AnswerForm:
     """How answers of one type are asked for and read.
 
     Attributes:
-        schema: What the model is asked for.
+        schema: The schema of the answer.
         wrapper: The object with the one field ``value``, for a type that is no object by itself; else None.
-        expectation: The same in one sentence, for a model that got it wrong.
+        expectation: The schema in one sentence, for a model whose answer did not fit.
     """
 
     schema: OutputSchema
@@ -64,7 +65,7 @@ def output_schema(type_: Any) -> OutputSchema | None:
 
 
 def answer_form(type_: Any) -> AnswerForm:
-    """Return how answers of a type other than ``str`` are asked for and read; made once per type.
+    """Return the form of answers of a type other than ``str``; made once per type.
 
     Raises:
         PromptDefinitionError: If no JSON Schema can describe the type.
@@ -78,7 +79,7 @@ def answer_form(type_: Any) -> AnswerForm:
 def _form(type_: Any) -> AnswerForm:
     name = _name_of(type_)
     if type_ is Any or type_ is object or type_ is None or type_ is type(None):
-        raise PromptDefinitionError(f"output type {name} says nothing; use a dataclass, or str for plain text")
+        raise PromptDefinitionError(f"output type {name} has no fields; use a dataclass, or str for plain text")
     try:
         schema, wrapper = json_schema(type_), None
         if schema.get("type") != "object":
@@ -106,7 +107,7 @@ def parse_output(text: str, type_: type[T]) -> T:
         type_: The output type; ``str`` returns the text unchanged.
 
     Raises:
-        OutputParseError: If the text holds no such value; the message says where and what was expected.
+        OutputParseError: If the text holds no such value; the message says where, and what was expected.
     """
     if type_ is str:
         return cast("T", text)
@@ -125,8 +126,8 @@ def _only_one(text: str, type_: type[T], form: AnswerForm) -> T:
             value = _read(candidate, type_, form)
         except CodecError as error:
             problems.append((len(candidate), str(error)))
-        except Exception as error:  # a check that the user wrote into the type said no in words of its own
-            problems.append((len(candidate), f"{type(error).__name__}: {error}"))
+        except Exception as error:  # a check of the user's own type raised
+            problems.append((len(candidate), error_text(error)))
         else:
             found += [value] if value not in found else []
     if len(found) == 1:
@@ -134,7 +135,7 @@ def _only_one(text: str, type_: type[T], form: AnswerForm) -> T:
     if found:
         raise CodecError(f"it holds {len(found)} different JSON values that fit, and only one can be meant")
     if problems:
-        raise CodecError(max(problems)[1])  # the longest is what was meant; others are mentioned along the way
+        raise CodecError(max(problems)[1])  # the longest is taken for the answer, shorter ones for mentions
     raise CodecError("it holds no JSON object" if text else "it is empty")
 
 
@@ -151,7 +152,7 @@ def _read(candidate: str, type_: type[T], form: AnswerForm) -> T:
 
 
 def _each_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; one that says two different things in one field says nothing.
+    """Return a JSON object from its fields; a field given twice with different values is refused.
 
     Raises:
         CodecError: Naming the field.
@@ -167,9 +168,13 @@ def _candidates(text: str, openers: str) -> Iterator[str]:
     """Yield the whole text if it is JSON, else the outermost JSON values in it that begin with one of ``openers``.
 
     Raises:
-        CodecError: At JSON that breaks off: what stands inside it is a part of the answer, not the answer.
+        CodecError: At invalid JSON, because values inside it would be parts of the answer, not the answer.
     """
-    if _is_json(text):
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    else:
         yield text
         return
     opener = re.compile(f"[{re.escape(openers)}]")
@@ -189,14 +194,6 @@ def _candidates(text: str, openers: str) -> Iterator[str]:
             position = end
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _json_problem(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"it is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
@@ -204,7 +201,7 @@ def _json_problem(error: Exception) -> str:
 
 
 def describe(schema: Mapping[str, Any]) -> str:
-    """Say in one sentence what an answer must look like: its fields, their kinds, which may be left out."""
+    """Return a sentence that describes an answer: its fields, their types, which may be left out."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
     properties: Mapping[str, Any] = schema.get("properties", {})
     required = set(cast("list[str]", schema.get("required", [])))
@@ -235,7 +232,7 @@ def _kind(field: Any, definitions: Mapping[str, Any]) -> str:
 
 
 def format_section(form: AnswerForm) -> str:
-    """Return the text that asks for an answer in this form, for models that cannot be held to a schema."""
+    """Return the text that asks for an answer in this form, for models without native structured output."""
     schema = json.dumps(form.schema.schema, ensure_ascii=False)
     return (
         "When you are done, answer with exactly one JSON object that fits this JSON Schema, "

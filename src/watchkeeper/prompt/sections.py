@@ -1,14 +1,15 @@
-"""Sections: the pieces a prompt is made of.
+"""Sections: the titled texts with placeholders that a prompt is made of, and how placeholders get their values.
 
 A section has a title, a text with placeholders, tools, images and nested sections; its heading level is its depth.
-A section whose `enabled` predicate says no vanishes with its images, its tools and everything nested in it. Sections
-are frozen and checked when they are made; what needs the neighbours (equal keys, unknown names) the template checks.
+A section whose `enabled` predicate returns False is left out with its images, its tools and everything nested in it.
+Sections are frozen and checked when they are made; what concerns several sections (duplicate keys, unknown names) the
+template checks.
 
-A placeholder is ``${name}`` or ``$name``; ``$$`` is a dollar sign. The text is parsed once, when its section is made;
-filling it is a join. A placeholder takes the variable of its name, else the field of that name of the one bound value
-that has it; two bound values with the same field are an error where the name is used. A value goes in exactly as it is
-and is never looked at again, so text from outside cannot smuggle in a placeholder. What is not text is written as JSON,
-but dates, paths and the like without quotes; an image takes its place between the texts around it.
+A placeholder is ``${name}`` or ``$name``; ``$$`` is a dollar sign. The text is parsed once, when its section is made.
+A placeholder takes the variable of its name, else the field of that name of the one bound value that has it; if two
+bound values have it, that is an error. A value is inserted exactly as it is and never parsed, so text from outside
+cannot add a placeholder. Values other than text are written as JSON, but dates and paths without quotes; an image is
+placed between the texts around it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard, cast, get_args
+from typing import Any, Literal, TypeGuard, TypeVar, cast, get_args
 
 import msgspec
 
 from watchkeeper.core.codec import display
 from watchkeeper.core.errors import PromptDefinitionError
 from watchkeeper.core.messages import ImagePart
+from watchkeeper.core.quantities import is_listed
 from watchkeeper.tools.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A gap in a text, to be filled with the value of this name."""
+    """A place in a text where the value of this name is inserted."""
 
     name: str
 
@@ -44,7 +46,7 @@ Piece = str | Placeholder
 
 
 def parse_text(text: str) -> tuple[Piece, ...]:
-    """Split a template's text into literal text and placeholders; common indentation and outer blank lines go.
+    """Split a template's text into literal text and placeholders; common indentation and outer blank lines are removed.
 
     Raises:
         PromptDefinitionError: If a dollar sign starts neither a placeholder nor ``$$``; the message names the place.
@@ -147,21 +149,20 @@ class Bindings:
         """Return the value of a name.
 
         Raises:
-            KeyError: If nothing has that name.
-            PromptDefinitionError: If two bound values have it.
+            PromptDefinitionError: If nothing has that name, or two bound values have it.
         """
         if name in self.variables:
             return self.variables[name]
-        owner, *others = self._owners[name]
-        if others:
-            raise PromptDefinitionError(ambiguous(name, [owner, *others]))
-        return getattr(self.params[owner], name)
+        owners = self._owners.get(name, ())
+        if len(owners) != 1:
+            raise PromptDefinitionError(ambiguous(name, owners) if owners else unfilled(name, self.names()))
+        return getattr(self.params[owners[0]], name)
 
     def ask(self, enabled: Callable[..., object], key: str) -> bool:
         """Call a section's predicate with the values that it asks for.
 
         Raises:
-            PromptDefinitionError: If it asks for something that is not there, or raises.
+            PromptDefinitionError: If one of its parameters has no value, or if it raises.
         """
         arguments: dict[str, Any] = {}
         positional: list[Any] = []
@@ -179,7 +180,7 @@ class Bindings:
 
 
 def predicate_parameters(enabled: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    """Return the parameters that a predicate must or may be given, by name; a built-in without a signature has none."""
+    """Return the parameters of a predicate by name, without variadic ones; none for a built-in without a signature."""
     try:
         parameters = inspect.signature(enabled).parameters
     except ValueError:
@@ -192,10 +193,10 @@ def predicate_parameters(enabled: Callable[..., object]) -> dict[str, inspect.Pa
 def match_predicate(
     enabled: Callable[..., object], key: str, types: Collection[type[Any]], names: Collection[str]
 ) -> dict[str, type[Any] | str]:
-    """Say for each parameter of a predicate which bound type or which named value it gets.
+    """Return for each parameter of a predicate the bound type or the name of the value that it gets.
 
     Raises:
-        PromptDefinitionError: If a parameter without a default can be given nothing.
+        PromptDefinitionError: If a parameter without a default has no value.
     """
     parameters = predicate_parameters(enabled)
     hints = _hints(enabled)
@@ -231,13 +232,13 @@ def function_of(predicate: Any) -> Any:
 
 
 def listing(types: Collection[type[Any]], names: Collection[str]) -> str:
-    """Write what exists, for an error message."""
+    """Return the existing types and names, for an error message."""
     found = [type_.__name__ for type_ in types] + sorted(names)
     return ", ".join(found) if found else "nothing bound"
 
 
 def ambiguous(name: str, owners: Iterable[type[Any]]) -> str:
-    """Word the error for a name that more than one bound type has."""
+    """Return the error message for a name that more than one bound type has."""
     return (
         f"${{{name}}} is ambiguous: {' and '.join(owner.__name__ for owner in owners)} both have it; "
         f"rename one field or give with_variables({name}=...)"
@@ -245,7 +246,7 @@ def ambiguous(name: str, owners: Iterable[type[Any]]) -> str:
 
 
 def unfilled(name: str, given: Collection[str]) -> str:
-    """Word the error for a placeholder that has no value."""
+    """Return the error message for a placeholder that has no value."""
     return (
         f"nothing fills ${{{name}}}{_choices(name, given, 'given')}; "
         f"use bind(...) with a dataclass that has this field, or with_variables({name}=...)"
@@ -253,7 +254,7 @@ def unfilled(name: str, given: Collection[str]) -> str:
 
 
 def unknown(name: str, known: Collection[str]) -> str:
-    """Word the error for a name that the declared params do not have."""
+    """Return the error message for a name that the declared params do not have."""
     return f"unknown placeholder ${{{name}}}{_choices(name, known, 'known')}"
 
 
@@ -266,15 +267,17 @@ def _choices(name: str, known: Collection[str], what: str) -> str:
     return f"{meant} ({what}: {there})"
 
 
+T = TypeVar("T")
+
 Role = Literal["system", "user"]
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What a section's, a prompt's or a namespace's key may look like."""
+"""The form of the keys of sections and prompts, and of each part of a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownSection:
-    """One titled piece of a prompt.
+    """One titled text of a prompt.
 
     Attributes:
         title: Heading; empty for none.
@@ -287,7 +290,7 @@ class MarkdownSection:
             name gets the bound value, if exactly one is bound. None: always enabled.
         role: ``system`` for standing instructions, else ``user``; None: the parent's, and ``user`` at the top.
         images: Images that follow the text. (A placeholder whose value is an `ImagePart` shows it in its place.)
-        models: Models, or their strings, that its tools start child runs with; made and priced with the run's own.
+        models: Models, or model strings, that its tools start child runs with; they are priced with the run's own.
     """
 
     title: str
@@ -315,15 +318,16 @@ class MarkdownSection:
             )
         put = object.__setattr__
         try:
-            put(self, "tools", _items("tools", self.tools, Tool, "decorate the function with @tool"))
-            put(self, "children", _items("children", self.children, MarkdownSection, "nest sections in sections"))
-            put(self, "images", _items("images", self.images, ImagePart, "use ImagePart.from_bytes(...)"))
-            put(self, "pieces", parse_text(_text(self.template)))
+            put(self, "tools", listed(self.tools, "tools", Tool, "decorate the function with @tool"))
+            put(self, "children", listed(self.children, "children", MarkdownSection, "nest sections in sections"))
+            put(self, "images", listed(self.images, "images", ImagePart, "use ImagePart.from_bytes(...)"))
+            if not isinstance(cast("object", self.template), str):
+                raise PromptDefinitionError(f"template must be text, not {self.template!r}")
+            put(self, "pieces", parse_text(self.template))
+            self._check_enabled()
         except PromptDefinitionError as error:
             raise PromptDefinitionError(f"section {self.key!r}: {error}") from None
         self._check_role()
-        if self.enabled is not None:
-            _check_predicate(self.enabled, self.key)
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -336,8 +340,16 @@ class MarkdownSection:
         for child in self.children:
             yield from child.walk()
 
+    def _check_enabled(self) -> None:
+        if self.enabled is None:
+            return
+        if not callable(cast("object", self.enabled)):
+            raise PromptDefinitionError(f"enabled={self.enabled!r} must be a function that returns a bool")
+        if inspect.iscoroutinefunction(function_of(self.enabled)):
+            raise PromptDefinitionError("enabled must be a plain function, not a coroutine function")
+
     def _check_role(self) -> None:
-        if not _is_role(self.role):
+        if self.role not in (None, *get_args(Role)):
             raise PromptDefinitionError(f"section {self.key!r}: role {self.role!r} must be 'system' or 'user'")
         for child in self.children:
             if child.role is not None and child.role != (self.role or "user"):
@@ -349,51 +361,26 @@ class MarkdownSection:
             raise PromptDefinitionError(f"section {self.key!r}: a system section cannot hold images")
 
 
-def _items(name: str, given: object, kind: type[Any], advice: str) -> tuple[Any, ...]:
-    said = f"{{item!r}} in {name} is not a {kind.__name__}; {advice}"
-    return listed(given, name, lambda item: isinstance(item, kind), said)
-
-
 def listed(
-    given: object,
-    name: str,
-    fits: Callable[[object], bool],
-    said: str,
-    *,
-    of: str = "",
-    error: type[Exception] = PromptDefinitionError,
-) -> tuple[Any, ...]:
-    """Return what was given as a tuple.
+    given: object, name: str, kind: type[T], advice: str, error: type[Exception] = PromptDefinitionError
+) -> tuple[T, ...]:
+    """Return the items of a list as a tuple.
 
     Args:
-        given: What was given.
-        name: As what.
-        fits: Whether an item may stand in it.
-        said: What is said of an item that may not: a format with the field ``item``.
-        of: Of what it should be a list.
-        error: What is raised if it is no list, or holds something wrong.
+        given: The list, or another iterable that is not text.
+        name: Its name in error messages.
+        kind: The type of its items.
+        advice: What to write instead of an item of another type.
+        error: The type of error that is raised.
+
+    Raises:
+        Exception: An ``error``, if it is no list or holds an item of another type.
     """
-    if isinstance(given, (str, bytes, type)) or not hasattr(given, "__iter__"):
-        raise error(f"{name} must be a list or tuple{of}, not {given!r}")
-    items = tuple(cast("Sequence[object]", given))
-    for item in items:
-        if not fits(item):
-            raise error(said.format(item=item))
-    return items
-
-
-def _text(given: object) -> str:
-    if not isinstance(given, str):
-        raise PromptDefinitionError(f"template must be text, not {given!r}")
-    return given
-
-
-def _is_role(role: object) -> bool:
-    return role is None or role in get_args(Role)
-
-
-def _check_predicate(enabled: object, key: str) -> None:
-    if not callable(enabled):
-        raise PromptDefinitionError(f"section {key!r}: enabled={enabled!r} must be a function that returns a bool")
-    if inspect.iscoroutinefunction(function_of(enabled)):
-        raise PromptDefinitionError(f"section {key!r}: enabled must be a plain function, not a coroutine function")
+    if isinstance(given, type) or not is_listed(given):
+        raise error(f"{name} must be a list or tuple of {kind.__name__}, not {given!r}")
+    items: list[T] = []
+    for item in given:
+        if not isinstance(item, kind):
+            raise error(f"{item!r} in {name} is not a {kind.__name__}; {advice}")
+        items.append(item)
+    return tuple(items)

@@ -1,13 +1,13 @@
 """A typed prompt template: sections under a name, and the type of the answer.
 
-`PromptTemplate[Report](...)` asks for a `Report`; without a type the answer is plain text. Everything that can be
-wrong with a template is found when it is made: syntax, equal keys, tools that clash, an output type that has no
-schema, and, if it declares its ``params``, placeholders and predicates that nothing fills. Without declared params,
-what is missing is known, and refused, when it is rendered.
+`PromptTemplate[Report](...)` asks for a `Report`; without a type the answer is plain text. A template is checked when
+it is made: the syntax, duplicate keys, different tools with the same name, an output type without a schema, and, if it
+declares its ``params``, placeholders and predicates that have no value. Without declared params, a missing value is
+found when the prompt is rendered.
 
-A `Prompt` is a template with what is bound to it. Both are frozen: `bind` and `with_variables` return new prompts.
+A `Prompt` is a template with values bound to it. Both are frozen: `bind` and `with_variables` return new prompts.
 Rendering is pure: the same prompt renders to the same messages every time, values are inserted exactly as they are, and
-a name without a value is an error, never an empty gap.
+a name without a value is an error, never an empty text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
-from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, on_error_of
-from watchkeeper.prompt.nested import EvaluateOptions, NestedExecutionConfig, PromptResponse
+from watchkeeper.core.quantities import is_whole
+from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, is_checker, on_error_of
+from watchkeeper.prompt.evaluation import EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
-from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.sections import (
     KEY,
     Bindings,
@@ -37,14 +38,13 @@ from watchkeeper.prompt.sections import (
     listed,
     listing,
     match_predicate,
-    unfilled,
     unknown,
 )
 from watchkeeper.tools.tool import Tool
 
 
 class _TypedTemplate(GenericAlias):
-    """`PromptTemplate[Report]`: an alias that hands its argument to the constructor."""
+    """`PromptTemplate[Report]`: an alias that passes its argument to the constructor."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         (output_type,) = self.__args__
@@ -60,16 +60,16 @@ class PromptTemplate(Generic[OutputT]):
     Attributes:
         ns: Namespace, for example ``support``.
         key: Unique within the namespace.
-        sections: What it says, in order; a list or a tuple.
+        sections: Its sections, in order; a list or a tuple.
         name: Name in logs and events; ``ns/key`` if left out.
         params: Dataclasses whose fields fill the placeholders. None: not declared, checked when rendered.
         output_type: Type of the answer: a dataclass, a pydantic model, a msgspec struct, a list of them, ...; usually
             given as ``PromptTemplate[Report]``.
-        task_completion_checker: Who says whether the work is done, or None.
+        task_completion_checker: Checks whether the work is done, or None.
         completion_rounds: How often "incomplete" may send the agent back to work; with 0 the first one ends the run.
-        observers: Who assesses how a run is going, and when.
-        feedback_providers: Who gives feedback on it, and when.
-        nested_execution_config: What nested evaluations of its runs may do; None for the defaults.
+        observers: Observers of its runs, each with its trigger.
+        feedback_providers: Feedback providers of its runs, each with its trigger.
+        nested_execution_config: The rules of nested evaluations in its runs; None for the defaults.
     """
 
     ns: str
@@ -98,23 +98,19 @@ class PromptTemplate(Generic[OutputT]):
         try:
             self._check_keys()
             put(self, "name", self.name or f"{self.ns}/{self.key}")
-            put(self, "sections", _as_sections(self.sections))
-            _check_section_keys(self.walk())
+            advice = "use MarkdownSection(title=, key=, template=)"
+            put(self, "sections", listed(self.sections, "sections", MarkdownSection, advice))
+            self._check_section_keys()
             _distinct_tools(self.walk())
             output_schema(self.output_type)
-            _check_checker(self.task_completion_checker)
-            _check_rounds(self.completion_rounds)
-            _check_nested(self.nested_execution_config)
-            put(self, "observers", _configs(self.observers, ObserverConfig, "observers"))
-            put(
-                self,
-                "feedback_providers",
-                _configs(self.feedback_providers, FeedbackProviderConfig, "feedback_providers"),
-            )
+            self._check_rules()
+            for name, kind in (("observers", ObserverConfig), ("feedback_providers", FeedbackProviderConfig)):
+                advice = f"wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
+                put(self, name, listed(getattr(self, name), name, kind, advice, ObserverError))
             check_distinct(self.sources)
             if self.params is not None:
                 put(self, "params", _as_params(self.params))
-                self._check_names(cast("tuple[type[Any], ...]", self.params))
+                self._check_names(self.params)
         except (PromptDefinitionError, ObserverError) as error:
             raise type(error)(f"prompt {f'{self.ns}/{self.key}'!r}: {error}") from error.__cause__
 
@@ -152,7 +148,41 @@ class PromptTemplate(Generic[OutputT]):
             if not all(KEY.fullmatch(part) for part in parts):
                 raise PromptDefinitionError(f"{what} {value!r} must be letters, digits, '.', '-' or '_'")
 
-    def _check_names(self, params: tuple[type[Any], ...]) -> None:
+    def _check_rules(self) -> None:
+        """Refuse a completion checker, a number of rounds or a nested configuration that is none."""
+        checker, nested = self.task_completion_checker, cast("object", self.nested_execution_config)
+        if checker is not None and not is_checker(checker):
+            raise PromptDefinitionError(
+                f"task_completion_checker={checker!r} is no checker; give for example FileOutputChecker(['report.md'])"
+            )
+        try:
+            on_error_of(checker)
+        except ConfigurationError as error:
+            raise PromptDefinitionError(f"task_completion_checker: {error}") from error
+        if not is_whole(self.completion_rounds, 0):
+            raise PromptDefinitionError(
+                f"completion_rounds={self.completion_rounds!r} must be a whole number: how often the agent may be sent"
+                " back to work"
+            )
+        if not isinstance(nested, NestedExecutionConfig | None):
+            raise PromptDefinitionError(
+                f"nested_execution_config={nested!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
+            )
+
+    def _check_section_keys(self) -> None:
+        if not self.sections:
+            raise PromptDefinitionError(
+                "it has no sections; give at least one MarkdownSection(title=, key=, template=)"
+            )
+        seen: set[str] = set()
+        for section in self.walk():
+            if section.key in seen:
+                raise PromptDefinitionError(
+                    f"two sections have the key {section.key!r}; keys must be unique in a prompt"
+                )
+            seen.add(section.key)
+
+    def _check_names(self, params: Sequence[type[Any]]) -> None:
         owners = field_owners(params)
         for section in self.walk():
             for name in sorted(section.placeholders):
@@ -164,63 +194,14 @@ class PromptTemplate(Generic[OutputT]):
                 match_predicate(section.enabled, section.key, params, owners)
 
 
-def _check_checker(given: object) -> None:
-    if given is not None and (isinstance(given, type) or not isinstance(given, TaskCompletionChecker)):
-        raise PromptDefinitionError(
-            f"task_completion_checker={given!r} is no checker; give for example FileOutputChecker(['report.md'])"
-        )
-    try:
-        on_error_of(given)
-    except ConfigurationError as error:
-        raise PromptDefinitionError(f"task_completion_checker: {error}") from error
-
-
-def _check_rounds(given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise PromptDefinitionError(
-            f"completion_rounds={given!r} must be a whole number: how often the agent may be sent back to work"
-        )
-
-
-def _check_nested(given: object) -> None:
-    if not isinstance(given, NestedExecutionConfig | None):
-        raise PromptDefinitionError(
-            f"nested_execution_config={given!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
-        )
-
-
-def _configs(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
-    said = f"{name} holds {{item!r}}; wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
-    of = f" of {kind.__name__}(...)"
-    return listed(given, name, lambda item: isinstance(item, kind), said, of=of, error=ObserverError)
-
-
-def _as_sections(given: object) -> tuple[MarkdownSection, ...]:
-    said = "{item!r} is not a section; use MarkdownSection(title=, key=, template=)"
-    sections = listed(given, "sections", lambda item: isinstance(item, MarkdownSection), said, of=" of sections")
-    if not sections:
-        raise PromptDefinitionError("it has no sections; give at least one MarkdownSection(title=, key=, template=)")
-    return sections
-
-
 def _as_params(given: object) -> tuple[type[Any], ...]:
-    said = "{item!r} in params is not a dataclass; declare dataclass types"
-    params = listed(given, "params", _is_dataclass_type, said, of=" of dataclass types")
+    params = listed(given, "params", type, "declare dataclass types")
+    for type_ in params:
+        if not dataclasses.is_dataclass(type_):
+            raise PromptDefinitionError(f"{type_!r} in params is not a dataclass; declare dataclass types")
     if len(set(params)) < len(params):
         raise PromptDefinitionError("params names a type twice")
     return params
-
-
-def _is_dataclass_type(item: object) -> bool:
-    return isinstance(item, type) and dataclasses.is_dataclass(item)
-
-
-def _check_section_keys(sections: Iterator[MarkdownSection]) -> None:
-    seen: set[str] = set()
-    for section in sections:
-        if section.key in seen:
-            raise PromptDefinitionError(f"two sections have the key {section.key!r}; keys must be unique in a prompt")
-        seen.add(section.key)
 
 
 def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
@@ -229,12 +210,9 @@ def _distinct_tools(sections: Iterator[MarkdownSection]) -> tuple[Tool, ...]:
         for tool in section.tools:
             known, place = found.setdefault(tool.name, (tool, section.key))
             if known is not tool and known != tool:
-                where = (
-                    f"section {place!r} has two different tools"
-                    if place == section.key
-                    else f"sections {place!r} and {section.key!r} have different tools"
-                )
-                raise PromptDefinitionError(f"{where} with the name {tool.name!r}; rename one: @tool(name=...)")
+                where = f"section {place!r}" if place == section.key else f"sections {place!r} and {section.key!r}"
+                said = f"two different tools have the name {tool.name!r} in {where}"
+                raise PromptDefinitionError(f"{said}; rename one: @tool(name=...)")
     return tuple(tool for tool, _ in found.values())
 
 
@@ -256,12 +234,14 @@ class Prompt(Generic[OutputT]):
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        """Refuse what is no template.
+        """Refuse a template of another type.
 
         Raises:
-            PromptDefinitionError: If it is something else.
+            PromptDefinitionError: Naming it.
         """
-        _check_template(self.template)
+        given = cast("object", self.template)
+        if not isinstance(given, PromptTemplate):
+            raise PromptDefinitionError(f"{given!r} is no template; write Prompt(PromptTemplate(ns=, key=, sections=))")
 
     @property
     def ns(self) -> str:
@@ -314,32 +294,33 @@ class Prompt(Generic[OutputT]):
     def render(
         self, *, deadline: Deadline | datetime | None = None, output_in_prompt: bool = False
     ) -> RenderedPrompt[OutputT]:
-        """Put every value in its place.
+        """Return the prompt with every value in its place.
 
         Args:
             deadline: When the evaluation must be over; kept on the result.
-            output_in_prompt: Whether to describe the answer's JSON Schema in the prompt, for models that cannot be
-                held to a schema.
+            output_in_prompt: Whether to describe the answer's JSON Schema in the prompt, for models without native
+                structured output.
 
         Raises:
-            PromptDefinitionError: If a placeholder of an enabled section has no value, or nothing is left to say.
+            PromptDefinitionError: If a placeholder of an enabled section has no value, or no section with role
+                ``user`` has text.
         """
         try:
-            system, user, tools = self._write(output_in_prompt)
+            messages, tools = self._write(output_in_prompt)
         except PromptDefinitionError as error:
             raise self._error(str(error)) from error.__cause__
         return RenderedPrompt(
             ns=self.ns,
             key=self.key,
             name=self.name,
-            messages=(*system, user),
+            messages=messages,
             tools=tools,
             output_type=self.output_type,
             output=output_schema(self.output_type),
             deadline=Deadline(deadline) if isinstance(deadline, datetime) else deadline,
         )
 
-    def _write(self, output_in_prompt: bool) -> tuple[list[Message], UserMessage, tuple[Tool, ...]]:
+    def _write(self, output_in_prompt: bool) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
         bindings = Bindings(self._with_defaults(), self.variables)
         system, user = _Page(), _Page()
         tools: dict[str, Tool] = {}
@@ -349,14 +330,14 @@ class Prompt(Generic[OutputT]):
             raise PromptDefinitionError("nothing is left to say to the model: no section with role 'user' has text")
         if output_in_prompt and self.output_type is not str:
             user.add(["# Answer format\n\n", format_section(answer_form(self.output_type))])
-        instructions: list[Message] = [] if system.is_blank() else [SystemMessage(system.text())]
-        return instructions, UserMessage(user.parts()), tuple(tools.values())
+        asked = UserMessage(user.parts())
+        messages = (asked,) if system.is_blank() else (SystemMessage(system.text()), asked)
+        return messages, tuple(tools.values())
 
     def _with_defaults(self) -> Mapping[type[Any], Any]:
-        """Add declared params that are not bound but need no arguments: their defaults speak for them."""
+        """Return the bound values, and the defaults of declared params that are not bound and need no arguments."""
         missing = [type_ for type_ in self.template.params or () if type_ not in self.params]
-        defaults = {type_: type_() for type_ in missing if _needs_nothing(type_)}
-        return {**self.params, **defaults} if defaults else self.params
+        return {**self.params, **{type_: type_() for type_ in missing if _needs_nothing(type_)}}
 
     def _param_type(self, value: Any) -> type[Any]:
         if isinstance(value, type) or not dataclasses.is_dataclass(value):
@@ -373,11 +354,6 @@ class Prompt(Generic[OutputT]):
         return PromptDefinitionError(f"prompt {f'{self.ns}/{self.key}'!r}: {message}")
 
 
-def _check_template(given: object) -> None:
-    if not isinstance(given, PromptTemplate):
-        raise PromptDefinitionError(f"{given!r} is no template; write Prompt(PromptTemplate(ns=, key=, sections=))")
-
-
 def _needs_nothing(type_: type[Any]) -> bool:
     absent = dataclasses.MISSING
     return all(
@@ -387,17 +363,15 @@ def _needs_nothing(type_: type[Any]) -> bool:
     )
 
 
+@dataclass(slots=True)
 class _Page:
-    """One message in the making: text that grows, with images between."""
+    """The content of one message while it is written: text, with images between."""
 
-    __slots__ = ("_parts", "_text")
-
-    def __init__(self) -> None:
-        self._parts: list[Part] = []
-        self._text: list[str] = []
+    _parts: list[Part] = field(default_factory=list[Part])
+    _text: list[str] = field(default_factory=list[str])
 
     def add(self, block: Iterable[str | ImagePart]) -> None:
-        """Write a block, a blank line after what stands there already."""
+        """Write a block, separated from the text before it by a blank line."""
         separator = "\n\n" if self._text else ""
         for item in block:
             if isinstance(item, ImagePart):
@@ -415,12 +389,12 @@ class _Page:
             self._parts.append(TextPart(text))
 
     def parts(self) -> tuple[Part, ...]:
-        """Return what was written."""
+        """Return the content."""
         self._flush()
         return tuple(self._parts)
 
     def text(self) -> str:
-        """Return what was written as one text.
+        """Return the content as one text.
 
         Raises:
             PromptDefinitionError: If there is an image in it.
@@ -430,7 +404,7 @@ class _Page:
         return "".join(self._text)
 
     def is_blank(self) -> bool:
-        """Return whether nothing visible was written yet."""
+        """Return whether there is no image and no visible text."""
         return not self._parts and not any(text.strip() for text in self._text)
 
 
@@ -438,14 +412,10 @@ def _put(section: MarkdownSection, page: _Page, level: int, bindings: Bindings, 
     if section.enabled is not None and not bindings.ask(section.enabled, section.key):
         return
     tools.update({tool.name: tool for tool in section.tools if tool.name not in tools})
-    values: dict[str, Any] = {}
-    for name in section.placeholders:
-        try:
-            values[name] = bindings.value(name)
-        except KeyError:
-            raise PromptDefinitionError(f"section {section.key!r}: {unfilled(name, bindings.names())}") from None
-        except PromptDefinitionError as error:
-            raise PromptDefinitionError(f"section {section.key!r}: {error}") from None
+    try:
+        values = {name: bindings.value(name) for name in section.placeholders}
+    except PromptDefinitionError as error:
+        raise PromptDefinitionError(f"section {section.key!r}: {error}") from None
     heading = f"{'#' * min(level, _DEEPEST_HEADING)} {section.title}" if section.title else ""
     body = [*fill(section.pieces, values), *section.images]
     gap = ["\n\n"] if heading and body else []
@@ -460,7 +430,7 @@ AnswerT = TypeVar("AnswerT")
 class ProviderAdapter(Protocol):
     """Evaluates prompts with one model.
 
-    One of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that lists
+    An adapter of your own takes the options as ``**options: Unpack[EvaluateOptions]``; pyright refuses one that lists
     them.
     """
 
@@ -475,7 +445,7 @@ class ProviderAdapter(Protocol):
             **options: See `EvaluateOptions`.
 
         Raises:
-            PromptEvaluationError: With phase ``preflight`` for a deadline that cannot be, and for failures.
+            PromptEvaluationError: With phase ``preflight`` for an invalid deadline, and for failures.
             DeadlineExceededError: The deadline passed.
             BudgetExceededError: A ceiling was reached.
             OutputParseError: The final answer does not fit.

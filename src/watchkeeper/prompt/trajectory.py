@@ -1,8 +1,8 @@
-"""A short digest of each tool call of a run, which observers read instead of the history.
+"""Digests of the newest tool calls of a run: what observers read instead of the whole history.
 
-A call is digested once, when it is new; the fold keeps the newest ones and a handful of counts. Adding a call costs
-the same at call ten and at call ten thousand. It is no state of its own: it can be made from the session's slice of
-`ToolInvoked` at any time, and is, after a rollback or when a session goes on.
+Each call is digested once, when it is new; the fold keeps the newest digests and a few counts. Adding a call costs the
+same at call ten and at call ten thousand. The fold holds no state of its own: it is computed from the session's slice
+of `ToolInvoked`, and computed again after a rollback or when a session is continued.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/\\]\S+")
 PATH_NAMES: Final = re.compile(r"(?:^|_)(?:path|paths|file|files|filename|folder|dir|directory)$", re.IGNORECASE)
 LONGEST_PATH: Final = 300
 PATHS_OF_A_CALL: Final = 20
-"""So many paths of one call are kept, the first ones."""
+"""The number of paths of one call that are kept, the first ones."""
 
 LISTED: Final = 200
-"""So many values of a list, or of all arguments, are looked at for paths."""
+"""The number of values of a list, and of arguments of a call, that are searched for paths."""
 
 FIRST_PATHS: Final = 100
-"""So many paths of the first calls are kept, all together."""
+"""The number of paths of all first calls together that are kept."""
 
 NOTHING_BEFORE: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -67,12 +67,12 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
 
 
 def digest(invoked: ToolInvoked, index: int, made_at: Mapping[int, int] = NOTHING_BEFORE) -> CallDigest:
-    """Return a call in a few words.
+    """Return the digest of a call.
 
     Args:
         invoked: The call.
         index: Its number in the session, from 1.
-        made_at: Under what was done before, the number of the newest call that did it.
+        made_at: By fingerprint of an earlier action, the number of the newest call with that action.
     """
     params = invoked.params
     success = is_success(invoked)
@@ -115,16 +115,14 @@ def paths_in(params: Any) -> Iterable[str]:
 def _may_be_path(name: str, text: str) -> bool:
     if not 0 < len(text) <= LONGEST_PATH:
         return False
-    return (len(name) <= LONGEST_PATH and _names_path(name)) or _is_path(text)
+    if len(name) <= LONGEST_PATH and _names_path(name):
+        return True
+    return "/" in text and "//" not in text and not any(char.isspace() for char in text)
 
 
 @lru_cache(maxsize=512)
 def _names_path(name: str) -> bool:
     return PATH_NAMES.search(name) is not None
-
-
-def _is_path(text: str) -> bool:
-    return "/" in text and "//" not in text and not any(char.isspace() for char in text)
 
 
 def _arguments(params: Any) -> Iterable[tuple[str, Any]]:
@@ -140,33 +138,27 @@ def _arguments(params: Any) -> Iterable[tuple[str, Any]]:
 def _written(params: Any) -> bytes:
     try:
         return msgspec.json.encode(params, enc_hook=repr)
-    except (TypeError, ValueError, RecursionError):  # whatever a model may have written, it has a text
+    except (TypeError, ValueError, RecursionError):  # msgspec cannot encode everything that a model may write
         return repr(params).encode("utf-8", "replace")
 
 
 class Trajectory:
-    """The newest calls of a session and its counts, to be read only."""
+    """The newest calls of a session and its counts; observers read it, only the runtime adds to it."""
 
     __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_first_paths", "_made_at", "_with_paths")
 
     def __init__(self) -> None:
         """Start before the first call."""
-        self._calls: list[CallDigest] = []
-        self._made_at: dict[int, int] = {}
-        self._asked: dict[str, tuple[int, int]] = {}
-        self._count = 0
-        self._errors_in_a_row = 0
-        self._with_paths = 0
-        self._first_paths: tuple[tuple[str, ...], ...] = ()
+        self.begin(())
 
     def begin(self, calls: Sequence[ToolInvoked]) -> int:
         """Start over with a session's slice; return how many calls were taken in, at most `KEPT_CALLS`."""
-        self._calls.clear()
-        self._made_at.clear()
-        self._asked.clear()
+        self._calls: list[CallDigest] = []
+        self._made_at: dict[int, int] = {}
+        self._asked: dict[str, tuple[int, int]] = {}
         self._errors_in_a_row = self._with_paths = 0
         self._count = max(len(calls) - KEPT_CALLS, 0)
-        self._first_paths = ()
+        self._first_paths: tuple[tuple[str, ...], ...] = ()
         for call in calls[: min(self._count, FIRST_CALLS)]:
             self._keep_first(tuple(islice(paths_in(call.params), PATHS_OF_A_CALL)))
         taken = calls[self._count :]
@@ -197,10 +189,10 @@ class Trajectory:
         return self._calls[-min(count, KEPT_CALLS) :] if count > 0 else ()
 
     def unseen_by(self, name: str) -> int:
-        """Return how many of the newest calls an observer has not looked at yet, and note that it does now.
+        """Return how many of the newest calls an observer has not looked at yet, and note that it looks at them now.
 
-        Observers are asked after turns of several calls, or less often still. Asked again before there is another
-        call, the answer is the same. After a rollback, or when a session goes on, no call was looked at.
+        Observers are called after turns of several calls, or less often. A second question before the next call gets
+        the same answer. After a rollback, or when a session is continued, every call counts as not looked at.
 
         Args:
             name: The observer's name, which is unique in its template.

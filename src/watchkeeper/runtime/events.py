@@ -25,7 +25,7 @@ from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
-from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import SafetyEvent

@@ -20,9 +20,9 @@ from watchkeeper.core.ids import IdSource, RunContext
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
-from watchkeeper.prompt.nested import NestedExecutionConfig
+from watchkeeper.prompt.evaluation import NestedExecutionConfig
 from watchkeeper.prompt.observer import SourceConfig
-from watchkeeper.prompt.rendered import RenderedPrompt
+from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem

@@ -22,7 +22,7 @@ from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.kernel.turn_machine import kept_message
-from watchkeeper.prompt.rendered import PromptRendered
+from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     ContextCompacted,
     ModelReplied,

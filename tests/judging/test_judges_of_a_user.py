@@ -1,5 +1,13 @@
+<<<<<<<< HEAD:tests/judging/test_examples.py
 """The examples of the nested-execution specification, with three corrections: files are always read-only,
 the verifier's deadline derives from the run's, and a bypass is `unverified` instead of ok."""
+========
+"""A feedback provider and a completion checker that a user writes with `NestedEvaluator`.
+
+They are the examples of the document on nested execution (docs/specification.md, NE), with three corrections: files are
+always read-only, the verifier's deadline derives from the run's, and a check that was skipped is `unverified`, not ok.
+"""
+>>>>>>>> h_prompt:tests/judging/test_judges_of_a_user.py
 
 from __future__ import annotations
 
@@ -110,12 +118,12 @@ class LLMCompletionVerifier:
 
 
 ASSESS = PromptTemplate[TrajectoryAssessment](
-    ns="seed",
+    ns="nested",
     key="trajectory",
     sections=(MarkdownSection(title="", key="task", template="Assess: ${recent_actions}. Plan: ${current_plan}."),),
 )
 VERIFY = PromptTemplate[CompletionVerdict](
-    ns="seed",
+    ns="nested",
     key="completion",
     sections=(
         MarkdownSection(
@@ -135,7 +143,7 @@ def step() -> str:
 
 def agent(judge: ProviderAdapter, **verifier: Any) -> PromptTemplate[str]:
     return PromptTemplate[str](
-        ns="seed",
+        ns="nested",
         key="agent",
         sections=(MarkdownSection(title="", key="task", template="Take steps.", tools=(step,)),),
         feedback_providers=(
@@ -162,7 +170,7 @@ async def test_the_examples_run_as_they_are_written() -> None:
     assert said is not None
     assert said.summary == "Five steps, none too many."
     started = events(result, ChildStarted)
-    assert [each.prompt_name for each in started] == ["seed/trajectory", "seed/completion", "seed/completion"]
+    assert [each.prompt_name for each in started] == ["nested/trajectory", "nested/completion", "nested/completion"]
     assert "total tokens 500" in started[0].limits
     asked = model.requests[6].transcript[0].text
     assert "Output: Done? Stopped because: stop" in asked

@@ -1,9 +1,11 @@
-"""What a nested run may look at and spend, and what is refused before it starts."""
+"""The events of an evaluation survive storage; what a nested run may read and spend, and what is refused."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -13,11 +15,17 @@ from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError
 from watchkeeper.core.ids import root_run_context
+from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
+from watchkeeper.core.type_tags import tag_of
+from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext
-from watchkeeper.prompt.nested import (
+from watchkeeper.prompt.evaluation import (
     MAX_NESTED,
     NestedExecutionConfig,
     NestedExecutionContext,
+    PromptDeadlineAssigned,
+    PromptExecuted,
+    PromptRendered,
     derive_nested_deadline,
     nested_limits,
     refuse_tools,
@@ -26,6 +34,8 @@ from watchkeeper.prompt.observer import FeedbackContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
+from watchkeeper.session.slices import Snapshot
+from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
@@ -130,13 +140,13 @@ class TestContext:
             cast("Any", context.resource_overrides)[int] = 3
 
     def test_a_parent_that_is_no_session_is_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="is no Session"):
+        with pytest.raises(ConfigurationError, match=r"parent_session=None of a nested run .*context\.session"):
             NestedExecutionContext(cast("Any", None))
 
     @pytest.mark.parametrize(
         ("given", "words"),
         [
-            ({"deadline": "30s"}, r"deadline='30s' of a nested run makes no sense; give .*derive_nested_deadline\("),
+            ({"deadline": "30s"}, r"deadline='30s' of a nested run is of the wrong type; .*derive_nested_deadline\("),
             ({"budget": 3}, r"budget=3 of a nested run .*Budget\("),
             ({"resource_overrides": 3}, "resource_overrides=3 of a nested run"),
             ({"config": 3}, r"config=3 of a nested run .*NestedExecutionConfig\("),
@@ -215,3 +225,56 @@ def test_tools_of_a_nested_prompt_are_refused_by_name_unless_they_are_allowed() 
         refuse_tools("t/k", (look,), NestedExecutionConfig())
     refuse_tools("t/k", (look,), NestedExecutionConfig(allow_nested_tools=True))
     refuse_tools("t/k", (), NestedExecutionConfig())
+
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+SESSION = UUID(int=7)
+
+
+@dataclass(frozen=True)
+class Report:
+    total: int
+
+
+EVENTS = [
+    PromptDeadlineAssigned("support/triage", MOMENT, SESSION, MOMENT),
+    PromptRendered(
+        "support/triage",
+        (SystemMessage("s"), UserMessage((TextPart("u"), ImagePart(data="aGk=")))),
+        ("look",),
+        "openai",
+        SESSION,
+        MOMENT,
+    ),
+    PromptExecuted("support/triage", "openai", Report(3), "text", TokenUsage(5, 6), SESSION, MOMENT, 12.5),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_events_survive_storage(event: object) -> None:
+    assert load(dump(event)) == event
+
+
+@pytest.mark.spec("DL-008")
+def test_their_tags_are_stable() -> None:
+    assert [tag_of(type(event)) for event in EVENTS] == [
+        "prompt_deadline_assigned",
+        "prompt_rendered",
+        "prompt_executed",
+    ]
+
+
+@pytest.mark.spec("DL-009")
+def test_they_are_slices_of_a_session_and_of_its_snapshot() -> None:
+    session = Session()
+    for event in EVENTS:
+        session.dispatch(event)
+    restored = Session()
+    restored.rollback(Snapshot.from_json(session.snapshot().to_json()))
+    assert restored[PromptExecuted].latest() == EVENTS[-1]
+    assert restored[PromptRendered].latest() == EVENTS[1]
+
+
+def test_without_a_deadline_no_time_remains_to_be_told() -> None:
+    executed = PromptExecuted("p", "a", None, "", TokenUsage(), SESSION, MOMENT)
+    assert executed.remaining_seconds is None

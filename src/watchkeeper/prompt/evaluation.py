@@ -1,8 +1,9 @@
-"""The values of an evaluation: its response, and the limits and context of an evaluation inside a run.
+"""Evaluation as values: what a prompt renders to, how it is evaluated, what comes back, and what may be nested.
 
-`EvaluateOptions` is the one list of what `evaluate` takes by keyword. A nested evaluation may read its parent and spend
-a part of what it has; it must never change it, so a writable filesystem, or the parent's session among the resources,
-is refused here. How nested evaluations are run is told in `children` and `judging`.
+`RenderedPrompt` is what a run sends first; it never changes afterwards. `EvaluateOptions` is the one list of what
+`evaluate` takes by keyword, `PromptResponse` what it returns; three events record an evaluation. A nested evaluation
+may read its parent and spend a part of what it has. It must never change its parent, so a writable filesystem, or the
+parent's session among the resources, is refused here. `children` and `judging` run nested evaluations.
 """
 
 from __future__ import annotations
@@ -13,30 +14,128 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, Protocol, TypedDict, Unpack, cast, get_args
+from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.limits import UNLIMITED, Limits, tighten
-from watchkeeper.core.model import CompletionState
-from watchkeeper.core.quantities import DurationLike, duration
+from watchkeeper.core.messages import Message, SystemMessage, UserMessage
+from watchkeeper.core.model import CompletionState, OutputSchema
+from watchkeeper.core.quantities import DurationLike, duration, is_whole
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.session.log import Dispatcher
+from watchkeeper.session.log import Dispatcher, event
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import Tool
 
 
-class EvaluateOptions(TypedDict, total=False):
-    """What `evaluate` and `evaluate_async` take by keyword, beside the prompt and its params; all may be left out.
+class RenderedPrompt(msgspec.Struct, Generic[OutputT], frozen=True):
+    """A prompt with every value in its place, made by `Prompt.render`.
 
     Attributes:
-        session: Where to record; a fresh session by default. A `Budget` that it holds tightens the limits.
-        bus: Where else events are published; the session's own dispatcher by default.
-        deadline: When it must be over: aware, and not before the next second.
+        ns: Namespace of the prompt.
+        key: Key of the prompt within its namespace.
+        name: The prompt's name in logs and events.
+        messages: The system message, if there is one, and one user message; the first messages of the transcript.
+        tools: Tools of the enabled sections, in document order, each once.
+        output_type: The type of the final answer; ``str`` for plain text.
+        output: The answer's schema, or None for plain text.
+        deadline: The moment at which the evaluation must be over, or None.
+    """
+
+    ns: str
+    key: str
+    name: str
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    output_type: type[OutputT]
+    output: OutputSchema | None = None
+    deadline: Deadline | None = None
+
+    @property
+    def text(self) -> str:
+        """All text of all messages, as a person would read it."""
+        return "\n\n".join(
+            message.text for message in self.messages if isinstance(message, SystemMessage | UserMessage)
+        )
+
+
+@event("prompt_deadline_assigned")
+class PromptDeadlineAssigned(msgspec.Struct, frozen=True):
+    """An evaluation has a deadline.
+
+    Attributes:
+        prompt_name: Which prompt.
+        deadline: The moment, normalised to UTC.
+        session_id: Which session.
+        created_at: When it was assigned.
+    """
+
+    prompt_name: str
+    deadline: datetime
+    session_id: UUID
+    created_at: datetime
+
+
+@event("prompt_rendered")
+class PromptRendered(msgspec.Struct, frozen=True):
+    """A prompt was rendered; with it a transcript begins.
+
+    Attributes:
+        prompt_name: Which prompt.
+        messages: The first messages of the transcript.
+        tool_names: Tools on offer.
+        adapter: Who evaluates it.
+        session_id: Which session.
+        created_at: When.
+    """
+
+    prompt_name: str
+    messages: tuple[Message, ...]
+    tool_names: tuple[str, ...]
+    adapter: str
+    session_id: UUID
+    created_at: datetime
+
+
+@event("prompt_executed")
+class PromptExecuted(msgspec.Struct, frozen=True):
+    """An evaluation came to its end with an answer.
+
+    Attributes:
+        prompt_name: Which prompt.
+        adapter: Who evaluated it.
+        output: The typed answer, or None if it was not parsed.
+        text: The model's final text.
+        usage: Tokens of the whole evaluation.
+        session_id: Which session.
+        created_at: When.
+        remaining_seconds: Time left to the deadline, or None without one.
+    """
+
+    prompt_name: str
+    adapter: str
+    output: Any
+    text: str
+    usage: TokenUsage
+    session_id: UUID
+    created_at: datetime
+    remaining_seconds: float | None = None
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """The optional keyword arguments of `evaluate` and `evaluate_async`.
+
+    Attributes:
+        session: Where to record; a fresh session by default. A `Budget` in it tightens the limits.
+        bus: A second dispatcher for the events, besides the session's own.
+        deadline: When it must be over: with a time zone, and at least a second from now.
         budget: What it may spend.
         budget_tracker: A budget that is shared with other evaluations; what is used is added to it.
         run_context: Identifiers to run under; fresh ones by default.
@@ -69,13 +168,12 @@ class PromptResponse(Generic[OutputT]):
 
     Attributes:
         prompt_name: Which prompt.
-        output: The typed answer; None if it was not to be parsed.
+        output: The typed answer; None with ``parse_output=False``.
         text: The model's final text.
         usage: Tokens of the whole evaluation.
-        cost: Money in US dollars, exact; None if unknown.
-        completion: How the work stands: ``verified``, or ``unverified`` if its checker could not tell; ``unchecked``
-            without a checker.
-        completion_note: What the checker said, or why there is no verdict.
+        cost: US dollars, exact; None if unknown.
+        completion: ``verified``, ``unverified`` if the checker could not tell, or ``unchecked`` without a checker.
+        completion_note: The checker's explanation, or why there is no verdict.
     """
 
     prompt_name: str
@@ -88,10 +186,10 @@ class PromptResponse(Generic[OutputT]):
 
 
 class NestedAdapter(Protocol):
-    """Evaluates prompts for those who judge or advise a run from within, with the run's own model.
+    """Evaluates prompts inside a run, with the run's own model, for checkers and feedback providers.
 
-    A `Prompt` names checkers and observers, and those name this class; so it takes any prompt. For everybody else
-    `ProviderAdapter` has the same methods with the type of the answer.
+    `ProviderAdapter` has the same methods with the type of the answer. This protocol cannot name `Prompt`, whose module
+    imports those of checkers and observers, so it takes any prompt.
     """
 
     def evaluate(self, prompt: Any, *params: Any, **options: Unpack[EvaluateOptions]) -> PromptResponse[Any]:
@@ -108,13 +206,13 @@ class NestedAdapter(Protocol):
 Purpose = Literal["evaluation", "verdict"]
 
 MAX_NESTED: Final = timedelta(seconds=30)
-"""How long a nested run may take unless somebody says otherwise."""
+"""How long a nested run may take by default."""
 
 NESTED_BUDGET: Final = Budget(max_total_tokens=1000)
-"""What one may spend unless somebody says otherwise, where its budget is not shared."""
+"""The default budget of a nested run that does not share its parent's."""
 
 NESTED_LIMITS: Final = replace(UNLIMITED, max_turns=20, min_output_tokens=64, landing=None, verdict=None)
-"""Ceilings of every nested run beside its time and its budget; a verdict is short, so short replies are worth it."""
+"""Ceilings of every nested run besides its time and its budget; a verdict is short, so short replies will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +221,9 @@ class NestedExecutionConfig:
 
     Attributes:
         max_nested_duration: The longest that any nested run may take.
-        default_nested_budget: What one may spend where its budget is not shared with the parent's.
+        default_nested_budget: The budget of one that does not share its parent's; None for no ceiling of its own.
         allow_nested_tools: Whether nested prompts may have tools.
-        max_nesting_depth: How many evaluations may stand inside each other; 1 allows none inside another.
+        max_nesting_depth: The number of evaluations that may be nested in each other; 1 allows none inside another.
     """
 
     max_nested_duration: DurationLike = MAX_NESTED
@@ -134,21 +232,18 @@ class NestedExecutionConfig:
     max_nesting_depth: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse values of the wrong type or out of range.
 
         Raises:
-            LimitsError: For a duration that cannot be.
-            ConfigurationError: For a depth below one, or a budget or a permission that is none.
+            LimitsError: For a duration that is not one.
+            ConfigurationError: For a depth below one, or a budget or a permission of the wrong type.
         """
         object.__setattr__(self, "max_nested_duration", duration(self.max_nested_duration, "max_nested_duration"))
-        allowed, depth, budget = cast(
-            "tuple[object, object, object]",
-            (self.allow_nested_tools, self.max_nesting_depth, self.default_nested_budget),
-        )
-        if not isinstance(allowed, bool):
-            raise ConfigurationError(f"allow_nested_tools={allowed!r} must be True or False")
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise ConfigurationError(f"max_nesting_depth={depth!r} must be a whole number from 1 on")
+        if type(self.allow_nested_tools) is not bool:
+            raise ConfigurationError(f"allow_nested_tools={self.allow_nested_tools!r} must be True or False")
+        if not is_whole(self.max_nesting_depth, 1):
+            raise ConfigurationError(f"max_nesting_depth={self.max_nesting_depth!r} must be a whole number from 1 on")
+        budget = cast("object", self.default_nested_budget)
         if not isinstance(budget, Budget | None):
             raise ConfigurationError(f"default_nested_budget={budget!r} must be Budget(...) or None")
 
@@ -159,32 +254,33 @@ class NestedExecutionConfig:
 
 
 NESTED: Final = NestedExecutionConfig()
-"""What nested runs may do where a template says nothing."""
+"""The rules of nested runs whose template sets none."""
 
 
 KINDS: Final = (
+    ("parent_session", Session, "context.session"),
     ("parent_run_context", RunContext | None, "context.run_context"),
     ("deadline", Deadline | datetime | None, "derive_nested_deadline(context.deadline, '15s')"),
     ("budget", Budget | None, "Budget(max_total_tokens=8_000)"),
     ("resource_overrides", Mapping, "{Clock: clock}"),
     ("config", NestedExecutionConfig, "NestedExecutionConfig(max_nested_duration='15s')"),
 )
-"""What the fields of a context hold, with an example of each."""
+"""The types of the fields of a `NestedExecutionContext`, with an example of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NestedExecutionContext:
-    """What a nested run is given of its parent.
+    """What a nested run may use of its parent.
 
     Attributes:
         parent_session: The parent's session; the nested run may read it and has one of its own.
-        parent_run_context: The parent's identifiers where no run writes to the session; a run has its own.
+        parent_run_context: The parent's identifiers; needed only where no run writes to the session.
         deadline: When the nested run must be over; at the latest ``config.max_nested_duration`` from its start.
-        budget: What it may spend, set aside from what the parent has left; None shares what the parent has.
-        resource_overrides: What its tools may ask for, by type: instances, or a `ResourceBinding` that makes one for
+        budget: What it may spend, reserved from what the parent has left; None shares what the parent has.
+        resource_overrides: The resources of its tools, by type: instances, or a `ResourceBinding` that makes one for
             it; a filesystem must be a read-only view.
-        config: What nested runs may do.
-        purpose: ``verdict`` may use what was kept back for the last word on a run.
+        config: The rules of nested runs.
+        purpose: A ``verdict`` may use the part of the parent's limits that is reserved for the check of its answer.
     """
 
     parent_session: Session
@@ -199,17 +295,15 @@ class NestedExecutionContext:
         """Refuse what would let a nested run change its parent.
 
         Raises:
-            ConfigurationError: For a session that is none, a filesystem that can be written to, a session among the
-                overrides, or a value that is of another kind than its field.
+            ConfigurationError: For a value of the wrong type, a filesystem that can be written to, or a session among
+                the overrides.
         """
-        if not isinstance(cast("object", self.parent_session), Session):
-            raise ConfigurationError(
-                f"parent_session={self.parent_session!r} is no Session; give the context's session"
-            )
         for name, kind, example in KINDS:
             value = getattr(self, name)
             if not isinstance(value, kind):
-                raise ConfigurationError(f"{name}={value!r} of a nested run makes no sense; give for example {example}")
+                raise ConfigurationError(
+                    f"{name}={value!r} of a nested run is of the wrong type; give for example {example}"
+                )
         if self.purpose not in get_args(Purpose):
             raise ConfigurationError(f"purpose={self.purpose!r} must be 'evaluation' or 'verdict'")
         if isinstance(self.deadline, datetime):
@@ -236,8 +330,8 @@ def check_override(kind: object, value: object) -> None:
     """
     if isinstance(value, Session):
         raise ConfigurationError(
-            "resource_overrides hands a session to the nested run, which could write to it; say what it is to know"
-            " with the prompt's variables"
+            "resource_overrides hands a session to the nested run, which could write to it; pass what it needs to know"
+            " as variables of its prompt"
         )
     made = value.protocol if isinstance(value, ResourceBinding) else None
     writes = isinstance(value, Filesystem) and not isinstance(value, ReadOnlyFilesystem)
@@ -249,7 +343,7 @@ def check_override(kind: object, value: object) -> None:
 
 
 def _held_to_reading(kind: object, binding: Any) -> Any:
-    """Return a binding whose factory is refused what would be refused as an instance."""
+    """Return a binding whose factory's results are checked as instances are."""
 
     def make(resources: Resources) -> Any:
         made = binding.factory(resources)
@@ -260,12 +354,12 @@ def _held_to_reading(kind: object, binding: Any) -> Any:
 
 
 def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig) -> None:
-    """Refuse a nested prompt with tools where nested prompts have none.
+    """Refuse a nested prompt that has tools if the configuration does not allow them.
 
     Args:
-        name: The prompt's.
-        tools: What it offers.
-        config: What nested runs may do.
+        name: The prompt's name.
+        tools: The prompt's tools.
+        config: The rules of nested runs.
 
     Raises:
         ConfigurationError: Naming them.
@@ -273,7 +367,7 @@ def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig
     if tools and not config.allow_nested_tools:
         named = ", ".join(tool.name for tool in tools)
         raise ConfigurationError(
-            f"the nested prompt {name!r} has tools ({named}); say what it is to know with its variables, or allow them:"
+            f"the nested prompt {name!r} has tools ({named}); pass what it needs to know as variables, or allow tools:"
             " nested_execution_config=NestedExecutionConfig(allow_nested_tools=True)"
         )
 
@@ -287,7 +381,7 @@ def derive_nested_deadline(
     """Return when a nested run must be over: with its parent, or after its own time.
 
     Args:
-        parent_deadline: The parent's, if it has one.
+        parent_deadline: The parent's deadline, or None.
         max_nested_duration: The nested run's own time, from now.
         clock: Where time comes from.
     """
@@ -300,7 +394,7 @@ def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget 
     """Return the ceilings of a nested run: short, and without a last turn, because it only judges.
 
     Args:
-        deadline: When it must be over, if somebody said so.
+        deadline: When it must be over, or None.
         longest: The longest that it may take in any case.
         budget: What it may spend; None for what its parent has left.
         clock: Where time comes from.
@@ -313,7 +407,7 @@ def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget 
 def nested_context(
     asking: Any, budget: Budget | None, max_duration: DurationLike | None, purpose: Purpose
 ) -> NestedExecutionContext:
-    """Return what a nested evaluation is given by whoever asks for it: the context of a checker or of a provider."""
+    """Return the context of a nested evaluation that is made from the context of a checker or a feedback provider."""
     longest = max_duration or asking.nested.longest
     return NestedExecutionContext(
         parent_session=asking.session,
