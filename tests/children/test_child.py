@@ -36,7 +36,7 @@ from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging.evaluator import NestedEvaluator
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import Escalation, FeedbackContext, FeedbackProviderConfig, ObserverTrigger

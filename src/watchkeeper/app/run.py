@@ -33,7 +33,7 @@ from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
-from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
@@ -223,21 +223,16 @@ class _Opened(Generic[OutputT]):
 
     def plan(self, prompt: Prompt[OutputT], gate: ExecutionContext) -> RunPlan[OutputT]:
         """Render a prompt, once, and say how it is run."""
-        models, template = self.around.models, prompt.template
-        return RunPlan(
-            prompt=prompt.render(deadline=gate.deadline, output_in_prompt=models.output_in_prompt),
-            model=models.first.model,
-            price=models.first.price,
-            settings=models.first.settings,
-            checker=template.task_completion_checker,
+        models = self.around.models
+        return plan_for(
+            prompt,
+            prompt.render(deadline=gate.deadline, output_in_prompt=models.output_in_prompt),
+            models.first,
             on_context_full=self.options.get("on_context_full", "land"),
             on_delta=self.around.on_delta,
             fallback=models.fallback,
             cheaper=models.cheaper,
-            sources=template.sources,
             escalations=models.escalations,
-            completion_rounds=template.completion_rounds,
-            nested=template.nested_execution_config,
             child_models=models.children,
         )
 

@@ -32,7 +32,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.nested import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.rendered import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder, log_end
+from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, broken_off
@@ -351,7 +351,7 @@ def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Cha
 def _record_start(parent: RunScope, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
     """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
     depth, limits = sum(child.depths.values()), child.gate.limits.describe()
-    Recorder(parent.session, child.clock).record(
+    parent.record(
         ChildStarted(
             run_context=child.run_context,
             parent_run_id=parent.run_context.run_id,
@@ -383,7 +383,7 @@ def _record_end(
     usage = child.gate.usage
     stop = result.stop if result is not None else None if error is None else broken_off(error)
     completion = "unchecked" if result is None else result.completion
-    Recorder(parent.session, child.clock).record(
+    parent.record(
         ChildEnded(
             run_id=child.run_context.run_id,
             parent_run_id=parent.run_context.run_id,

@@ -36,13 +36,13 @@ from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
-from watchkeeper.kernel.states import Compacted, Stopped
+from watchkeeper.kernel.turn_machine import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
 from watchkeeper.loop.models import BYTES_PER_TOKEN, image_tokens, message_bytes
 from watchkeeper.prompt.rendered import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ContextCompacted, Recorder, segment_of
+from watchkeeper.runtime.events import ContextCompacted, segment_of
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.session.log import Envelope
 
@@ -323,20 +323,16 @@ class Scale:
 class Compaction:
     """Makes new segments for one run."""
 
-    def __init__(
-        self, scope: RunScope, recorder: Recorder, models: ModelCalls, transcript: Transcript, children: Children
-    ) -> None:
+    def __init__(self, scope: RunScope, models: ModelCalls, transcript: Transcript, children: Children) -> None:
         """Take note of where the run's own prompt stands, before anything was said.
 
         Args:
             scope: What the run works within.
-            recorder: Where to write.
             models: Which model is asked, and how much it holds.
             transcript: The conversation, with the prompt at its end.
             children: Starts the run that makes a summary.
         """
         self._scope = scope
-        self._recorder = recorder
         self._models = models
         self._transcript = transcript
         self._children = children
@@ -380,7 +376,7 @@ class Compaction:
         newest = old[max(self._opening, default=-1) + 1 :]
         kept = newest_that_fit(newest, min(left, int(KEPT_SHARE * scale.room)), scale.tokens)
         messages = segment_of(old, self._opening, text, kept)
-        self._recorder.record(
+        self._scope.record(
             ContextCompacted(
                 segment=self._transcript.segment + 1,
                 summary=text,

@@ -39,7 +39,7 @@ from watchkeeper.loop.retry import (
     refusal,
     seconds_left,
 )
-from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, Recorder
+from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import failure_of
 from watchkeeper.shield.decision import Decision
@@ -71,13 +71,12 @@ class ModelCalls:
         line: The models of the run.
     """
 
-    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder, transcript: Transcript) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope, transcript: Transcript) -> None:
         """Prepare what every turn repeats: tools, schema, caps, bounds."""
         self._plan = plan
         self._scope = scope
         self._gate = scope.gate
         self._limits = scope.gate.limits
-        self._recorder = recorder
         self._transcript = transcript
         self.line = ModelLine(plan, self._limits, transcript)
         self._call_ids = {
@@ -197,7 +196,7 @@ class ModelCalls:
         if reply.finish == "refusal" and self._successor(turn.phase) is not None:
             raise refusal(reply, model.provider)
         reply = self._with_own_call_ids(reply)
-        self._recorder.record(
+        self._scope.record(
             ModelReplied(
                 turn=turn.number,
                 message=reply.message,
@@ -239,7 +238,7 @@ class ModelCalls:
     def _record_failure(self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""
         now, asked = self._scope.clock.now(), self.line.in_use.label
-        self._recorder.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked))
+        self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked))
 
     def _given_up(self, failure: UnansweredError, phase: Phase) -> WorkStoppedError:
         """Return what ends the work when nobody is left to ask, or nobody may be asked any more."""
@@ -287,7 +286,7 @@ class ModelCalls:
     def _take_over(self, number: int, candidate: ModelInUse, reason: str, why: str) -> None:
         left, now = self.line.in_use.label, self._scope.clock.now()
         self.line.take_over(candidate)
-        self._recorder.record(ModelSwitched(number, left, candidate.label, reason, why, now))
+        self._scope.record(ModelSwitched(number, left, candidate.label, reason, why, now))
 
     def _estimate(self, model: ModelInUse, input_tokens: int, phase: Phase) -> Estimate:
         cap = self._landing_cap(model) if phase == "landing" else model.cap

@@ -34,9 +34,8 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import CrashError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.kernel.states import ToolsDone
+from watchkeeper.kernel.turn_machine import ToolsDone
 from watchkeeper.loop.retry import call_through, held_back
-from watchkeeper.runtime.events import Recorder
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
 from watchkeeper.runtime.user_code import closed, failure_of
 from watchkeeper.session.tagging import check
@@ -78,11 +77,10 @@ class Attempt(msgspec.Struct, frozen=True):
 class ToolCalls:
     """The tool side of one run."""
 
-    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope) -> None:
         """Index the prompt's tools by name."""
         self._plan = plan
         self._scope = scope
-        self._recorder = recorder
         self._usage: TokenUsage | None = None
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
@@ -237,7 +235,7 @@ class ToolCalls:
     def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         scope, plan = self._scope, self._plan
         text = cut(attempt.result.render())
-        self._recorder.record(
+        scope.record(
             ToolInvoked(
                 prompt_name=plan.prompt.name,
                 adapter=plan.model.provider,
