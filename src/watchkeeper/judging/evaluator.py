@@ -22,9 +22,8 @@ from typing import Any, Final, Generic, cast
 import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
-from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of
+from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of, is_inside
 from watchkeeper.children.nested_adapter import RunAdapter, stop_error
-from watchkeeper.children.nesting import attached, is_inside
 from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline
@@ -325,7 +324,7 @@ def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
 
     async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
         children = Children(Family(home, lambda: plan.model), loop)
-        with attached(home.session, home.run_context.run_id, children):
+        with children.attached():
             return await _ask(adapter, prompt, plan, home)
 
     async def run(plan: RunPlan[Any], home: RunScope) -> RunResult[Any]:

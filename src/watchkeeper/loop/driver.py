@@ -15,7 +15,6 @@ import msgspec
 
 from watchkeeper.children.child import Children, Execute, Family
 from watchkeeper.children.nested_adapter import RunAdapter
-from watchkeeper.children.nesting import attached
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import OutputParseError, Stop, StoreError
 from watchkeeper.core.messages import Transcript
@@ -86,7 +85,7 @@ async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, exe
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
     try:
-        with attached(scope.session, scope.run_context.run_id, driver.children):
+        with driver.children.attached():
             return await driver.run()
     finally:
         if kept is not None:

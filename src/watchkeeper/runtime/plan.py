@@ -152,7 +152,7 @@ class RunScope(msgspec.Struct, frozen=True):
         filesystem: What its tools may read and write, or None.
         parent_run_id: The run above it, which started this child or runs over many items, or None.
         item: Which item of a run over many this is, or None.
-        depths: How many children of each kind stand above it and are it, by family (`children.nesting`).
+        depths: How many children of each kind stand above it and are it, by family (`children.child`).
         deepest: How many of each may, by family, as those above it allow.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
     """
