@@ -203,9 +203,8 @@ class Children:
         stopped = parent.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
-            return await self._start_below(
-                slice_, task, scope
-            )  # the work's end came between; the last word is kept back for
+            # The work's end came between; something is kept back for the last word.
+            return await self._start_below(slice_, task, scope)
         return run
 
     @contextmanager

@@ -439,7 +439,7 @@ class Compaction:
         size = sum(message_bytes(message) for message in old) + fixed
         before = in_use.bound.likely() or size // BYTES_PER_TOKEN
         density = min(max(before / size, THINNEST), DENSEST)
-        room, window = self._models.room(in_use), in_use.model.context_window
+        room, window = in_use.room, in_use.model.context_window
         if stop.source == "provider" or room is None or window is None:  # it holds less than it was sent
             room = before if room is None else min(room, before)
             window = before if window is None else min(window, before)

@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from watchkeeper.accounting.call_request import Charge, Estimate
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
+from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
+
+from watchkeeper.loop.retry import Phase, WorkStoppedError
 
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model
@@ -60,8 +63,8 @@ class InputBound:
         self._seen = 0
         self._counted = self._most = 0
         self._learned: Message | None = None
-        ceilings = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens)
-        self._strict = limits.account is not None or any(value is not None for value in ceilings)
+        ceilings = (limits.ceiling(meter.ceiling) for meter in METERS if meter.counts_input)
+        self._strict = limits.account is not None or any(ceiling is not None for ceiling in ceilings)
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the transcript as it stands."""
@@ -187,15 +190,14 @@ class ModelInUse:
         label: ``provider:name``.
         degraded: Whether it is the cheaper model that hooks may ask for.
         cap: Output cap of its replies.
+        landing_cap: The same for a landing turn.
         request: What is the same in all its requests.
         bound: The upper bound of its input.
     """
 
-    __slots__ = ("bound", "cap", "degraded", "label", "model", "place", "price", "request", "service")
-
     def __init__(self, line: ModelLine, place: int) -> None:
         """Prepare what every turn with this model repeats."""
-        plan = line.plan
+        plan, limits = line.plan, line.limits
         chosen = line.models[place]
         self.place = place
         self.label = chosen.label
@@ -205,6 +207,7 @@ class ModelInUse:
         self.service = line.services[place]
         wished, largest = chosen.settings.max_output_tokens or DEFAULT_OUTPUT_CAP, model.max_output_tokens
         self.cap = wished if largest is None else min(wished, largest)
+        self.landing_cap = min(limits.landing.max_output_tokens, self.cap) if limits.landing else self.cap
         self.request = ModelRequest(
             transcript=line.transcript,
             tools=line.tools,
@@ -213,7 +216,32 @@ class ModelInUse:
             settings=chosen.settings,
             on_delta=plan.on_delta,
         )
-        self.bound = InputBound(self.request, line.limits)
+        self.bound = InputBound(self.request, limits)
+        self._limits = limits
+
+    def worst(self, input_tokens: int, phase: Phase) -> Estimate:
+        """Return the worst case of a call with this input bound."""
+        cap = self.landing_cap if phase == "landing" else self.cap
+        return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price)
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens a conversation may have, so that an answer fits and landing too; None if unknown."""
+        window, limits = self.model.context_window, self._limits
+        if window is None:
+            return None
+        return window - min(self.cap, limits.min_output_tokens) - (self.landing_cap if limits.landing else 0)
+
+    def check_context(self) -> None:
+        """Stop before the model's context overflows; a landing turn may use the rest of it.
+
+        Raises:
+            WorkStoppedError: Saying that the context is full.
+        """
+        room, tokens, window = self.room, self.bound.likely(), self.model.context_window
+        if room is not None and tokens is not None and tokens > room:
+            said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
+            raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
 
 class ModelLine:

@@ -37,7 +37,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import ToolsDone
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
-from watchkeeper.runtime.user_code import closed, failure_of
+from watchkeeper.runtime.user_code import closed, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
@@ -156,10 +156,7 @@ class ToolCalls:
                 made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
                 return made if isinstance(made, ToolResult) else await made
             except BaseException as error:
-                failure = failure_of(error, task)
-                if failure is error:
-                    raise
-                raise failure from error
+                raise_failure(error, task)
 
         request = CallRequest(
             kind="tool",
@@ -217,9 +214,7 @@ class ToolCalls:
             except (ReducerError, SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
-        context = attempt.context
-        if context is not None and (attempt.outcome != "ok" or context.has_resources):
-            await self._drop(attempt)
+        await self._drop(attempt)
         return self._record(call, attempt)
 
     async def _drop(self, attempt: Attempt) -> None:
