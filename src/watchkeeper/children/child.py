@@ -451,6 +451,7 @@ def _record_end(
     """Write there how it ended: its result, or if it has none what broke it off."""
     duration = (child.clock.monotonic() - began) * 1000
     usage = child.gate.usage
+    stop: Stop | None
     if isinstance(ended, Stop):
         stop, completion, said = ended, "unchecked", ended.message
     else:

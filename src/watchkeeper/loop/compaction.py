@@ -35,10 +35,10 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.type_tags import own_value
-from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
+from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.kernel.turn_machine import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
-from watchkeeper.loop.models import BYTES_PER_TOKEN, image_tokens, message_bytes
+from watchkeeper.loop.models import BYTES_PER_TOKEN, estimate_call, image_tokens, message_bytes
 from watchkeeper.prompt.rendered import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
@@ -410,7 +410,7 @@ class Compaction:
         if tokens is not None:
             room = min(room, tokens - cap - fixed)
         if nanos is not None and price is not None:
-            while room >= LEAST_READ and worst_cost(price, fixed + room, cap) > nanos:
+            while room >= LEAST_READ and estimate_call(fixed + room, cap, 0, price).nanos(cap) > nanos:
                 room = int(room * 0.9)
         if room < LEAST_READ:
             raise NoSummaryError("a tenth of what is left does not pay for a summary, or the model holds too little")
@@ -474,11 +474,6 @@ def newest_that_fit(messages: Sequence[Message], room: int, tokens: Callable[[Se
         if not isinstance(message, ToolMessage):
             kept = count
     return kept
-
-
-def worst_cost(price: ModelPrice, input_tokens: int, output_tokens: int) -> int:
-    """Return the most that one call can cost, in nano-dollars."""
-    return price.worst_input(input_tokens) + output_tokens * price.worst_output_token(input_tokens)
 
 
 @functools.cache

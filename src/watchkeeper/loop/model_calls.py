@@ -120,9 +120,9 @@ class ModelCalls:
         """
         in_use, landing = self.line.in_use, None
         tokens = in_use.bound.tokens(self._transcript)
-        worst = in_use.worst(tokens, phase)
+        worst = in_use.worst(tokens, landing=phase == "landing")
         if phase == "work":
-            in_use.check_context()
+            self._check_context()
             landing = self._landing(number, worst)
         turn, attempt = Turn(number, phase, worst, landing), 1
         while True:
@@ -251,7 +251,7 @@ class ModelCalls:
             return None
 
         def fits(model: ModelInUse) -> bool:
-            worst = model.worst(model.bound.tokens(self._transcript), phase)
+            worst = model.worst(model.bound.tokens(self._transcript), landing=phase == "landing")
             return self._gate.affords(CallRequest(kind="llm", estimate=worst, phase=phase))
 
         return self.line.find(fits, cheaper=cheaper)
@@ -280,6 +280,14 @@ class ModelCalls:
         self.line.take_over(candidate)
         self._scope.record(ModelSwitched(number, left, candidate.label, reason, why, now))
 
+    def _check_context(self) -> None:
+        """Stop before the context of the model in use overflows; a landing turn may use the rest of it."""
+        in_use = self.line.in_use
+        room, tokens, window = in_use.room, in_use.bound.likely(), in_use.model.context_window
+        if room is not None and tokens is not None and tokens > room:
+            said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
+            raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
+
     def _landing(self, number: int, call: Estimate) -> Estimate | None:
         """Return what the last turn would need after this call, or None if there is to be none.
 
@@ -288,7 +296,7 @@ class ModelCalls:
         limits = self._gate.limits
         if limits.landing is None:
             return None
-        after = self.line.in_use.worst(call.input_tokens + limits.min_output_tokens, "landing")
+        after = self.line.in_use.worst(call.input_tokens + limits.min_output_tokens, landing=True)
         wanted = CallRequest(kind="llm", estimate=call, landing=after)
         return after if number > 1 or self._gate.affords(wanted) else None
 

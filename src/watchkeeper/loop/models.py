@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from watchkeeper.accounting.call_request import Charge, Estimate
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
+from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 
-from watchkeeper.loop.retry import Phase, WorkStoppedError
 
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model
@@ -168,9 +167,7 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     if isinstance(error, ProviderError) and not error.billed:
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
-    if price is None:
-        return Charge(usage, None)
-    return Charge(usage, worst.input_nanos + granted * worst.output_nanos_per_token)
+    return Charge(usage, None if price is None else worst.nanos(granted))
 
 
 DEFAULT_OUTPUT_CAP: Final = 16_384
@@ -219,9 +216,9 @@ class ModelInUse:
         self.bound = InputBound(self.request, limits)
         self._limits = limits
 
-    def worst(self, input_tokens: int, phase: Phase) -> Estimate:
+    def worst(self, input_tokens: int, *, landing: bool) -> Estimate:
         """Return the worst case of a call with this input bound."""
-        cap = self.landing_cap if phase == "landing" else self.cap
+        cap = self.landing_cap if landing else self.cap
         return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price)
 
     @property
@@ -231,17 +228,6 @@ class ModelInUse:
         if window is None:
             return None
         return window - min(self.cap, limits.min_output_tokens) - (self.landing_cap if limits.landing else 0)
-
-    def check_context(self) -> None:
-        """Stop before the model's context overflows; a landing turn may use the rest of it.
-
-        Raises:
-            WorkStoppedError: Saying that the context is full.
-        """
-        room, tokens, window = self.room, self.bound.likely(), self.model.context_window
-        if room is not None and tokens is not None and tokens > room:
-            said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
-            raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
 
 class ModelLine:
@@ -272,8 +258,7 @@ class ModelLine:
 
     def begin_turn(self) -> None:
         """Let every model be tried again."""
-        if self._tried:
-            self._tried.clear()
+        self._tried.clear()
 
     def answered(self) -> None:
         """Note who answered."""
