@@ -20,7 +20,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
@@ -298,17 +298,18 @@ class Children:
         for kept in KEPT:  # it did not do what its parent did, and was not told
             if scope.session[kept].all():
                 scope.session[kept].clear()
-        parent, name, began = self.family.scope, rendered.name, scope.clock.monotonic()
-        _record_start(parent, scope, task, name, model.label)
+        name, began = rendered.name, scope.clock.monotonic()
+        self._record_start(scope, task, name, model.label)
+        unwatch = scope.watch(scope.session, scope.run_context.run_id) if scope.watch is not None else None
         try:
-            with ExitStack() as around:
-                if scope.watch is not None:
-                    around.callback(scope.watch(scope.session, scope.run_context.run_id))
-                result = await (task.execute or self._execute)(self._plan(task, rendered, model), scope)
+            result = await (task.execute or self._execute)(self._plan(task, rendered, model), scope)
         except BaseException as error:
-            _record_end(parent, scope, task.kind, name, began, broken_off(error))
+            self._record_end(scope, task, name, began, broken_off(error))
             raise
-        _record_end(parent, scope, task.kind, name, began, result)
+        finally:
+            if unwatch is not None:
+                unwatch()
+        self._record_end(scope, task, name, began, result)
         return result
 
     def _plan(
@@ -326,6 +327,58 @@ class Children:
             cheaper=family.cheaper if inherits else None,
             child_models=family.models,
         )
+
+    def _record_start(self, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
+        """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
+        depth, limits = sum(child.depths.values()), child.gate.limits.describe()
+        self.family.scope.record(
+            ChildStarted(
+                run_context=child.run_context,
+                parent_run_id=self.family.scope.run_context.run_id,
+                kind=task.kind,
+                prompt_name=name,
+                model=model,
+                depth=depth,
+                limits=limits,
+                call_id=task.call_id,
+                started_at=child.clock.now(),
+            )
+        )
+        if enabled(logging.INFO):
+            ids = _ids(child)
+            logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
+
+    def _record_end(
+        self, child: RunScope, task: ChildTask[Any], name: str, began: float, ended: RunResult[Any] | Stop
+    ) -> None:
+        """Write there how it ended: its result, or if it has none what broke it off."""
+        duration = (child.clock.monotonic() - began) * 1000
+        usage = child.gate.usage
+        stop: Stop | None
+        if isinstance(ended, Stop):
+            stop, completion, said = ended, "unchecked", ended.message
+        else:
+            stop, completion, said = ended.stop, ended.completion, ended.sentence()
+        self.family.scope.record(
+            ChildEnded(
+                run_id=child.run_context.run_id,
+                parent_run_id=self.family.scope.run_context.run_id,
+                kind=task.kind,
+                prompt_name=name,
+                stop=stop,
+                completion=completion,
+                usage=usage,
+                duration_ms=duration,
+                said=said,
+                ended_at=child.clock.now(),
+            )
+        )
+        ids, seconds = {**_ids(child), "kind": task.kind}, round(duration / 1000, 3)
+        log_end("child.ended", ids, name, stop, completion, usage, duration_seconds=seconds)
+
+
+def _ids(child: RunScope) -> dict[str, str]:
+    return {"run_id": str(child.run_context.run_id), "parent_run_id": str(child.parent_run_id)}
 
 
 def children_of(session: Session) -> Children | None:
@@ -417,62 +470,3 @@ def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt
 def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
     """Nothing: a tool costs nothing by itself, and a child's own calls are charged where they are made."""
     return NO_CHARGE
-
-
-def _record_start(parent: RunScope, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
-    """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
-    depth, limits = sum(child.depths.values()), child.gate.limits.describe()
-    parent.record(
-        ChildStarted(
-            run_context=child.run_context,
-            parent_run_id=parent.run_context.run_id,
-            kind=task.kind,
-            prompt_name=name,
-            model=model,
-            depth=depth,
-            limits=limits,
-            call_id=task.call_id,
-            started_at=child.clock.now(),
-        )
-    )
-    if enabled(logging.INFO):
-        ids = _ids(parent, child)
-        logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
-
-
-def _record_end(
-    parent: RunScope,
-    child: RunScope,
-    kind: ChildKind,
-    name: str,
-    began: float,
-    ended: RunResult[Any] | Stop,
-) -> None:
-    """Write there how it ended: its result, or if it has none what broke it off."""
-    duration = (child.clock.monotonic() - began) * 1000
-    usage = child.gate.usage
-    stop: Stop | None
-    if isinstance(ended, Stop):
-        stop, completion, said = ended, "unchecked", ended.message
-    else:
-        stop, completion, said = ended.stop, ended.completion, ended.sentence()
-    parent.record(
-        ChildEnded(
-            run_id=child.run_context.run_id,
-            parent_run_id=parent.run_context.run_id,
-            kind=kind,
-            prompt_name=name,
-            stop=stop,
-            completion=completion,
-            usage=usage,
-            duration_ms=duration,
-            said=said,
-            ended_at=child.clock.now(),
-        )
-    )
-    ids, seconds = {**_ids(parent, child), "kind": kind}, round(duration / 1000, 3)
-    log_end("child.ended", ids, name, stop, completion, usage, duration_seconds=seconds)
-
-
-def _ids(parent: RunScope, child: RunScope) -> dict[str, str]:
-    return {"run_id": str(child.run_context.run_id), "parent_run_id": str(parent.run_context.run_id)}

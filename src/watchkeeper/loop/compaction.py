@@ -369,7 +369,9 @@ class Compaction:
         if not said or largest <= 0:
             raise NoSummaryError("the task alone fills the context")
         summary, run_id = await self._summarise(opening, said, scale)
-        text = summary_message(summary, self._limits_left(turns))
+        gate = self._scope.gate
+        most = gate.limits.ceiling("max_turns")
+        text = summary_message(summary, limits_left(gate.budget_status(), None if most is None else most - turns))
         left = largest - scale.tokens([UserMessage.of(text)])
         if left < 0:
             raise NoSummaryError("the summary is too long for the context")
@@ -444,10 +446,6 @@ class Compaction:
             room = before if room is None else min(room, before)
             window = before if window is None else min(window, before)
         return Scale(density, before, int(density * fixed), room, window)
-
-    def _limits_left(self, turns: int) -> list[str]:
-        most = self._scope.gate.limits.ceiling("max_turns")
-        return limits_left(self._scope.gate.budget_status(), None if most is None else most - turns)
 
 
 def opening_of(log: Sequence[Envelope], transcript: Transcript) -> tuple[int, ...]:

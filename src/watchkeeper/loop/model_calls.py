@@ -16,13 +16,14 @@ import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.in_flight import Outcome, Ticket
-from watchkeeper.core.errors import ProviderError, Stop
+from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.text import error_text
 from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.loop.retry import (
     DEGRADED,
+    CIRCUIT_OPEN,
     OWN_FAULTS,
     UNASKED,
     WAITING,
@@ -33,10 +34,7 @@ from watchkeeper.loop.retry import (
     call_through,
     held_back,
     may_pass_on,
-    not_let_through,
-    passed_on,
     provider_stop,
-    refusal,
     seconds_left,
 )
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
@@ -186,7 +184,8 @@ class ModelCalls:
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
             raise self._failure(outcome, turn, number)
         if reply.finish == "refusal" and self._successor(turn.phase) is not None:
-            raise refusal(reply, model.provider)
+            said = reply.refusal or reply.message.text or "no reason given"
+            raise ProviderError(f"the model refused: {said}", fault="refused", provider=model.provider, billed=True)
         reply = self._with_own_call_ids(reply)
         self._scope.record(
             ModelReplied(
@@ -208,7 +207,12 @@ class ModelCalls:
         """Return what is raised for a call that brought no reply; of an admitted one the failure is recorded."""
         stop, error = outcome.stop, outcome.error
         if not outcome.admitted:
-            return not_let_through(outcome)
+            refused = stop or Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
+            if refused.reason == CIRCUIT_OPEN:
+                return UnansweredError(CIRCUIT_OPEN, refused)
+            if stop is None and outcome.decision is Decision.DEGRADE:
+                return UnansweredError(DEGRADED, refused)
+            return WorkStoppedError(refused, error)
         if stop is not None:
             self._record_failure(turn, number, stop.reason, stop.message, None)
             if stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error):
@@ -223,9 +227,13 @@ class ModelCalls:
             return ProviderError(said, fault="server", provider=self.line.in_use.model.provider, billed=True)
         if error is None:
             return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
-        if not isinstance(error, ProviderError):
-            self._record_failure(turn, number, "error", error_text(error), None)
-        return passed_on(error, turn.number == 1 and not self.line.switched)
+        if isinstance(error, ProviderError):
+            return error
+        self._record_failure(turn, number, "error", error_text(error), None)
+        if isinstance(error, ConfigurationError) and turn.number == 1 and not self.line.switched:
+            return error  # what is wrong with the configuration shows where there is nothing to lose yet
+        # A bug in an adapter ends the work; it never loses what was done.
+        return WorkStoppedError(Stop("error", "provider", f"The model failed unexpectedly: {error_text(error)}"), error)
 
     def _record_failure(self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""

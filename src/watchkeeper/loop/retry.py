@@ -25,10 +25,8 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.containment.in_flight import Meter, Outcome, Work
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, StopReason
-from watchkeeper.core.model import ModelReply
+from watchkeeper.core.errors import ProviderError, Stop, StopReason
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import error_text
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.shield.decision import Decision
@@ -182,34 +180,6 @@ def may_pass_on(error: BaseException | None) -> TypeGuard[ProviderError]:
 def held_back(outcome: Outcome[Any]) -> str:
     """Say why a call was not let through for which a hook gave no stop."""
     return f"a hook said {outcome.decision} ({outcome.stop_reason or 'no reason given'})"
-
-
-def not_let_through(outcome: Outcome[ModelReply]) -> BaseException:
-    """Return what is raised for a call that was not admitted."""
-    stop = outcome.stop
-    if stop is not None and stop.reason == CIRCUIT_OPEN:
-        return UnansweredError(CIRCUIT_OPEN, stop)
-    if stop is not None:
-        return WorkStoppedError(stop, outcome.error)
-    stop = Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
-    return UnansweredError(DEGRADED, stop) if outcome.decision is Decision.DEGRADE else WorkStoppedError(stop)
-
-
-def refusal(reply: ModelReply, provider: str) -> ProviderError:
-    """Return the error for a reply that refuses, where another model may answer."""
-    said = reply.refusal or reply.message.text or "no reason given"
-    return ProviderError(f"the model refused: {said}", fault="refused", provider=provider, billed=True)
-
-
-def passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
-    """Return what is raised for a failed attempt: a bug in an adapter ends the work, it never loses what was done.
-
-    What is wrong with the configuration shows in the first turn, where there is nothing to lose yet.
-    """
-    if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
-        return error
-    said = f"The model failed unexpectedly: {error_text(error)}"
-    return WorkStoppedError(Stop("error", "provider", said), error)
 
 
 def is_outage(error: BaseException) -> bool:
