@@ -93,11 +93,6 @@ class LimitMeter:
         """Whether it counts calls; if not, an estimate reserves an amount and a charge settles it."""
         return self.measures == "calls"
 
-    @property
-    def counts_input(self) -> bool:
-        """Whether the input of a model call uses it."""
-        return not self.is_counted and self.column != "output_tokens"
-
     def figure(self, number: int) -> str:
         """Write an amount without a unit, but for money: ``$2.00``, ``500,000``."""
         return format_money(number) if self.measures == "money" else f"{number:,}"

@@ -37,6 +37,9 @@ FRAME_TOKENS: Final = 16
 TOOLS_OVERHEAD: Final = 1024
 """Upper bound of what providers add to the prompt when tools are present (Anthropic documents 313 to 804)."""
 
+USED_BY_INPUT: Final = tuple(meter for meter in METERS if not meter.is_counted and meter.column != "output_tokens")
+"""The meters whose ceilings hold only if the input of a call is bounded."""
+
 UNBOUNDED_IMAGE_TOKENS: Final = 4096
 """Assumed for an image without a declared bound where no ceiling depends on it."""
 
@@ -62,7 +65,7 @@ class InputBound:
         self._seen = 0
         self._counted = self._most = 0
         self._learned: Message | None = None
-        ceilings = (limits.ceiling(meter.ceiling) for meter in METERS if meter.counts_input)
+        ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
         self._strict = limits.account is not None or any(ceiling is not None for ceiling in ceilings)
 
     def tokens(self, transcript: Transcript) -> int:
