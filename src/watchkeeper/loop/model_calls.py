@@ -18,7 +18,7 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
-from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
 from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.loop.retry import (
@@ -156,7 +156,7 @@ class ModelCalls:
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
-                return _checked(await model.turn(_request(in_use, ticket, turn.phase)))
+                return _checked(await model.turn(in_use.asking(ticket, landing=turn.phase == "landing")))
             except BaseException as error:
                 raise_failure(error, task)
 
@@ -332,18 +332,3 @@ def _checked(reply: object) -> ModelReply:
     if not isinstance(reply, ModelReply):
         raise TypeError(f"turn() must return a ModelReply, not {reply!r}")
     return reply
-
-
-def _request(in_use: ModelInUse, ticket: Ticket, phase: Phase) -> ModelRequest:
-    """Return the turn's request: what every turn with this model repeats, and what the gate granted this one."""
-    whole = in_use.request
-    return ModelRequest(
-        transcript=whole.transcript,
-        tools=whole.tools,
-        tool_choice="none" if phase == "landing" else "auto",
-        output=whole.output,
-        max_output_tokens=ticket.max_output_tokens,
-        settings=whole.settings,
-        timeout=ticket.timeout,
-        on_delta=whole.on_delta,
-    )

@@ -28,6 +28,7 @@ from watchkeeper.core.usage import ModelPrice, TokenUsage
 
 
 if TYPE_CHECKING:
+    from watchkeeper.containment.in_flight import Ticket
     from watchkeeper.core.model import Model
     from watchkeeper.runtime.plan import PricedModel, RunPlan
 
@@ -223,6 +224,20 @@ class ModelInUse:
         """Return the worst case of a call with this input bound."""
         cap = self.landing_cap if landing else self.cap
         return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price)
+
+    def asking(self, ticket: Ticket, *, landing: bool) -> ModelRequest:
+        """Return the request of a call: what every call repeats, and what the gate granted this one."""
+        whole = self.request
+        return ModelRequest(
+            transcript=whole.transcript,
+            tools=whole.tools,
+            tool_choice="none" if landing else "auto",
+            output=whole.output,
+            max_output_tokens=ticket.max_output_tokens,
+            settings=whole.settings,
+            timeout=ticket.timeout,
+            on_delta=whole.on_delta,
+        )
 
     @property
     def room(self) -> int | None:

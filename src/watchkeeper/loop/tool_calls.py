@@ -23,7 +23,6 @@ from watchkeeper.core.clock import Deadline, earliest
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import (
     FilesystemError,
-    ReducerError,
     SessionError,
     Stop,
     ToolProcessError,
@@ -211,7 +210,7 @@ class ToolCalls:
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 attempt.context.commit()
-            except (ReducerError, SessionError, FilesystemError) as error:
+            except (SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
         await self._drop(attempt)

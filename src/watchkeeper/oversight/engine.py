@@ -174,7 +174,7 @@ class Oversight:
             prompt=self._prompt,
         )
         over = over_at(scope.gate, scope.clock)
-        return Round(context, said, self._trajectory.count, now, scope.gate, scope.clock, over)
+        return Round(context, said, self._trajectory.count, now, scope, over)
 
     def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
         """Return the block that is appended now, and note on the log who said what and what is in it.
