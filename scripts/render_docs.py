@@ -20,7 +20,7 @@ from pathlib import Path
 from scripts.render_fronts import PACKAGE, definition_of, fronts, names_of, tree_of, value_of
 from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, FIELDS, TEXTS
 from watchkeeper.core import errors
-from watchkeeper.kernel.states import mermaid
+from watchkeeper.kernel.turn_machine import mermaid
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "watchkeeper"

@@ -42,7 +42,6 @@ STOPS_OF_WHOLE_TOUR: Final = 10
 """A tour with fewer stops does not show the whole way of a request; the reading path is the one below then."""
 
 READING_PATH: Final = (
-    ("kernel/states.py",),
     ("kernel/turn_machine.py",),
     ("loop/driver.py", "runtime/driver.py"),
     ("loop/model_calls.py", "runtime/model_calls.py"),

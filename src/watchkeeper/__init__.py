@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from watchkeeper.core.messages import ImagePart as ImagePart
     from watchkeeper.core.model import Model as Model, ModelSettings as ModelSettings
     from watchkeeper.core.usage import ModelPrice as ModelPrice, TokenUsage as TokenUsage, Usage as Usage
-    from watchkeeper.loop.adapter import Adapter as Adapter
+    from watchkeeper.loop.run import Adapter as Adapter
     from watchkeeper.prompt.completion import FileOutputChecker as FileOutputChecker
     from watchkeeper.prompt.completion import PredicateChecker as PredicateChecker
     from watchkeeper.prompt.completion import TaskCompletionResult as TaskCompletionResult
@@ -51,7 +51,7 @@ else:
             "core.messages": "ImagePart",
             "core.model": "Model ModelSettings",
             "core.usage": "ModelPrice TokenUsage Usage",
-            "loop.adapter": "Adapter",
+            "loop.run": "Adapter",
             "prompt.completion": "FileOutputChecker PredicateChecker TaskCompletionResult",
             "prompt.sections": "MarkdownSection",
             "prompt.template": "Prompt PromptTemplate",

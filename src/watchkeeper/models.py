@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from watchkeeper.core.model import ToolChoice as ToolChoice, ToolSpec as ToolSpec
     from watchkeeper.core.usage import ModelPrice as ModelPrice, Rate as Rate, TokenUsage as TokenUsage, Usage as Usage
     from watchkeeper.local.model import LocalModel as LocalModel
-    from watchkeeper.loop.adapter import Adapter as Adapter
+    from watchkeeper.loop.run import Adapter as Adapter
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
@@ -41,6 +41,6 @@ else:
             ),
             "core.usage": "ModelPrice Rate TokenUsage Usage",
             "local.model": "LocalModel",
-            "loop.adapter": "Adapter",
+            "loop.run": "Adapter",
         },
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import uuid4
 
 from tests.kit import Call, ScriptedModel, question
 from watchkeeper.app.run import arun
-from watchkeeper.children.child import ChildTask, children_of
-from watchkeeper.children.nesting import attached, is_inside, run_at
+from watchkeeper.children.child import ChildTask, children_of, is_inside
 from watchkeeper.core.limits import Limits
+from watchkeeper.loop.run import children_outside_runs
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import Tool, tool
@@ -67,12 +67,14 @@ async def test_each_of_two_runs_on_one_session_pays_for_its_own_children_whichev
     assert children_of(session) is None
 
 
-def test_code_inside_a_run_finds_that_run_and_others_find_the_newest() -> None:
-    session, one, two = Session(), uuid4(), uuid4()
-    outer, inner = attached(session, one, "one"), attached(session, two, "two")
-    with outer:
-        assert (run_at(session), is_inside(one), is_inside(two)) == ("one", True, False)
-        with inner:
-            assert (run_at(session.branch()), is_inside(two)) == ("two", True)
-        assert run_at(session) == "one"
-    assert (run_at(session), is_inside(one)) == (None, False)
+async def test_code_inside_a_run_finds_that_run_and_others_find_the_newest() -> None:
+    session, model = Session(), PricedModel(ScriptedModel([]), None)
+    with children_outside_runs(session, model=model) as first, children_outside_runs(session, model=model) as second:
+        one, two = (children.family.scope.run_context.run_id for children in (first, second))
+        outer, inner = first.attached(), second.attached()
+        with outer:
+            assert (children_of(session), is_inside(one), is_inside(two)) == (first, True, False)
+            with inner:
+                assert (children_of(session.branch()), is_inside(two)) == (second, True)
+            assert children_of(session) is first
+        assert (children_of(session), is_inside(one)) == (None, False)

@@ -16,7 +16,7 @@ from watchkeeper.judging import (
     NestedEvaluator,
     NestedExecutionContext,
 )
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.session.session import Session
 

@@ -13,7 +13,7 @@ from watchkeeper.core.errors import BudgetExceededError, NestedEvaluationError
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import Comparison, ComparisonVerdict, NestedExecutionContext, compare
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.session.session import Session
 
 

@@ -23,7 +23,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import CompletionVerdict, LLMCompletionVerifier, NestedExecutionConfig
 from watchkeeper.judging.model_judges import judged
 from watchkeeper.judging.templates import cut, shown_calls, shown_files, unfounded
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate

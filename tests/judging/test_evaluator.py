@@ -65,7 +65,7 @@ from watchkeeper.judging import (
     iter_sessions_bottom_up,
 )
 from watchkeeper.judging.evaluator import outside_model
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.evaluation import PromptExecuted, PromptResponse

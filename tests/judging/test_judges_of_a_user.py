@@ -24,7 +24,7 @@ from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError, DeadlineExceededError
 from watchkeeper.judging import NestedEvaluator, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, FeedbackTrigger

@@ -16,7 +16,7 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.codec import decode, encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.judging import Criterion, NestedEvaluator, NestedExecutionContext, Rubric
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.output import output_schema
 from watchkeeper.session.session import Session
 

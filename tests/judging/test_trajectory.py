@@ -16,7 +16,7 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, ObserverErr
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.judging import LLMTrajectoryFeedback, NestedExecutionConfig, TrajectoryAssessment
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection

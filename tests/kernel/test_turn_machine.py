@@ -12,7 +12,9 @@ from watchkeeper.core.errors import Stop, StopReason
 from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import FinishReason, ModelReply
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.kernel.states import (
+from watchkeeper.kernel.turn_machine import (
+    CUT_NOTICE,
+    EMPTY_NOTICE,
     TABLE,
     AskModel,
     CheckDone,
@@ -21,6 +23,7 @@ from watchkeeper.kernel.states import (
     Compact,
     Compacted,
     End,
+    LoopRules,
     Observe,
     Observed,
     Parsed,
@@ -32,11 +35,11 @@ from watchkeeper.kernel.states import (
     State,
     Stopped,
     ToolsDone,
+    TurnMachine,
     Unparsable,
     allowed,
     mermaid,
 )
-from watchkeeper.kernel.turn_machine import CUT_NOTICE, EMPTY_NOTICE, LoopRules, TurnMachine
 
 CALL = ToolCall("c1", "look", "{}")
 LIMIT = Stop("budget_exceeded", "gate", "The run reached its cost ceiling of $2.00.")

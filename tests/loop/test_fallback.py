@@ -276,12 +276,10 @@ async def test_the_last_turn_may_be_taken_by_another_model() -> None:
 def test_a_model_beside_the_line_gives_its_place_back_to_it() -> None:
     """The one that an escalation went on with may be replaced by the first one, the cheaper one may not."""
     one, two, other = named("one", []), named("two", []), PricedModel(named("other", []), None)
-    fallback = (PricedModel(two, None),)
+    first, fallback = PricedModel(one, None), (PricedModel(two, None),)
     prompt = Prompt(agent()).render()
-    escalated = ModelLine(
-        RunPlan(prompt, one, None, fallback=fallback, escalations={"x": other}), Limits(), Transcript()
-    )
-    degraded = ModelLine(RunPlan(prompt, one, None, fallback=fallback, cheaper=other), Limits(), Transcript())
+    escalated = ModelLine(RunPlan(prompt, first, fallback=fallback, escalations={"x": other}), Limits(), Transcript())
+    degraded = ModelLine(RunPlan(prompt, first, fallback=fallback, cheaper=other), Limits(), Transcript())
     found: list[str] = []
     for line in (escalated, degraded):
         beside = line.named(other.model)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
-import pytest
-
+from tests.kit import Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.loop.retry import MAX_ATTEMPTS, Backoff
+from watchkeeper.runtime.events import ModelFailed
 
 DOWN = ProviderError("down", fault="server", status=500)
 
@@ -20,61 +19,32 @@ def backoff(clock: TestClock, token: CancellationToken | None = None, left: floa
     return Backoff(clock, random.Random(1), token or CancellationToken(), lambda: left)
 
 
-def ignore(error: ProviderError, number: int, retry_in: float | None) -> None:
-    """Take no notice."""
-
-
-async def every(
-    policy: Backoff, attempt: Callable[[int], Awaitable[int]], on_failure: Callable[..., None] = ignore
-) -> int:
-    """Make the first attempt as the loop does, and leave the others to the policy."""
-    try:
-        return await attempt(1)
-    except ProviderError as error:
-        return await policy.again(error, attempt, on_failure)
+async def waits_after(policy: Backoff, error: ProviderError) -> list[float | None]:
+    """Wait after one failure and the next, as the loop does, until there is not to be another attempt."""
+    waits: list[float | None] = []
+    while not waits or waits[-1] is not None:
+        waits.append(policy.wait_after(error, len(waits) + 1))
+        await policy.pause(waits[-1] or 0.0)
+    return waits
 
 
 async def test_a_success_needs_no_further_attempt() -> None:
-    numbers: list[int] = []
-
-    async def attempt(number: int) -> int:
-        numbers.append(number)
-        if number == 2:
-            return number
-        raise DOWN
-
-    assert await every(backoff(TestClock()), attempt) == 2
-    assert numbers == [1, 2]
+    model = ScriptedModel([DOWN, Say(Report(1)), "Never asked for."])
+    result = await play(agent(), model)
+    assert (result.output, len(model.requests)) == (Report(1), 2)
 
 
 async def test_attempts_are_numbered_and_end_after_the_last() -> None:
-    numbers: list[int] = []
-    failures: list[tuple[int, bool]] = []
-
-    async def attempt(number: int) -> int:
-        numbers.append(number)
-        raise DOWN
-
-    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
-        failures.append((number, retry_in is not None))
-
-    with pytest.raises(ProviderError):
-        await every(backoff(TestClock()), attempt, failed)
-    assert numbers == list(range(1, MAX_ATTEMPTS + 1))
-    assert failures == [(number, number < MAX_ATTEMPTS) for number in numbers]
+    model = ScriptedModel([DOWN] * (MAX_ATTEMPTS + 1))
+    result = await play(agent(), model)
+    assert not result.ok
+    assert len(model.requests) == MAX_ATTEMPTS
+    failures = [(failed.attempt, failed.retry_in is not None) for failed in events(result, ModelFailed)]
+    assert failures == [(number, number < MAX_ATTEMPTS) for number in range(1, MAX_ATTEMPTS + 1)]
 
 
 async def test_waits_grow_and_are_spread_at_random_over_the_upper_half() -> None:
-    waits: list[float | None] = []
-
-    async def attempt(number: int) -> int:
-        raise DOWN
-
-    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
-        waits.append(retry_in)
-
-    with pytest.raises(ProviderError):
-        await every(backoff(TestClock()), attempt, failed)
+    waits = await waits_after(backoff(TestClock()), DOWN)
     assert waits.pop() is None
     for wait, most in zip(waits, (0.5, 1, 2, 4), strict=True):
         assert wait is not None
@@ -82,65 +52,35 @@ async def test_waits_grow_and_are_spread_at_random_over_the_upper_half() -> None
 
 
 async def test_a_fault_that_cannot_pass_is_not_tried_again() -> None:
-    numbers: list[int] = []
-
-    async def attempt(number: int) -> int:
-        numbers.append(number)
-        raise ProviderError("who", fault="auth")
-
-    with pytest.raises(ProviderError):
-        await every(backoff(TestClock()), attempt)
-    assert numbers == [1]
+    assert await waits_after(backoff(TestClock()), ProviderError("who", fault="auth")) == [None]
 
 
 async def test_an_error_that_is_no_providers_passes_through_on_a_later_attempt_too() -> None:
-    async def attempt(number: int) -> int:
-        if number == 1:
-            raise DOWN
-        raise KeyError("bug")
-
-    with pytest.raises(KeyError):
-        await every(backoff(TestClock()), attempt)
+    model = ScriptedModel([DOWN, KeyError("bug"), "Never asked for."])
+    result = await play(agent(), model)
+    assert isinstance(result.error, KeyError)
+    assert len(model.requests) == 2
 
 
 async def test_cancelling_the_run_ends_a_wait_at_once_and_for_good() -> None:
     clock, token = TestClock(), CancellationToken()
-    numbers: list[int] = []
-
-    async def attempt(number: int) -> int:
-        numbers.append(number)
-        raise ProviderError("later", fault="rate_limit", retry_after=3600)
-
-    def failed(_: ProviderError, number: int, retry_in: float | None) -> None:
-        if retry_in is not None:
-            asyncio.get_running_loop().call_soon(token.cancel, "aborted")
-
-    with pytest.raises(ProviderError):
-        await every(backoff(clock, token), attempt, failed)
-    assert numbers == [1, 2]  # the second is the gate's to refuse
+    asyncio.get_running_loop().call_soon(token.cancel, "aborted")
+    later = ProviderError("later", fault="rate_limit", retry_after=3600)
+    assert await waits_after(backoff(clock, token), later) == [3600, None]  # the second attempt is the gate's to refuse
     assert clock.monotonic() < 3600
 
 
 async def test_no_wait_is_begun_that_the_time_left_does_not_cover() -> None:
-    clock = TestClock()
-
-    async def attempt(number: int) -> int:
-        raise ProviderError("later", fault="rate_limit", retry_after=10)
-
-    with pytest.raises(ProviderError):
-        await every(backoff(clock, left=10), attempt)
-    assert clock.monotonic() == 0
+    later = ProviderError("later", fault="rate_limit", retry_after=10)
+    assert backoff(TestClock(), left=10).wait_after(later, 1) is None
 
 
 async def test_a_retry_after_of_nothing_waits_for_nothing() -> None:
     clock = TestClock()
-
-    async def attempt(number: int) -> int:
-        if number == 1:
-            raise ProviderError("now", fault="rate_limit", retry_after=-1)
-        return number
-
-    assert await every(backoff(clock), attempt) == 2
+    policy = backoff(clock)
+    wait = policy.wait_after(ProviderError("now", fault="rate_limit", retry_after=-1), 1)
+    assert wait == 0
+    await policy.pause(wait)
     assert clock.monotonic() == 0
 
 

@@ -17,7 +17,7 @@ from watchkeeper.core.errors import PromptEvaluationError, Stop
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.judging.command_checker import CommandChecker
-from watchkeeper.loop.adapter import Adapter
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.completion import (
     CompositeChecker,
     FileOutputChecker,

@@ -12,8 +12,8 @@ import pytest
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.loop.adapter import Adapter
-from watchkeeper.prompt.evaluation import EvaluateOptions, NestedAdapter, PromptResponse
+from watchkeeper.loop.run import Adapter
+from watchkeeper.prompt.nested import EvaluateOptions, NestedAdapter, PromptResponse
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate, ProviderAdapter
 

@@ -4,25 +4,36 @@ A child has a session of its own below its parent's, a dispatcher of its own, a 
 sharing what the parent has left), an earlier deadline, and a span of its own in its parent's trace. It is the same loop
 over the same gate and the same kind of log. However it ends, its session is closed, its gate is closed, so that what it
 did not use returns, and the parent's log has one pair of events that leads to the child's.
+
+Runs may stand inside each other only so deep: judges count among judges, subagents among subagents. What counts is
+where code runs, not what it was handed: a tool or an observer of a child that holds on to the session of the run above
+it stands as deep as the child does. Whoever stands above decides how deep it may go; nobody below can raise that.
+
+Several runs may write to one session, inside each other or side by side. Code that runs inside one of them finds that
+one at the session, whichever began last and whichever ends first, so that what it starts is counted there. A run that
+is over is not found any more, and nothing of it stays with the session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
+from uuid import UUID
 
 import msgspec
 from msgspec import structs
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
-from watchkeeper.children.nesting import depths_below, inside_child, run_at
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.budget import BudgetTracker
-from watchkeeper.core.errors import ConfigurationError, Stop
+from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.text import is_logged, logger
@@ -32,7 +43,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.evaluation import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, Recorder, log_end
+from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import RunResult, broken_off
@@ -46,11 +57,19 @@ from watchkeeper.tools.tool import Tool
 
 OutputT = TypeVar("OutputT")
 T = TypeVar("T")
-
+Depths = Mapping[str, int]
 
 Execute = Callable[[RunPlan[Any], RunScope], Awaitable[RunResult[Any]]]
 
 NO_CHARGE: Final = Charge()
+
+_innermost: Final[ContextVar[RunScope | None]] = ContextVar("watchkeeper_innermost_child", default=None)
+"""The scope of the innermost child that this code runs in."""
+
+_runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
+"""The runs inside which this code runs, the outermost first; ids, so that what outlives them keeps nothing alive."""
+
+_lock: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +188,38 @@ class Children:
             ConfigurationError: If its prompt, tools or limits cannot work; nothing was spent.
             CancelledError: If the task is cancelled; the child is over all the same.
         """
-        self.check_depth(task.kind, task.max_depth)
-        run = await self._start_below(self._gate_for(task), task)
-        stopped = self.family.scope.gate.work_stop is not None and run.result.stop is not None
+        parent = self.family.scope
+        depths, deepest = depths_below(task.kind, task.max_depth, parent)
+        scope = structs.replace(
+            parent,
+            resources=task.resources,
+            filesystem=task.filesystem,
+            parent_run_id=parent.run_context.run_id,
+            item=None,
+            depths=depths,
+            deepest=deepest,
+        )
+        run = await self._start_below(self._gate_for(task), task, scope)
+        stopped = parent.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
-            return await self._start_below(slice_, task)  # the work's end came between; the last word is kept back for
+            # The work's end came between; something is kept back for the last word.
+            return await self._start_below(slice_, task, scope)
         return run
 
-    def check_depth(self, kind: ChildKind, most: int) -> None:
-        """Refuse a child of this kind that would stand below more of them than ``most`` allows.
-
-        Raises:
-            NestingDepthError: Naming the depth and what to change.
-        """
-        depths_below(kind, most, self.family.scope)
+    @contextmanager
+    def attached(self) -> Generator[None]:
+        """Let them be found at the run's session while the block runs; what runs in the block is inside the run."""
+        scope = self.family.scope
+        origin = scope.session.origin
+        with _lock:
+            origin.host = (*_attached_to(origin), self)
+        try:
+            with _set_in_block(_runs_around, (*_runs_around.get(), scope.run_context.run_id)):
+                yield
+        finally:
+            with _lock:
+                origin.host = tuple([each for each in _attached_to(origin) if each is not self]) or None
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
         """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
@@ -200,9 +236,10 @@ class Children:
         """Return what was kept back for the verdict, once it is time for it: nobody else may have it, by any name."""
         return self.family.verdict_gate if self.at_the_end else None
 
-    async def _start_below(self, above: ExecutionContext, task: ChildTask[OutputT]) -> ChildRun[OutputT]:
-        """Pass the gate and run the child; a refusal there is a result, too."""
-        scope = self.family.scope
+    async def _start_below(
+        self, above: ExecutionContext, task: ChildTask[OutputT], scope: RunScope
+    ) -> ChildRun[OutputT]:
+        """Pass the gate and run the child; a refusal there is a result, too. Of its scope the parent's is left."""
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
@@ -219,9 +256,9 @@ class Children:
                     return
                 opened = above.child(share.limits, name, carve=task.carve, on_event=session.dispatch)
                 with opened as gate, share.drawn_by(gate):
-                    below = self._scope_of(task, session, gate, context)
+                    below = structs.replace(scope, session=session, gate=gate, run_context=context)
                     try:
-                        with inside_child(below):
+                        with _set_in_block(_innermost, below):
                             held.append(await self._run(task, rendered, model, below))
                     finally:
                         usage = gate.usage
@@ -261,40 +298,19 @@ class Children:
         for kept in KEPT:  # it did not do what its parent did, and was not told
             if scope.session[kept].all():
                 scope.session[kept].clear()
-        began = scope.clock.monotonic()
-        _record_start(self.family.scope, scope, task, rendered.name, model.label)
+        name, began = rendered.name, scope.clock.monotonic()
+        self._record_start(scope, task, name, model.label)
         unwatch = scope.watch(scope.session, scope.run_context.run_id) if scope.watch is not None else None
-        result: RunResult[OutputT] | None = None
-        error: BaseException | None = None
         try:
             result = await (task.execute or self._execute)(self._plan(task, rendered, model), scope)
-            return result
-        except BaseException as raised:
-            error = raised
+        except BaseException as error:
+            self._record_end(scope, task, name, began, broken_off(error))
             raise
         finally:
             if unwatch is not None:
                 unwatch()
-            _record_end(self.family.scope, scope, task.kind, rendered.name, began, result, error)
-            error = None  # its traceback holds this frame, and would hold itself
-
-    def _scope_of(
-        self, task: ChildTask[Any], session: Session, gate: ExecutionContext, context: RunContext
-    ) -> RunScope:
-        parent = self.family.scope
-        depths, deepest = depths_below(task.kind, task.max_depth, parent)
-        return structs.replace(
-            parent,
-            session=session,
-            gate=gate,
-            run_context=context,
-            resources=task.resources,
-            filesystem=task.filesystem,
-            parent_run_id=parent.run_context.run_id,
-            item=None,
-            depths=depths,
-            deepest=deepest,
-        )
+        self._record_end(scope, task, name, began, result)
+        return result
 
     def _plan(
         self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel
@@ -312,13 +328,121 @@ class Children:
             child_models=family.models,
         )
 
+    def _record_start(self, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
+        """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
+        depth, limits = sum(child.depths.values()), child.gate.limits.describe()
+        self.family.scope.record(
+            ChildStarted(
+                run_context=child.run_context,
+                parent_run_id=self.family.scope.run_context.run_id,
+                kind=task.kind,
+                prompt_name=name,
+                model=model,
+                depth=depth,
+                limits=limits,
+                call_id=task.call_id,
+                started_at=child.clock.now(),
+            )
+        )
+        if enabled(logging.INFO):
+            ids = _ids(child)
+            logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
+
+    def _record_end(
+        self, child: RunScope, task: ChildTask[Any], name: str, began: float, ended: RunResult[Any] | Stop
+    ) -> None:
+        """Write there how it ended: its result, or if it has none what broke it off."""
+        duration = (child.clock.monotonic() - began) * 1000
+        usage = child.gate.usage
+        stop: Stop | None
+        if isinstance(ended, Stop):
+            stop, completion, said = ended, "unchecked", ended.message
+        else:
+            stop, completion, said = ended.stop, ended.completion, ended.sentence()
+        self.family.scope.record(
+            ChildEnded(
+                run_id=child.run_context.run_id,
+                parent_run_id=self.family.scope.run_context.run_id,
+                kind=task.kind,
+                prompt_name=name,
+                stop=stop,
+                completion=completion,
+                usage=usage,
+                duration_ms=duration,
+                said=said,
+                ended_at=child.clock.now(),
+            )
+        )
+        ids, seconds = {**_ids(child), "kind": task.kind}, round(duration / 1000, 3)
+        log_end("child.ended", ids, name, stop, completion, usage, duration_seconds=seconds)
+
+
+def _ids(child: RunScope) -> dict[str, str]:
+    return {"run_id": str(child.run_context.run_id), "parent_run_id": str(child.parent_run_id)}
+
 
 def children_of(session: Session) -> Children | None:
     """Return what starts children below the run that writes to a session, or to a branch of it; None if none does.
 
-    Where several runs do, it is the one inside which this code runs, else the one that began last.
+    Where several runs do, it is that of the one inside which this code runs, else of the one that began last.
     """
-    return cast("Children | None", run_at(session))
+    runs = _attached_to(session.origin)
+    if len(runs) > 1:
+        runs = tuple([each for each in runs if is_inside(each.family.scope.run_context.run_id)]) or runs
+    return runs[-1] if runs else None
+
+
+def is_inside(run_id: UUID) -> bool:
+    """Return whether this code was started by a run, which may be over by now."""
+    return run_id in _runs_around.get()
+
+
+def _attached_to(origin: Session) -> tuple[Children, ...]:
+    return cast("tuple[Children, ...]", origin.host or ())
+
+
+@contextmanager
+def _set_in_block(variable: ContextVar[T], value: T) -> Generator[None]:
+    mark = variable.set(value)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a coroutine closed by the collector: its context is not here to be restored
+            variable.reset(mark)
+
+
+def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, Depths]:
+    """Return, for a child that is started below the run of ``scope``, how many stand above it and are it, and how many
+    may.
+
+    Args:
+        kind: The child's kind.
+        most: How many of its family may stand inside each other.
+        scope: Its parent's.
+
+    Raises:
+        NestingDepthError: If it would be one too many; it names the depth and what to change.
+    """
+    family = "subagent" if kind == "subagent" else "evaluation"
+    depths, deepest = _around(scope)
+    above, most = depths.get(family, 0), min(most, deepest.get(family, most))
+    if above >= most:
+        what = "subagents" if kind == "subagent" else "nested evaluations"
+        option = "max_depth" if kind == "subagent" else "max_nesting_depth"
+        raise NestingDepthError(
+            f"{what} may stand at most {most} deep here, and {above} stand{'s' if above == 1 else ''} above this"
+            f" one; nothing was started (raise {option} to allow more)"
+        )
+    return {**depths, family: above + 1}, {**deepest, family: most}
+
+
+def _around(scope: RunScope) -> tuple[Depths, Depths]:
+    """Return depths and bounds as they are for code that runs here and holds the run of ``scope``."""
+    inside = _innermost.get()
+    if inside is None or inside is scope or inside.run_context.trace_id != scope.run_context.trace_id:
+        return scope.depths, scope.deepest
+    depths = {name: max(scope.depths.get(name, 0), depth) for name, depth in inside.depths.items()}
+    return {**scope.depths, **depths}, {**scope.deepest, **inside.deepest}
 
 
 def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt[OutputT]:
@@ -346,60 +470,3 @@ def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt
 def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
     """Nothing: a tool costs nothing by itself, and a child's own calls are charged where they are made."""
     return NO_CHARGE
-
-
-def _record_start(parent: RunScope, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
-    """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
-    depth, limits = sum(child.depths.values()), child.gate.limits.describe()
-    Recorder(parent.session, child.clock).record(
-        ChildStarted(
-            run_context=child.run_context,
-            parent_run_id=parent.run_context.run_id,
-            kind=task.kind,
-            prompt_name=name,
-            model=model,
-            depth=depth,
-            limits=limits,
-            call_id=task.call_id,
-            started_at=child.clock.now(),
-        )
-    )
-    if is_logged(logging.INFO):
-        ids = _ids(parent, child)
-        logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
-
-
-def _record_end(
-    parent: RunScope,
-    child: RunScope,
-    kind: ChildKind,
-    name: str,
-    began: float,
-    result: RunResult[Any] | None,
-    error: BaseException | None,
-) -> None:
-    """Write there how it ended: its result, or if it has none what broke it off."""
-    duration = (child.clock.monotonic() - began) * 1000
-    usage = child.gate.usage
-    stop = result.stop if result is not None else None if error is None else broken_off(error)
-    completion = "unchecked" if result is None else result.completion
-    Recorder(parent.session, child.clock).record(
-        ChildEnded(
-            run_id=child.run_context.run_id,
-            parent_run_id=parent.run_context.run_id,
-            kind=kind,
-            prompt_name=name,
-            stop=stop,
-            completion=completion,
-            usage=usage,
-            duration_ms=duration,
-            said=result.sentence() if result is not None else "" if stop is None else stop.message,
-            ended_at=child.clock.now(),
-        )
-    )
-    ids, seconds = {**_ids(parent, child), "kind": kind}, round(duration / 1000, 3)
-    log_end("child.ended", ids, name, stop, completion, usage, duration_seconds=seconds)
-
-
-def _ids(parent: RunScope, child: RunScope) -> dict[str, str]:
-    return {"run_id": str(child.run_context.run_id), "parent_run_id": str(parent.run_context.run_id)}

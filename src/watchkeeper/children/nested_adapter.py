@@ -7,6 +7,7 @@ without a `judging.NestedEvaluator` would escape all of them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, ChildTask
@@ -29,15 +30,17 @@ from watchkeeper.runtime.shared_budget import is_drawn_from
 OutputT = TypeVar("OutputT")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RunAdapter:
-    """Evaluates prompts below a run, with the model that the run uses at that moment."""
+    """Evaluates prompts below a run, with the model that the run uses at that moment.
 
-    __slots__ = ("children", "kind")
+    Attributes:
+        children: Starts the evaluations.
+        kind: What they are for; a ``verdict`` may use what was kept back for the last word on the run.
+    """
 
-    def __init__(self, children: Children, kind: Literal["evaluation", "verdict"] = "evaluation") -> None:
-        """Evaluate below the run of ``children``; a ``verdict`` may use what was kept back for the last word on it."""
-        self.children = children
-        self.kind: Literal["evaluation", "verdict"] = kind
+    children: Children
+    kind: Literal["evaluation", "verdict"] = "evaluation"
 
     @property
     def name(self) -> str:

@@ -22,11 +22,9 @@ from typing import Any, Final, Generic, cast
 import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
-from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of
+from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of, is_inside
 from watchkeeper.children.nested_adapter import RunAdapter, stop_error
-from watchkeeper.children.nesting import attached, is_inside
-from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.in_flight import Outcome, Ticket
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import (
@@ -49,15 +47,15 @@ from watchkeeper.core.quantities import is_whole
 from watchkeeper.core.text import error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.kernel.states import End
-from watchkeeper.loop.adapter import Adapter, children_outside_runs
+from watchkeeper.kernel.turn_machine import End
+from watchkeeper.loop.run import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.evaluation import PromptResponse
 from watchkeeper.prompt.evaluation import NestedExecutionContext, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.template import Prompt, ProviderAdapter
-from watchkeeper.runtime.events import ModelReplied, Recorder
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.runtime.events import ModelReplied
 from watchkeeper.runtime.plan import PricedModel, RunScope, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
@@ -320,8 +318,8 @@ def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
     """Return the function that executes a child run by one call of the caller's own adapter."""
 
     async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
-        children = Children(Family(home, lambda: PricedModel(plan.model, None)), loop)
-        with attached(home.session, home.run_context.run_id, children):
+        children = Children(Family(home, lambda: plan.model), loop)
+        with children.attached():
             return await _ask(adapter, prompt, plan, home)
 
     async def run(plan: RunPlan[Any], home: RunScope) -> RunResult[Any]:
@@ -353,7 +351,7 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
             return charge_failure(error, estimate, ticket.max_output_tokens, None)
         return Charge(response.usage, _nanos(response))
 
-    whom = f"{label}:{plan.model.name}"
+    whom = plan.model.label
     request = CallRequest(kind="llm", operation_name=label, estimate=estimate, model=whom, provider=label)
     outcome = await home.gate.acall(request, work, meter)
     if isinstance(outcome.error, ConfigurationError):
@@ -361,14 +359,14 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
     response = outcome.value
     if outcome.decision is not Decision.ALLOW or response is None:
         return Ending(End(stop=_stop(label, outcome)), 0, outcome.error, ())
-    Recorder(home.session, home.clock).record(
+    home.record(
         ModelReplied(
             turn=1,
             message=AssistantMessage(response.text),
             finish="stop",
             usage=response.usage,
             cost_nanos=_nanos(response),
-            model=plan.model.name,
+            model=plan.model.model.name,
             node_id=outcome.node_id or "",
             duration_ms=(home.clock.monotonic() - began) * 1000,
             landing=False,

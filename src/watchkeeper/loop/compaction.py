@@ -35,14 +35,14 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.type_tags import own_value
-from watchkeeper.core.usage import NANOS_PER_USD, ModelPrice
-from watchkeeper.kernel.states import Compacted, Stopped
+from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.kernel.turn_machine import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
-from watchkeeper.loop.models import BYTES_PER_TOKEN, image_tokens, message_bytes
-from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.loop.models import BYTES_PER_TOKEN, estimate_call, image_tokens, message_bytes
+from watchkeeper.prompt.rendered import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ContextCompacted, Recorder, segment_of
+from watchkeeper.runtime.events import ContextCompacted, segment_of
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.session.log import Envelope
 
@@ -323,20 +323,16 @@ class Scale:
 class Compaction:
     """Makes new segments for one run."""
 
-    def __init__(
-        self, scope: RunScope, recorder: Recorder, models: ModelCalls, transcript: Transcript, children: Children
-    ) -> None:
+    def __init__(self, scope: RunScope, models: ModelCalls, transcript: Transcript, children: Children) -> None:
         """Take note of where the run's own prompt stands, before anything was said.
 
         Args:
             scope: What the run works within.
-            recorder: Where to write.
             models: Which model is asked, and how much it holds.
             transcript: The conversation, with the prompt at its end.
             children: Starts the run that makes a summary.
         """
         self._scope = scope
-        self._recorder = recorder
         self._models = models
         self._transcript = transcript
         self._children = children
@@ -373,14 +369,16 @@ class Compaction:
         if not said or largest <= 0:
             raise NoSummaryError("the task alone fills the context")
         summary, run_id = await self._summarise(opening, said, scale)
-        text = summary_message(summary, self._limits_left(turns))
+        gate = self._scope.gate
+        most = gate.limits.ceiling("max_turns")
+        text = summary_message(summary, limits_left(gate.budget_status(), None if most is None else most - turns))
         left = largest - scale.tokens([UserMessage.of(text)])
         if left < 0:
             raise NoSummaryError("the summary is too long for the context")
         newest = old[max(self._opening, default=-1) + 1 :]
         kept = newest_that_fit(newest, min(left, int(KEPT_SHARE * scale.room)), scale.tokens)
         messages = segment_of(old, self._opening, text, kept)
-        self._recorder.record(
+        self._scope.record(
             ContextCompacted(
                 segment=self._transcript.segment + 1,
                 summary=text,
@@ -414,7 +412,7 @@ class Compaction:
         if tokens is not None:
             room = min(room, tokens - cap - fixed)
         if nanos is not None and price is not None:
-            while room >= LEAST_READ and worst_cost(price, fixed + room, cap) > nanos:
+            while room >= LEAST_READ and estimate_call(fixed + room, cap, 0, price).nanos(cap) > nanos:
                 room = int(room * 0.9)
         if room < LEAST_READ:
             raise NoSummaryError("a tenth of what is left does not pay for a summary, or the model holds too little")
@@ -443,15 +441,11 @@ class Compaction:
         size = sum(message_bytes(message) for message in old) + fixed
         before = in_use.bound.likely() or size // BYTES_PER_TOKEN
         density = min(max(before / size, THINNEST), DENSEST)
-        room, window = self._models.room(in_use), in_use.model.context_window
+        room, window = in_use.room, in_use.model.context_window
         if stop.source == "provider" or room is None or window is None:  # it holds less than it was sent
             room = before if room is None else min(room, before)
             window = before if window is None else min(window, before)
         return Scale(density, before, int(density * fixed), room, window)
-
-    def _limits_left(self, turns: int) -> list[str]:
-        most = self._scope.gate.limits.ceiling("max_turns")
-        return limits_left(self._scope.gate.budget_status(), None if most is None else most - turns)
 
 
 def opening_of(log: Sequence[Envelope], transcript: Transcript) -> tuple[int, ...]:
@@ -478,11 +472,6 @@ def newest_that_fit(messages: Sequence[Message], room: int, tokens: Callable[[Se
         if not isinstance(message, ToolMessage):
             kept = count
     return kept
-
-
-def worst_cost(price: ModelPrice, input_tokens: int, output_tokens: int) -> int:
-    """Return the most that one call can cost, in nano-dollars."""
-    return price.worst_input(input_tokens) + output_tokens * price.worst_output_token(input_tokens)
 
 
 @functools.cache

@@ -15,12 +15,11 @@ import msgspec
 
 from watchkeeper.children.child import Children, Execute, Family
 from watchkeeper.children.nested_adapter import RunAdapter
-from watchkeeper.children.nesting import attached
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import OutputParseError, Stop, StoreError
-from watchkeeper.core.messages import Transcript, UserMessage
+from watchkeeper.core.messages import Transcript
 from watchkeeper.core.model import ModelReply
-from watchkeeper.kernel.states import (
+from watchkeeper.kernel.turn_machine import (
     AskModel,
     CheckDone,
     Checked,
@@ -53,7 +52,7 @@ from watchkeeper.prompt.completion import (
 )
 from watchkeeper.prompt.evaluation import NESTED
 from watchkeeper.prompt.output import parse_output
-from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, Recorder
+from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
 
@@ -86,7 +85,7 @@ async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, exe
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
     try:
-        with attached(scope.session, scope.run_context.run_id, driver.children):
+        with driver.children.attached():
             return await driver.run()
     finally:
         if kept is not None:
@@ -106,10 +105,8 @@ class _Driver:
     ) -> None:
         self.plan = plan
         self.scope = scope
-        self.transcript = transcript
-        self.recorder = Recorder(scope.session, scope.clock)
-        self.models = ModelCalls(plan, scope, self.recorder, transcript)
-        self.tools = ToolCalls(plan, scope, self.recorder)
+        self.models = ModelCalls(plan, scope, transcript)
+        self.tools = ToolCalls(plan, scope)
         family = Family(
             scope=scope,
             model=self.models.line.model_in_use,
@@ -124,9 +121,9 @@ class _Driver:
         self.children = Children(family, execute)
         self.oversight = self.compaction = None
         if plan.sources:
-            self.oversight = Oversight(plan, scope, self.recorder, self.models.switch_to, self.children)
+            self.oversight = Oversight(plan, scope, self.models.switch_to, self.children)
         if plan.on_context_full == "compact":
-            self.compaction = Compaction(scope, self.recorder, self.models, transcript, self.children)
+            self.compaction = Compaction(scope, self.models, transcript, self.children)
         limits = scope.gate.limits
         rules = LoopRules(
             max_turns=limits.ceiling("max_turns"),
@@ -145,7 +142,9 @@ class _Driver:
     async def run(self) -> Ending:
         signal: Signal = Started()
         while True:
-            command = self._step(signal)
+            command = self.machine.handle(signal)
+            for text in self.machine.notices:
+                self.scope.record(NoticeAppended(text, self.scope.clock.now()))
             if isinstance(command, End):
                 return Ending(command, self.machine.turns, self.error, self.models.line.answered_by)
             try:
@@ -153,18 +152,6 @@ class _Driver:
             except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more
                 self.error = error
                 signal = Stopped(Stop("error", "gate", str(error)))
-
-    def _step(self, signal: Signal) -> Command:
-        """Take one step of the machine, and record what it said to the model; advice is on the log by then."""
-        before, segment = len(self.transcript), self.transcript.segment
-        if isinstance(signal, Observed) and signal.text:
-            before += 1
-        command = self.machine.handle(signal)
-        if len(self.transcript) > before and self.transcript.segment == segment:
-            for message in self.transcript.since(before):
-                if isinstance(message, UserMessage):
-                    self.recorder.record(NoticeAppended(message.text, self.scope.clock.now()))
-        return command
 
     async def _execute(self, command: Command) -> Signal:
         match command:
@@ -238,10 +225,10 @@ class _Driver:
             self.children.at_the_end = False
         if gate.stop is not None and gate.stop.reason == "aborted" and result.status == "unverified":
             return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
-        self.recorder.record(CompletionChecked(result.verdict, result.explanation, self.scope.clock.now()))
+        self.scope.record(CompletionChecked(result.verdict, result.explanation, self.scope.clock.now()))
         return Checked(result.status, result.explanation)
 
     def _not_checked(self, stop: Stop) -> Stopped:
         """Record that an answer was given, but no verdict."""
-        self.recorder.record(CompletionChecked("unverified", not_checked(stop), self.scope.clock.now()))
+        self.scope.record(CompletionChecked("unverified", not_checked(stop), self.scope.clock.now()))
         return Stopped(stop)

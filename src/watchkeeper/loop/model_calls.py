@@ -15,15 +15,15 @@ from typing import Any, Final
 import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
-from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ProviderError, Stop
+from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
-from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
-from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage, estimate_call
+from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.loop.retry import (
     DEGRADED,
+    CIRCUIT_OPEN,
     OWN_FAULTS,
     UNASKED,
     WAITING,
@@ -34,15 +34,12 @@ from watchkeeper.loop.retry import (
     call_through,
     held_back,
     may_pass_on,
-    not_let_through,
-    passed_on,
     provider_stop,
-    refusal,
     seconds_left,
 )
-from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, Recorder
+from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
 from watchkeeper.runtime.plan import RunPlan, RunScope
-from watchkeeper.runtime.user_code import failure_of
+from watchkeeper.runtime.user_code import raise_failure
 from watchkeeper.shield.decision import Decision
 
 LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
@@ -72,15 +69,13 @@ class ModelCalls:
         line: The models of the run.
     """
 
-    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder, transcript: Transcript) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope, transcript: Transcript) -> None:
         """Prepare what every turn repeats: tools, schema, caps, bounds."""
         self._plan = plan
         self._scope = scope
         self._gate = scope.gate
-        self._limits = scope.gate.limits
-        self._recorder = recorder
         self._transcript = transcript
-        self.line = ModelLine(plan, self._limits, transcript)
+        self.line = ModelLine(plan, scope.gate.limits, transcript)
         self._call_ids = {
             call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
         }
@@ -121,39 +116,35 @@ class ModelCalls:
             UnansweredError: If it does not answer, and another model might.
             WorkStoppedError: If the work is over, whoever would be asked.
         """
-        in_use = self.line.in_use
-        input_tokens = in_use.bound.tokens(self._transcript)
+        in_use, landing = self.line.in_use, None
+        tokens = in_use.bound.tokens(self._transcript)
+        worst = in_use.worst(tokens, landing=phase == "landing")
         if phase == "work":
-            self._check_context(in_use)
-        worst = self._estimate(in_use, input_tokens, phase)
-        turn = Turn(number, phase, worst, None if phase == "landing" else self._landing(number, in_use, worst))
-        try:
-            return await self._attempt(turn, 1)
-        except ProviderError as error:
-            return await self._ask_again(error, turn)
+            self._check_context()
+            landing = self._landing(number, worst)
+        turn, attempt = Turn(number, phase, worst, landing), 1
+        while True:
+            try:
+                return await self._attempt(turn, attempt)
+            except ProviderError as error:
+                wait = self._backoff.wait_after(error, attempt)
+                if wait is not None and not self._worth(wait, turn):
+                    wait = None
+                self._record_failure(turn, attempt, error.fault, error.message, wait)
+                if wait is None:
+                    stop = provider_stop(error)
+                    if error.fault in OWN_FAULTS and not self.line.replacing:
+                        raise WorkStoppedError(stop, error) from error
+                    raise UnansweredError(error.fault, stop, error) from error
+            await self._backoff.pause(wait)
+            attempt += 1
 
-    async def _ask_again(self, first: ProviderError, turn: Turn) -> ModelReply:
-        """Try the model in use again after a failure, where that may help; errors are those of `_ask_in_use`."""
-
-        async def attempt(number: int) -> ModelReply:
-            return await self._attempt(turn, number)
-
-        def failed(error: ProviderError, number: int, retry_in: float | None) -> None:
-            self._record_failure(turn, number, error.fault, error.message, retry_in)
-
-        def worth(wait: float) -> bool:
-            """Whether it is tried again: not where another one answers sooner, or spends no retry."""
-            if self._successor(turn.phase) is None:
-                return True
-            again = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
-            return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._gate.affords(again)
-
-        try:
-            return await self._backoff.again(first, attempt, failed, worth)
-        except ProviderError as error:
-            if error.fault in OWN_FAULTS and not self.line.replacing:
-                raise WorkStoppedError(provider_stop(error), error) from error
-            raise UnansweredError(error.fault, provider_stop(error), error) from error
+    def _worth(self, wait: float, turn: Turn) -> bool:
+        """Whether the same model is asked again: not where another one answers sooner, or spends no retry."""
+        if self._successor(turn.phase) is None:
+            return True
+        again = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
+        return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._gate.affords(again)
 
     async def _attempt(self, turn: Turn, number: int) -> ModelReply:
         """Make one admitted attempt and record its reply."""
@@ -165,12 +156,9 @@ class ModelCalls:
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
-                return _checked(await model.turn(_request(in_use, ticket, turn.phase)))
+                return _checked(await model.turn(in_use.asking(ticket, landing=turn.phase == "landing")))
             except BaseException as error:
-                failure = failure_of(error, task)
-                if failure is error:
-                    raise
-                raise failure from error
+                raise_failure(error, task)
 
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             nonlocal spent
@@ -196,9 +184,10 @@ class ModelCalls:
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
             raise self._failure(outcome, turn, number)
         if reply.finish == "refusal" and self._successor(turn.phase) is not None:
-            raise refusal(reply, model.provider)
+            said = reply.refusal or reply.message.text or "no reason given"
+            raise ProviderError(f"the model refused: {said}", fault="refused", provider=model.provider, billed=True)
         reply = self._with_own_call_ids(reply)
-        self._recorder.record(
+        self._scope.record(
             ModelReplied(
                 turn=turn.number,
                 message=reply.message,
@@ -218,7 +207,12 @@ class ModelCalls:
         """Return what is raised for a call that brought no reply; of an admitted one the failure is recorded."""
         stop, error = outcome.stop, outcome.error
         if not outcome.admitted:
-            return not_let_through(outcome)
+            refused = stop or Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
+            if refused.reason == CIRCUIT_OPEN:
+                return UnansweredError(CIRCUIT_OPEN, refused)
+            if stop is None and outcome.decision is Decision.DEGRADE:
+                return UnansweredError(DEGRADED, refused)
+            return WorkStoppedError(refused, error)
         if stop is not None:
             self._record_failure(turn, number, stop.reason, stop.message, None)
             if stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error):
@@ -233,14 +227,18 @@ class ModelCalls:
             return ProviderError(said, fault="server", provider=self.line.in_use.model.provider, billed=True)
         if error is None:
             return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
-        if not isinstance(error, ProviderError):
-            self._record_failure(turn, number, "error", error_text(error), None)
-        return passed_on(error, turn.number == 1 and not self.line.switched)
+        if isinstance(error, ProviderError):
+            return error
+        self._record_failure(turn, number, "error", error_text(error), None)
+        if isinstance(error, ConfigurationError) and turn.number == 1 and not self.line.switched:
+            return error  # what is wrong with the configuration shows where there is nothing to lose yet
+        # A bug in an adapter ends the work; it never loses what was done.
+        return WorkStoppedError(Stop("error", "provider", f"The model failed unexpectedly: {error_text(error)}"), error)
 
     def _record_failure(self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None) -> None:
         """Record an admitted attempt that brought no reply."""
         now, asked = self._scope.clock.now(), self.line.in_use.label
-        self._recorder.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked))
+        self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked))
 
     def _given_up(self, failure: UnansweredError, phase: Phase) -> WorkStoppedError:
         """Return what ends the work when nobody is left to ask, or nobody may be asked any more."""
@@ -261,8 +259,8 @@ class ModelCalls:
             return None
 
         def fits(model: ModelInUse) -> bool:
-            estimate = self._estimate(model, model.bound.tokens(self._transcript), phase)
-            return self._gate.affords(CallRequest(kind="llm", estimate=estimate, phase=phase))
+            worst = model.worst(model.bound.tokens(self._transcript), landing=phase == "landing")
+            return self._gate.affords(CallRequest(kind="llm", estimate=worst, phase=phase))
 
         return self.line.find(fits, cheaper=cheaper)
 
@@ -288,40 +286,27 @@ class ModelCalls:
     def _take_over(self, number: int, candidate: ModelInUse, reason: str, why: str) -> None:
         left, now = self.line.in_use.label, self._scope.clock.now()
         self.line.take_over(candidate)
-        self._recorder.record(ModelSwitched(number, left, candidate.label, reason, why, now))
+        self._scope.record(ModelSwitched(number, left, candidate.label, reason, why, now))
 
-    def _estimate(self, model: ModelInUse, input_tokens: int, phase: Phase) -> Estimate:
-        cap = self._landing_cap(model) if phase == "landing" else model.cap
-        return estimate_call(input_tokens, cap, self._limits.min_output_tokens, model.price)
+    def _check_context(self) -> None:
+        """Stop before the context of the model in use overflows; a landing turn may use the rest of it."""
+        in_use = self.line.in_use
+        room, tokens, window = in_use.room, in_use.bound.likely(), in_use.model.context_window
+        if room is not None and tokens is not None and tokens > room:
+            said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
+            raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
-    def _landing_cap(self, model: ModelInUse) -> int:
-        landing = self._limits.landing
-        return min(landing.max_output_tokens, model.cap) if landing else model.cap
-
-    def _landing(self, number: int, model: ModelInUse, call: Estimate) -> Estimate | None:
+    def _landing(self, number: int, call: Estimate) -> Estimate | None:
         """Return what the last turn would need after this call, or None if there is to be none.
 
         A budget that cannot pay for both is spent on the first turn of work: handing over nothing is worth nothing.
         """
-        if self._limits.landing is None:
+        limits = self._gate.limits
+        if limits.landing is None:
             return None
-        after = self._estimate(model, call.input_tokens + self._limits.min_output_tokens, "landing")
+        after = self.line.in_use.worst(call.input_tokens + limits.min_output_tokens, landing=True)
         wanted = CallRequest(kind="llm", estimate=call, landing=after)
         return after if number > 1 or self._gate.affords(wanted) else None
-
-    def room(self, in_use: ModelInUse) -> int | None:
-        """Return how many tokens a conversation may have, so that an answer fits and landing too; None if unknown."""
-        window, limits = in_use.model.context_window, self._limits
-        if window is None:
-            return None
-        return window - min(in_use.cap, limits.min_output_tokens) - (self._landing_cap(in_use) if limits.landing else 0)
-
-    def _check_context(self, in_use: ModelInUse) -> None:
-        """Stop before a model's context overflows; a landing turn may use the rest of it."""
-        room, tokens, window = self.room(in_use), in_use.bound.likely(), in_use.model.context_window
-        if room is not None and tokens is not None and tokens > room:
-            said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
-            raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.
@@ -347,18 +332,3 @@ def _checked(reply: object) -> ModelReply:
     if not isinstance(reply, ModelReply):
         raise TypeError(f"turn() must return a ModelReply, not {reply!r}")
     return reply
-
-
-def _request(in_use: ModelInUse, ticket: Ticket, phase: Phase) -> ModelRequest:
-    """Return the turn's request: what every turn with this model repeats, and what the gate granted this one."""
-    whole = in_use.request
-    return ModelRequest(
-        transcript=whole.transcript,
-        tools=whole.tools,
-        tool_choice="none" if phase == "landing" else "auto",
-        output=whole.output,
-        max_output_tokens=ticket.max_output_tokens,
-        settings=whole.settings,
-        timeout=ticket.timeout,
-        on_delta=whole.on_delta,
-    )

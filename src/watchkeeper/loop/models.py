@@ -22,10 +22,13 @@ from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
+from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 
+
 if TYPE_CHECKING:
+    from watchkeeper.containment.in_flight import Ticket
     from watchkeeper.core.model import Model
     from watchkeeper.runtime.plan import PricedModel, RunPlan
 
@@ -34,6 +37,9 @@ FRAME_TOKENS: Final = 16
 
 TOOLS_OVERHEAD: Final = 1024
 """Upper bound of what providers add to the prompt when tools are present (Anthropic documents 313 to 804)."""
+
+USED_BY_INPUT: Final = tuple(meter for meter in METERS if not meter.is_counted and meter.column != "output_tokens")
+"""The meters whose ceilings hold only if the input of a call is bounded."""
 
 UNBOUNDED_IMAGE_TOKENS: Final = 4096
 """Assumed for an image without a declared bound where no ceiling depends on it."""
@@ -60,8 +66,8 @@ class InputBound:
         self._seen = 0
         self._counted = self._most = 0
         self._learned: Message | None = None
-        ceilings = (limits.max_cost_nanos, limits.max_total_tokens, limits.max_input_tokens)
-        self._strict = limits.account is not None or any(value is not None for value in ceilings)
+        ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
+        self._strict = limits.account is not None or any(ceiling is not None for ceiling in ceilings)
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the transcript as it stands."""
@@ -165,9 +171,7 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     if isinstance(error, ProviderError) and not error.billed:
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
-    if price is None:
-        return Charge(usage, None)
-    return Charge(usage, worst.input_nanos + granted * worst.output_nanos_per_token)
+    return Charge(usage, None if price is None else worst.nanos(granted))
 
 
 DEFAULT_OUTPUT_CAP: Final = 16_384
@@ -187,15 +191,14 @@ class ModelInUse:
         label: ``provider:name``.
         degraded: Whether it is the cheaper model that hooks may ask for.
         cap: Output cap of its replies.
+        landing_cap: The same for a landing turn.
         request: What is the same in all its requests.
         bound: The upper bound of its input.
     """
 
-    __slots__ = ("bound", "cap", "degraded", "label", "model", "place", "price", "request", "service")
-
     def __init__(self, line: ModelLine, place: int) -> None:
         """Prepare what every turn with this model repeats."""
-        plan = line.plan
+        plan, limits = line.plan, line.limits
         chosen = line.models[place]
         self.place = place
         self.label = chosen.label
@@ -205,6 +208,7 @@ class ModelInUse:
         self.service = line.services[place]
         wished, largest = chosen.settings.max_output_tokens or DEFAULT_OUTPUT_CAP, model.max_output_tokens
         self.cap = wished if largest is None else min(wished, largest)
+        self.landing_cap = min(limits.landing.max_output_tokens, self.cap) if limits.landing else self.cap
         self.request = ModelRequest(
             transcript=line.transcript,
             tools=line.tools,
@@ -213,7 +217,35 @@ class ModelInUse:
             settings=chosen.settings,
             on_delta=plan.on_delta,
         )
-        self.bound = InputBound(self.request, line.limits)
+        self.bound = InputBound(self.request, limits)
+        self._limits = limits
+
+    def worst(self, input_tokens: int, *, landing: bool) -> Estimate:
+        """Return the worst case of a call with this input bound."""
+        cap = self.landing_cap if landing else self.cap
+        return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price)
+
+    def asking(self, ticket: Ticket, *, landing: bool) -> ModelRequest:
+        """Return the request of a call: what every call repeats, and what the gate granted this one."""
+        whole = self.request
+        return ModelRequest(
+            transcript=whole.transcript,
+            tools=whole.tools,
+            tool_choice="none" if landing else "auto",
+            output=whole.output,
+            max_output_tokens=ticket.max_output_tokens,
+            settings=whole.settings,
+            timeout=ticket.timeout,
+            on_delta=whole.on_delta,
+        )
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens a conversation may have, so that an answer fits and landing too; None if unknown."""
+        window, limits = self.model.context_window, self._limits
+        if window is None:
+            return None
+        return window - min(self.cap, limits.min_output_tokens) - (self.landing_cap if limits.landing else 0)
 
 
 class ModelLine:
@@ -244,8 +276,7 @@ class ModelLine:
 
     def begin_turn(self) -> None:
         """Let every model be tried again."""
-        if self._tried:
-            self._tried.clear()
+        self._tried.clear()
 
     def answered(self) -> None:
         """Note who answered."""

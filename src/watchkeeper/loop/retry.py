@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeGuard, TypeVar
 
 from watchkeeper.accounting.call_request import CallRequest
@@ -25,10 +26,8 @@ from watchkeeper.containment.in_flight import Meter, Work
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, StopReason
-from watchkeeper.core.model import ModelReply
+from watchkeeper.core.errors import ProviderError, Stop, StopReason
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import error_text
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.shield.decision import Decision
@@ -46,76 +45,49 @@ WAITING: Final = frozenset({Decision.RETRY, Decision.QUEUE})
 """What a hook says about a call that may be let through later."""
 
 
+@dataclass(frozen=True, slots=True)
 class Backoff:
-    """The retry policy of one run."""
+    """The retry policy of one run.
 
-    __slots__ = ("_clock", "_rng", "_seconds_left", "_token")
+    Attributes:
+        clock: What waits.
+        rng: What jitters.
+        token: Whose cancellation ends a wait.
+        seconds_left: Says what no wait may outlast; None for no end.
+    """
 
-    def __init__(
-        self, clock: Clock, rng: random.Random, token: CancellationToken, seconds_left: Callable[[], float | None]
-    ) -> None:
-        """Wait on ``clock``, jitter with ``rng``, wake when ``token`` is cancelled, never outlast ``seconds_left``."""
-        self._clock = clock
-        self._rng = rng
-        self._token = token
-        self._seconds_left = seconds_left
+    clock: Clock
+    rng: random.Random
+    token: CancellationToken
+    seconds_left: Callable[[], float | None]
 
-    async def again(
-        self,
-        first: ProviderError,
-        attempt: Callable[[int], Awaitable[T]],
-        on_failure: Callable[[ProviderError, int, float | None], None],
-        worth: Callable[[float], bool] = lambda _: True,
-    ) -> T:
-        """Go on after a first attempt that failed.
+    def wait_after(self, error: ProviderError, number: int) -> float | None:
+        """Return the seconds to wait after attempt ``number``, or None if there is not to be another one.
 
-        Args:
-            first: How it failed.
-            attempt: Makes attempt number n (from 1).
-            on_failure: Told of every failure: the error, its attempt, and the seconds until the next one or None.
-            worth: Asked whether another attempt after so many seconds is worth it, where nothing here forbids it.
-
-        Raises:
-            ProviderError: The last one.
+        It is what the provider asked for, else what grows with the attempts.
         """
-        error, number = first, 1
-        while True:
-            wait = self._wait_after(error, number) if error.retryable else None
-            if wait is None or not self._may_wait(wait, number) or not worth(wait):
-                on_failure(error, number, None)
-                raise error
-            on_failure(error, number, wait)
-            await self.pause(wait)
-            number += 1
-            try:
-                return await attempt(number)
-            except ProviderError as failed:
-                error = failed
-
-    def _wait_after(self, error: ProviderError, number: int) -> float:
-        """Return the seconds to wait: what the provider asked for, else what grows with the attempts."""
-        return self.growing(number) if error.retry_after is None else max(error.retry_after, 0.0)
+        if not error.retryable:
+            return None
+        wait = self.growing(number) if error.retry_after is None else max(error.retry_after, 0.0)
+        left = self.seconds_left()
+        outlasts = left is not None and wait >= left
+        return None if number >= MAX_ATTEMPTS or self.token.is_cancelled or outlasts else wait
 
     def growing(self, number: int) -> float:
         """Return the seconds to wait after attempt ``number`` where nobody asked for any: exponential with jitter."""
         doubled = min(number - 1, math.ceil(math.log2(LONGEST_WAIT / FIRST_WAIT)))
-        return min(FIRST_WAIT * 2.0**doubled, LONGEST_WAIT) * (0.5 + self._rng.random() / 2)
-
-    def _may_wait(self, seconds: float, number: int) -> bool:
-        left = self._seconds_left()
-        outlasts = left is not None and seconds >= left
-        return number < MAX_ATTEMPTS and not self._token.is_cancelled and not outlasts
+        return min(FIRST_WAIT * 2.0**doubled, LONGEST_WAIT) * (0.5 + self.rng.random() / 2)
 
     async def pause(self, seconds: float) -> None:
         """Wait, but no longer than until the run is cancelled or its work is over."""
-        while seconds > 0 and not self._token.is_cancelled:
-            left = self._seconds_left()
+        while seconds > 0 and not self.token.is_cancelled:
+            left = self.seconds_left()
             if left is not None and left <= 0:
                 return
             part = min(seconds, LOOK_UP_SECONDS)
-            sleeping = asyncio.ensure_future(self._clock.sleep(part))
+            sleeping = asyncio.ensure_future(self.clock.sleep(part))
             try:
-                await done_by(sleeping, math.inf, self._clock, self._token)
+                await done_by(sleeping, math.inf, self.clock, self.token)
             finally:
                 sleeping.cancel()
                 await asyncio.gather(sleeping, return_exceptions=True)
@@ -209,34 +181,6 @@ def may_pass_on(error: BaseException | None) -> TypeGuard[ProviderError]:
 def held_back(outcome: Outcome[Any]) -> str:
     """Say why a call was not let through for which a hook gave no stop."""
     return f"a hook said {outcome.decision} ({outcome.stop_reason or 'no reason given'})"
-
-
-def not_let_through(outcome: Outcome[ModelReply]) -> BaseException:
-    """Return what is raised for a call that was not admitted."""
-    stop = outcome.stop
-    if stop is not None and stop.reason == CIRCUIT_OPEN:
-        return UnansweredError(CIRCUIT_OPEN, stop)
-    if stop is not None:
-        return WorkStoppedError(stop, outcome.error)
-    stop = Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
-    return UnansweredError(DEGRADED, stop) if outcome.decision is Decision.DEGRADE else WorkStoppedError(stop)
-
-
-def refusal(reply: ModelReply, provider: str) -> ProviderError:
-    """Return the error for a reply that refuses, where another model may answer."""
-    said = reply.refusal or reply.message.text or "no reason given"
-    return ProviderError(f"the model refused: {said}", fault="refused", provider=provider, billed=True)
-
-
-def passed_on(error: BaseException, nothing_to_lose: bool) -> BaseException:
-    """Return what is raised for a failed attempt: a bug in an adapter ends the work, it never loses what was done.
-
-    What is wrong with the configuration shows in the first turn, where there is nothing to lose yet.
-    """
-    if isinstance(error, ProviderError) or (nothing_to_lose and isinstance(error, ConfigurationError)):
-        return error
-    said = f"The model failed unexpectedly: {error_text(error)}"
-    return WorkStoppedError(Stop("error", "provider", said), error)
 
 
 def is_outage(error: BaseException) -> bool:

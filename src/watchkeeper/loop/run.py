@@ -1,19 +1,52 @@
-"""One run from start to end: preflight, the prompt's messages, the loop, the result. Every way to run ends here."""
+"""A run from start to end: the prompt's messages, the loop, the result. Every way to run ends in `execute`.
+
+`Adapter.evaluate` is the way for those who have a model and a prompt and want no more: a prompt in, a response out, a
+stop as an exception. It is the same loop, gate and log that `run` uses, without landing and without defaults: no limit
+is in force that the caller did not give. `children_outside_runs` starts children where no run goes on, for judges that
+are asked before or after one.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+import random
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, TypeVar, Unpack
 
+from watchkeeper.children.child import Children, Family
+from watchkeeper.children.nested_adapter import response_of
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, checked_deadline
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
+from watchkeeper.core.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
-from watchkeeper.kernel.states import End
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.usage import FREE, ModelPrice
+from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
-from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.runtime.events import Recorder, RunEnded, RunStarted, log_end
-from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.prompt.rendered import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.prompt.template import Prompt
+from watchkeeper.runtime.events import RunEnded, RunStarted, log_end
+from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
+from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
+from watchkeeper.runtime.shared_budget import gate_outside_runs
 from watchkeeper.runtime.user_code import booked
+from watchkeeper.session.session import Session
 from watchkeeper.tools.process_worker import refuse_while_importing
+from watchkeeper.prompt.nested import (
+    NESTED,
+    NESTED_LIMITS,
+    EvaluateOptions,
+    NestedExecutionConfig,
+    PromptResponse,
+    check_options,
+)
+
 
 OutputT = TypeVar("OutputT")
 
@@ -31,26 +64,21 @@ async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive)
         CancelledError: If the task is cancelled; the run's end is on the log all the same.
     """
     refuse_while_importing()
-    clock, gate = scope.clock, scope.gate
-    recorder = Recorder(scope.session, clock)
-    started_at, began = clock.now(), clock.monotonic()
-    earlier = transcript_of(scope.session.log)
-    started = _announce(plan, scope, recorder, started_at)
-    transcript = _opening(plan, scope, recorder, earlier)
+    began = scope.clock.monotonic()
+    started = _announce(plan, scope)
+    transcript = _opening(plan, scope)
     try:
         ending = await drive(plan, scope, transcript, execute)
-        await booked(gate)
+        await booked(scope.gate)
     except BaseException as error:
-        took = timedelta(seconds=clock.monotonic() - began)
-        _close(plan, scope, recorder, End(stop=broken_off(error)), None, took)
+        _close(plan, scope, End(stop=broken_off(error)), None, began)
         raise
-    duration = timedelta(seconds=clock.monotonic() - began)
     end = ending.end
-    ended = _close(plan, scope, recorder, end, ending.turns, duration)
+    ended = _close(plan, scope, end, ending.turns, began)
     return result_of(
         started,
         ended,
-        limits=gate.limits,
+        limits=scope.gate.limits,
         session=scope.session,
         completion_note=end.explanation,
         error=ending.error if end.stop is not None else None,
@@ -58,33 +86,33 @@ async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive)
     )
 
 
-def _announce(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, started_at: datetime) -> RunStarted:
-    gate, clock = scope.gate, scope.clock
+def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
+    """Record the start of the run, and its deadline."""
+    gate, now = scope.gate, scope.clock.now()
     started = RunStarted(
         run_context=scope.run_context,
         prompt_name=plan.prompt.name,
-        model=plan.label,
+        model=plan.model.label,
         limits=gate.limits.describe(),
         deadline=gate.deadline.at if gate.deadline else None,
-        started_at=started_at,
+        started_at=now,
         item=scope.item,
         parent_run_id=scope.parent_run_id,
         fallback=tuple(each.label for each in plan.fallback),
     )
-    recorder.record(started)
+    scope.record(started)
     if gate.deadline is not None:
-        recorder.record(
-            PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, scope.session.session_id, clock.now())
-        )
+        scope.record(PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, scope.session.session_id, now))
     return started
 
 
-def _opening(plan: RunPlan[Any], scope: RunScope, recorder: Recorder, transcript: Transcript) -> Transcript:
+def _opening(plan: RunPlan[Any], scope: RunScope) -> Transcript:
     """Add the prompt to an earlier conversation of the session: that is what the run begins with."""
+    transcript = transcript_of(scope.session.log)
     messages = _continued(plan.prompt.messages, transcript) if len(transcript) else plan.prompt.messages
     for message in messages:
         transcript.append(message)
-    recorder.record(
+    scope.record(
         PromptRendered(
             prompt_name=plan.prompt.name,
             messages=messages,
@@ -106,20 +134,13 @@ def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Mess
     )
 
 
-def _close(
-    plan: RunPlan[Any],
-    scope: RunScope,
-    recorder: Recorder,
-    end: End,
-    turns: int | None,
-    duration: timedelta,
-) -> RunEnded:
+def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, began: float) -> RunEnded:
     """Record the end: the prompt's outcome, then the run's, with the time that was left."""
     gate, now = scope.gate, scope.clock.now()
-    usage = gate.usage
+    usage, took = gate.usage, timedelta(seconds=scope.clock.monotonic() - began).total_seconds()
     remaining = gate.deadline.remaining(scope.clock).total_seconds() if gate.deadline else None
     if end.stop is None:
-        recorder.record(
+        scope.record(
             PromptExecuted(
                 prompt_name=plan.prompt.name,
                 adapter=plan.model.provider,
@@ -139,12 +160,12 @@ def _close(
         text=end.text,
         verdict=end.verdict,
         usage=usage,
-        duration_ms=duration.total_seconds() * 1000,
+        duration_ms=took * 1000,
         remaining_seconds=remaining,
         ended_at=now,
         turns=turns,
     )
-    recorder.record(ended)
+    scope.record(ended)
     log_end(
         "run.completed" if end.stop is None else "run.stopped",
         {"run_id": str(scope.run_context.run_id)},
@@ -152,7 +173,155 @@ def _close(
         end.stop,
         end.verdict,
         usage,
-        duration_seconds=round(duration.total_seconds(), 3),
+        duration_seconds=round(took, 3),
         remaining_seconds=None if remaining is None else round(remaining, 3),
     )
     return ended
+
+
+HARD_STOPS: Final = replace(UNLIMITED, landing=None)
+"""What limits an evaluation where nothing else is said."""
+
+
+def _checked_model(model: object) -> Model:
+    if isinstance(model, Model):
+        return model
+    way = f"; make one: watchkeeper.app.models.model_from({model!r})" if isinstance(model, str) else ""
+    raise ConfigurationError(f"Adapter needs a Model, and {model!r} is none{way}")
+
+
+class Adapter:
+    """Evaluates prompts with one model."""
+
+    __slots__ = ("_clock", "_ids", "_price", "_rng", "_settings", "model")
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        settings: ModelSettings = ModelSettings(),
+        price: ModelPrice | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            model: Who answers.
+            settings: How it is asked.
+            price: What it charges; needed under a cost ceiling unless the model is free.
+            clock: Time.
+            ids: Identifiers.
+            rng: Randomness for backoff.
+
+        Raises:
+            ConfigurationError: If that is no model.
+        """
+        self.model = _checked_model(model)
+        self._settings = settings
+        self._price = price or (FREE if model.free else None)
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng or random.Random()
+
+    @property
+    def name(self) -> str:
+        """The provider's name, as events carry it."""
+        return self.model.provider
+
+    @property
+    def priced(self) -> PricedModel:
+        """Its model with all that is known of it, for a run that is to use the same."""
+        return PricedModel(self.model, self._price, self._settings)
+
+    def evaluate(
+        self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[OutputT]:
+        """Evaluate a prompt and wait for the response; see `evaluate_async`."""
+        return PORTAL.call(self.evaluate_async(prompt, *params, **options), "evaluate_async")
+
+    async def evaluate_async(
+        self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
+    ) -> PromptResponse[OutputT]:
+        """Evaluate a prompt.
+
+        Args:
+            prompt: What to evaluate.
+            *params: Dataclass values that fill its placeholders, beside those that are bound already.
+            **options: See `EvaluateOptions`.
+
+        Raises:
+            PromptEvaluationError: Phase ``preflight`` for a deadline that makes no sense, else what ended it:
+                DeadlineExceededError, BudgetExceededError, ThrottleError, OutputParseError or another ProviderError.
+            ConfigurationError: If the prompt, the tools or the budget cannot work.
+        """
+        check_options(options)
+        bus, tracker = options.get("bus"), options.get("budget_tracker")
+        deadline = checked_deadline(options.get("deadline"), self._clock)
+        session = options.get("session") or Session(clock=self._clock, ids=self._ids)
+        limits = self._limits(session, deadline, options.get("budget"), tracker)
+        with ExitStack() as around:
+            if bus is not None and bus is not session.dispatcher:
+                around.callback(session.dispatcher.subscribe_all(bus.publish))
+            gate = around.enter_context(gate_outside_runs(limits, tracker, session, self._clock, self._ids))
+            plan = self._plan(prompt.bind(*params) if params else prompt, gate, options.get("parse_output", True))
+            context = options.get("run_context") or root_run_context(session.session_id, self._ids)
+            result = await execute(plan, RunScope(session, gate, context, self._clock, self._ids, self._rng))
+        return response_of(result, gate.deadline)
+
+    def _limits(
+        self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None
+    ) -> Limits:
+        """Return the tightest of everything that limits this evaluation.
+
+        Raises:
+            UnpricedModelError: If that is a cost ceiling, and nobody knows what the model charges.
+        """
+        limits = HARD_STOPS
+        for ceilings in (Budget(deadline=deadline) if deadline else None, budget, session[Budget].latest()):
+            if ceilings is not None:
+                limits = tighten(limits, ceilings.as_limits(), self._clock)
+        priced = limits.max_cost_nanos is not None or (tracker is not None and tracker.budget.max_cost_usd is not None)
+        if priced and self._price is None:
+            raise UnpricedModelError(
+                f"a cost ceiling is set, but there is no price for {self.model.name!r}; "
+                "give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
+            )
+        return limits
+
+    def _plan(self, prompt: Prompt[OutputT], gate: ExecutionContext, parse_output: bool) -> RunPlan[OutputT]:
+        refuse_model_switches(prompt.template, "an adapter", "run() or arun(), or action='stop' or 'call'")
+        in_prompt = parse_output and not self.model.native_output
+        rendered = prompt.render(deadline=gate.deadline, output_in_prompt=in_prompt)
+        return plan_for(prompt, rendered, self.priced, parse_output=parse_output)
+
+
+@contextmanager
+def children_outside_runs(
+    session: Session,
+    *,
+    model: PricedModel,
+    run_context: RunContext | None = None,
+    nested: NestedExecutionConfig = NESTED,
+    tracker: BudgetTracker | None = None,
+    ids: IdSource = SYSTEM_IDS,
+) -> Generator[Children]:
+    """Yield what starts children where no run goes on, below a gate of its own; each child has limits of its own.
+
+    Args:
+        session: The children's parent; it also gets the events of their starts and ends.
+        model: Who answers if a child does not say otherwise.
+        run_context: Identifiers of whoever asks; fresh ones by default.
+        nested: What nested evaluations may do.
+        tracker: A budget that is shared with other evaluations, or None.
+        ids: Where identifiers come from.
+
+    Raises:
+        BudgetExceededError: If the tracker's budget is used up.
+    """
+    with gate_outside_runs(NESTED_LIMITS, tracker, session, session.clock, ids) as gate:
+        context = run_context or root_run_context(session.session_id, ids)
+        yield Children(
+            Family(RunScope(session, gate, context, session.clock, ids), lambda: model, nested=nested), execute
+        )

@@ -24,7 +24,6 @@ from watchkeeper.core.clock import Deadline, earliest
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import (
     FilesystemError,
-    ReducerError,
     SessionError,
     Stop,
     ToolProcessError,
@@ -35,11 +34,10 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import CrashError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.kernel.states import ToolsDone
+from watchkeeper.kernel.turn_machine import ToolsDone
 from watchkeeper.loop.retry import call_through, held_back
-from watchkeeper.runtime.events import Recorder
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
-from watchkeeper.runtime.user_code import closed, failure_of
+from watchkeeper.runtime.user_code import closed, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
@@ -79,11 +77,10 @@ class Attempt(msgspec.Struct, frozen=True):
 class ToolCalls:
     """The tool side of one run."""
 
-    def __init__(self, plan: RunPlan[Any], scope: RunScope, recorder: Recorder) -> None:
+    def __init__(self, plan: RunPlan[Any], scope: RunScope) -> None:
         """Index the prompt's tools by name."""
         self._plan = plan
         self._scope = scope
-        self._recorder = recorder
         self._usage: TokenUsage | None = None
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
@@ -159,10 +156,7 @@ class ToolCalls:
                 made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
                 return made if isinstance(made, ToolResult) else await made
             except BaseException as error:
-                failure = failure_of(error, task)
-                if failure is error:
-                    raise
-                raise failure from error
+                raise_failure(error, task)
 
         request = CallRequest(
             kind="tool",
@@ -217,12 +211,10 @@ class ToolCalls:
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 attempt.context.commit()
-            except (ReducerError, SessionError, FilesystemError) as error:
+            except (SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
-        context = attempt.context
-        if context is not None and (attempt.outcome != "ok" or context.has_resources):
-            await self._drop(attempt)
+        await self._drop(attempt)
         return self._record(call, attempt)
 
     async def _drop(self, attempt: Attempt) -> None:
@@ -238,7 +230,7 @@ class ToolCalls:
     def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         scope, plan = self._scope, self._plan
         text = cut(attempt.result.render())
-        self._recorder.record(
+        scope.record(
             ToolInvoked(
                 prompt_name=plan.prompt.name,
                 adapter=plan.model.provider,

@@ -19,7 +19,7 @@ from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
-from watchkeeper.kernel.states import Observed
+from watchkeeper.kernel.turn_machine import Observed
 from watchkeeper.oversight.sources import Round, Source, ask_all, said_of
 from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, render_block
 from watchkeeper.prompt.observer import Escalation, FeedbackContext
@@ -30,7 +30,6 @@ from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     EscalationTaken,
     ObserversRan,
-    Recorder,
     SourceRan,
 )
 from watchkeeper.runtime.plan import RunPlan, RunScope
@@ -51,7 +50,6 @@ class Oversight:
         self,
         plan: RunPlan[Any],
         scope: RunScope,
-        recorder: Recorder,
         switch_model: Callable[[str, int], str | None],
         children: Children,
     ) -> None:
@@ -60,12 +58,10 @@ class Oversight:
         Args:
             plan: Whose sources.
             scope: What the run works within.
-            recorder: Where to write.
             switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
             children: Starts the runs that a source asks for.
         """
         self._scope = scope
-        self._recorder = recorder
         self._switch_model = switch_model
         self._adapter = RunAdapter(children)
         self._nested = children.family.nested
@@ -178,7 +174,7 @@ class Oversight:
             prompt=self._prompt,
         )
         over = over_at(scope.gate, scope.clock)
-        return Round(context, said, self._trajectory.count, now, scope.gate, scope.clock, over)
+        return Round(context, said, self._trajectory.count, now, scope, over)
 
     def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
         """Return the block that is appended now, and note on the log who said what and what is in it.
@@ -246,7 +242,7 @@ class Oversight:
 
     def _record(self, event: Any) -> None:
         """Write what is taken in already."""
-        self._recorder.record(event)
+        self._scope.record(event)
         self._follow_log(event)
 
     def _follow_log(self, known: object = None) -> int:

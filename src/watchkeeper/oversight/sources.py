@@ -22,9 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import BudgetStatus
-from watchkeeper.core.clock import Clock
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
@@ -38,6 +36,7 @@ from watchkeeper.prompt.observer import (
     is_on_loop,
 )
 from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
+from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, is_cancelled, within
 
 KEPT_SEVERITIES: Final = 10 * TREND_SPAN
@@ -161,8 +160,7 @@ class Round(NamedTuple):
         said: What was said so far: the list behind ``context.advice``.
         call_index: Tool calls so far.
         at: This moment, in UTC.
-        gate: Ends the round with the run's work.
-        clock: The run's time.
+        scope: The run's; its gate ends the round with the work.
         over: Monotonic instant at which the work is over.
     """
 
@@ -170,13 +168,12 @@ class Round(NamedTuple):
     said: list[Advice]
     call_index: int
     at: datetime
-    gate: ExecutionContext
-    clock: Clock
+    scope: RunScope
     over: float
 
     def is_over(self) -> bool:
         """Return whether the run's work is over, so that nobody is asked any more."""
-        return self.gate.work_stop is not None or self.clock.monotonic() >= self.over
+        return self.scope.gate.work_stop is not None or self.scope.clock.monotonic() >= self.over
 
     def heard(self, ran: SourceRan | None) -> Sequence[SourceRan]:
         """Let the sources that follow read what was said; return what came of this one, if anything did."""
@@ -221,7 +218,7 @@ async def ask_all(due: Sequence[Source], round_: Round) -> list[SourceRan]:
 
 def _ask_here(source: Source, round_: Round) -> tuple[bool, SourceRan | None]:
     """Ask what is marked `on_loop`; return whether there is more to ask elsewhere, or else what came of it."""
-    began, clock = round_.clock.monotonic(), round_.clock
+    began, clock = round_.scope.clock.monotonic(), round_.scope.clock
     wants = False
     ran: SourceRan | None = None
     if source.speaks_on_loop:
@@ -239,11 +236,11 @@ def _ask_here(source: Source, round_: Round) -> tuple[bool, SourceRan | None]:
 
 async def _ask_aside(sources: list[Source], wants: bool, round_: Round) -> Sequence[SourceRan]:
     """Ask sync sources on a worker thread; ``wants`` if the first of them is known to have something to say."""
-    runs: list[SourceRan] = []
+    scope, runs = round_.scope, list[SourceRan]()
     while sources and not round_.is_over():
         looks = Looks(sources, wants, round_)
         try:
-            await run_in_worker(looks, patience=Patience(looks.until, round_.clock, round_.gate.cancellation))
+            await run_in_worker(looks, patience=Patience(looks.until, scope.clock, scope.gate.cancellation))
         except TimeoutError:
             sources, wants = looks.leave(), False
         except BaseException:
@@ -272,7 +269,7 @@ class Looks:
         self._lock = threading.Lock()
         self._left = False
         self._place = 0
-        self._began = round_.clock.monotonic()
+        self._began = round_.scope.clock.monotonic()
         self.runs: list[SourceRan] = []
 
     def __call__(self) -> None:
@@ -286,7 +283,7 @@ class Looks:
                     return
                 self.runs += round_.heard(ran)
                 self._place += 1
-                self._began = round_.clock.monotonic()
+                self._began = round_.scope.clock.monotonic()
 
     def until(self) -> float:
         """Return the instant at which the one that is asked now has overrun, or the run is over."""
@@ -300,7 +297,7 @@ class Looks:
         with self._lock:
             self._left = True
             rest = list(self._sources[self._place :])
-            if rest and self._round.clock.monotonic() >= self._began + rest[0].limit_seconds:
+            if rest and self._round.scope.clock.monotonic() >= self._began + rest[0].limit_seconds:
                 self.runs.append(overran(rest[0], self._round))
             return rest[1:]
 
@@ -317,10 +314,10 @@ def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
 
 async def _ask_on_loop(source: Source, wants: bool, round_: Round) -> Sequence[SourceRan]:
     """Ask one async source within its time limit; nothing, or what came of it."""
-    clock = round_.clock
+    clock = round_.scope.clock
     until = clock.monotonic() + source.limit_seconds
     try:
-        ran = await within(round_.gate, _look_async(source, wants, round_), clock, until)
+        ran = await within(round_.scope.gate, _look_async(source, wants, round_), clock, until)
     except RunOverError:
         ran = None
     except asyncio.CancelledError:

@@ -17,8 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ReducerError, Stop
+from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
@@ -27,7 +26,6 @@ from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
-from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
@@ -462,30 +460,6 @@ def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kep
     The loop and `transcript_of` build it with this, so what is replayed is what was sent.
     """
     return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
-
-
-class Recorder:
-    """Writes the runtime's own events on a session's log.
-
-    A reducer of the user's that raises on one is a bug that must be seen and must not end the run: the event is
-    recorded by the session all the same, and the failure is an event of its own.
-    """
-
-    __slots__ = ("_clock", "session")
-
-    def __init__(self, session: Session, clock: Clock) -> None:
-        """Write to ``session``."""
-        self.session = session
-        self._clock = clock
-
-    def record(self, event: Any) -> None:
-        """Dispatch an event; a failing reducer is recorded beside it."""
-        try:
-            self.session.dispatch(event)
-        except ReducerError as error:
-            failed = ReducerFailed(type(event).__name__, str(error), self._clock.now())
-            if not isinstance(event, ReducerFailed):
-                self.record(failed)
 
 
 def log_end(

@@ -15,7 +15,7 @@ import msgspec
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, ReducerError
 from watchkeeper.core.ids import IdSource, RunContext
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import ModelPrice
@@ -24,6 +24,7 @@ from watchkeeper.prompt.evaluation import NestedExecutionConfig
 from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ReducerFailed
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -50,6 +51,11 @@ class PricedModel(msgspec.Struct, frozen=True):
     settings: ModelSettings = ModelSettings()
 
     @property
+    def provider(self) -> str:
+        """The provider's name, as events carry it."""
+        return self.model.provider
+
+    @property
     def label(self) -> str:
         """``provider:name``."""
         return f"{self.model.provider}:{self.model.name}"
@@ -61,8 +67,6 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     Attributes:
         prompt: The rendered prompt, with its tools and output type.
         model: Who answers.
-        price: What the model charges, or None if nobody knows.
-        settings: How the model is asked.
         checker: Who says whether the work is done, or None.
         on_context_full: ``compact`` goes on with a summary, ``land`` takes a last turn, ``stop`` ends at once.
         parse_output: Whether the final text is parsed into the output type.
@@ -77,9 +81,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     """
 
     prompt: RenderedPrompt[OutputT]
-    model: Model
-    price: ModelPrice | None
-    settings: ModelSettings = ModelSettings()
+    model: PricedModel
     checker: TaskCompletionChecker | None = None
     on_context_full: OnContextFull = "land"
     parse_output: bool = True
@@ -93,14 +95,9 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     child_models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
 
     @property
-    def label(self) -> str:
-        """``provider:name`` of the model that is asked for."""
-        return f"{self.model.provider}:{self.model.name}"
-
-    @property
     def models(self) -> tuple[PricedModel, ...]:
         """Every model of the run: the one that was asked for, those that take over, the cheaper one, escalations."""
-        line = [PricedModel(self.model, self.price, self.settings), *self.fallback]
+        line = [self.model, *self.fallback]
         for other in (self.cheaper, *self.escalations.values()):
             if other is not None and not any(each.model is other.model for each in line):
                 line.append(other)
@@ -114,9 +111,7 @@ def plan_for(
     template = prompt.template
     return RunPlan(
         rendered,
-        model.model,
-        model.price,
-        model.settings,
+        model,
         checker=template.task_completion_checker,
         sources=template.sources,
         completion_rounds=template.completion_rounds,
@@ -157,7 +152,7 @@ class RunScope(msgspec.Struct, frozen=True):
         filesystem: What its tools may read and write, or None.
         parent_run_id: The run above it, which started this child or runs over many items, or None.
         item: Which item of a run over many this is, or None.
-        depths: How many children of each kind stand above it and are it, by family (`children.nesting`).
+        depths: How many children of each kind stand above it and are it, by family (`children.child`).
         deepest: How many of each may, by family, as those above it allow.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
     """
@@ -175,3 +170,15 @@ class RunScope(msgspec.Struct, frozen=True):
     depths: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     deepest: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     watch: Callable[[Session, UUID], Callable[[], None]] | None = None
+
+    def record(self, event: Any) -> None:
+        """Write one of the runtime's own events on the log.
+
+        A reducer of the user's that raises on it is a bug that must be seen and must not end the run: the event is
+        recorded by the session all the same, and the failure is an event of its own.
+        """
+        try:
+            self.session.dispatch(event)
+        except ReducerError as error:
+            if not isinstance(event, ReducerFailed):
+                self.record(ReducerFailed(type(event).__name__, str(error), self.clock.now()))

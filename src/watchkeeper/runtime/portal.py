@@ -146,9 +146,7 @@ class Portal:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self.forget()
 
     def call(
         self,
@@ -202,8 +200,8 @@ class Portal:
     def forget(self) -> None:
         """Start anew at the next call: in a forked process the thread of the loop is not there."""
         self._lock = threading.Lock()
-        self._loop = None
-        self._thread = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:

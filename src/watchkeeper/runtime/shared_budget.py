@@ -12,24 +12,24 @@ import asyncio
 import math
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.budget import BudgetTracker
+from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits, tighten
-from watchkeeper.core.usage import Usage
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.session.session import Session
 
 
+@dataclass(slots=True, eq=False)
 class _Shared:
     """What is behind one tracker.
 
@@ -37,16 +37,13 @@ class _Shared:
         gate: Bounds everything that is evaluated with it; made at the first use.
         reserved: How many evaluations inside runs have reserved something at the gate.
         drawing: The gates of those; what passed one is added to the tracker when it closes.
-        waiting: Called when one of them has given something back.
+        waiting: Cancelled when one of them has given something back: their waits are over.
     """
 
-    __slots__ = ("drawing", "gate", "reserved", "waiting")
-
-    def __init__(self, gate: ExecutionContext) -> None:
-        self.gate = gate
-        self.reserved = 0
-        self.drawing: list[ExecutionContext] = []
-        self.waiting: list[Callable[[], None]] = []
+    gate: ExecutionContext
+    reserved: int = 0
+    drawing: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
+    waiting: list[CancellationToken] = field(default_factory=list[CancellationToken])
 
 
 _shared: Final[weakref.WeakKeyDictionary[BudgetTracker, _Shared]] = weakref.WeakKeyDictionary()
@@ -141,7 +138,8 @@ class Share:
             yield
         finally:
             usage = gate.usage
-            reservation.call(CallRequest(kind="child"), _nothing, _charging(usage))
+            used = Charge(usage.tokens, usage.cost_nanos)
+            reservation.call(CallRequest(kind="child"), lambda _: None, lambda *_: used)  # it was done elsewhere
             tracker.add(usage)
             with _lock:
                 shared.drawing.remove(gate)
@@ -189,8 +187,8 @@ async def share_of(
         with _lock:
             shared.reserved -= 1
             waiting = tuple(shared.waiting)
-        for wake in waiting:
-            wake()
+        for wait in waiting:
+            wait.cancel()
 
 
 def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
@@ -205,37 +203,14 @@ def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
 
 async def _given_back(shared: _Shared, until: float, clock: Clock) -> bool:
     """Wait until somebody has given something back; return False if there is nobody, or it took too long."""
-    loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
-
-    def end() -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # a loop that was closed has nobody left to wake
-            loop.call_soon_threadsafe(end)
-
+    woken = CancellationToken()
     with _lock:
         if not shared.reserved:
             return False
-        shared.waiting.append(wake)
+        shared.waiting.append(woken)
     try:
-        await done_by(woken, until, clock)
+        await done_by(asyncio.get_running_loop().create_future(), until, clock, woken)
     finally:
         with _lock:
-            shared.waiting.remove(wake)
+            shared.waiting.remove(woken)
     return clock.monotonic() < until
-
-
-def _nothing(_: Ticket) -> None:
-    """Do nothing: what is charged was done elsewhere."""
-
-
-def _charging(usage: Usage) -> Meter[None]:
-    charge = Charge(usage.tokens, usage.cost_nanos)
-
-    def meter(_: None, error: BaseException | None, ticket: Ticket) -> Charge:
-        return charge
-
-    return meter

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
@@ -49,18 +49,19 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def failure_of(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
-    """Return what is to be raised for what the user's code has raised: itself, or the failure that it stands for.
+def raise_failure(error: BaseException, task: asyncio.Task[Any] | None) -> NoReturn:
+    """Raise what the user's code has raised: itself, or the failure that it stands for.
 
     Args:
         error: What was raised.
         task: The task in which the code was called.
     """
-    if isinstance(error, Exception):
-        return error
     if isinstance(error, asyncio.CancelledError):
-        return error if is_cancelled() else StrayCancellationError()
-    return CrashError(error) if is_crash(error, task) else error
+        if not is_cancelled():
+            raise StrayCancellationError from error
+    elif not isinstance(error, Exception) and is_crash(error, task):
+        raise CrashError(error) from error
+    raise error
 
 
 async def done_by(

@@ -30,8 +30,8 @@ from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
-from watchkeeper.loop.adapter import Adapter
-from watchkeeper.prompt.evaluation import PromptDeadlineAssigned
+from watchkeeper.loop.run import Adapter
+from watchkeeper.prompt.rendered import PromptDeadlineAssigned
 from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import InProcessDispatcher
