@@ -424,12 +424,17 @@ class ErrorRow(NamedTuple):
 
 
 def error_table(rows: str) -> Mapping[str, ErrorRow]:
-    """Return errors by the fault that is scripted; a row has the fault, status, type, code (or -) and message."""
-    split = [[part.strip() for part in row.split("|")] for row in rows.strip().splitlines()]
-    return {
-        kind: ErrorRow(int(status), type_, None if code == "-" else code, message)
-        for kind, status, type_, code, message in split
-    }
+    """Return errors by the fault that is scripted.
+
+    Args:
+        rows: Two lines for each error: status, fault, type and, if it has one, code; then its message.
+    """
+    lines = rows.strip().splitlines()
+    errors: dict[str, ErrorRow] = {}
+    for head, message in zip(lines[::2], lines[1::2], strict=True):
+        status, fault, type_, *code = head.split()
+        errors[fault] = ErrorRow(int(status), type_, code[0] if code else None, message.strip())
+    return errors
 
 
 class FakeProvider(WireServer):
