@@ -25,7 +25,7 @@ from tests.adapters.remote import (
     conversation,
     request,
 )
-from watchkeeper.adapters.remote import allow_remote
+from watchkeeper.adapters.endpoint import allow_remote
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, MissingKeyError, ProviderError, ThrottleError
 from watchkeeper.core.messages import (
     AssistantMessage,

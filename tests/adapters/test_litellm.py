@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.adapters.remote import LOOKUP, REPORT, conversation, ignore, request
+from watchkeeper.adapters.endpoint import allow_remote
 from watchkeeper.adapters.litellm import LiteLLMModel
-from watchkeeper.adapters.remote import allow_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError, ThrottleError
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.model import Model, ModelSettings
