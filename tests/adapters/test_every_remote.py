@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.util
 import itertools
 import socket
@@ -25,6 +24,7 @@ from tests.adapters.remote import (
     conversation,
     request,
 )
+from tests.kit import collect_garbage
 from watchkeeper.adapters.endpoint import allow_remote
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, MissingKeyError, ProviderError, ThrottleError
 from watchkeeper.core.messages import (
@@ -514,7 +514,7 @@ def test_one_model_serves_several_loops_and_leaves_nothing_open(remote: Remote) 
             assert asyncio.run(model.turn(request())).message.text == "Yes."
         assert fake.connections == 2
         del model
-        gc.collect()
+        collect_garbage()
 
 
 @pytest.mark.spec("FR-069")

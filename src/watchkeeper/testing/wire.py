@@ -131,8 +131,10 @@ class WireServer:
         return len(self._open)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait, on the server's own loop, until a condition on its requests or connections holds."""
-        if not condition():
+        """Wait, from any loop, until a condition on its requests or connections holds."""
+        if self._loop not in (None, asyncio.get_running_loop()):
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.until(condition), self._loop))
+        elif not condition():
             future = asyncio.get_running_loop().create_future()
             self._watchers.append((condition, future))
             await future
@@ -156,9 +158,10 @@ class WireServer:
         if server is None:
             return
         server.close()
+        await asyncio.sleep(0)  # a connection that was just accepted is made known
         self.drop_connections()
         await server.wait_closed()
-        await asyncio.sleep(0)
+        await self.until(lambda: not self._open)
 
     def drop_connections(self) -> None:
         """Close every open connection, as a provider's load balancer does now and then."""
