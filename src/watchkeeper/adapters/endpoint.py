@@ -332,7 +332,7 @@ def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
     Raises:
         ConfigurationError: If there are any.
     """
-    clash = sorted(reserved & extra.keys())
+    clash = sorted(reserved & extra.keys()) if extra else []
     if clash:
         raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
 
