@@ -380,7 +380,6 @@ class Scripted:
     """Hands out the steps of a script."""
 
     def __init__(self, script: Script) -> None:
-        """Begin at the first step."""
         self._script = script
         self.used = 0
 
@@ -427,11 +426,7 @@ class ErrorRow(NamedTuple):
 
 
 def error_table(rows: str) -> Mapping[str, ErrorRow]:
-    """Return errors by the fault that is scripted.
-
-    Args:
-        rows: Two lines for each error: status, fault, type and, if it has one, code; then its message.
-    """
+    """Return errors by fault, from two lines each: status, fault, type and perhaps a code; then the message."""
     lines = rows.strip().splitlines()
     errors: dict[str, ErrorRow] = {}
     for head, message in zip(lines[::2], lines[1::2], strict=True):
@@ -491,9 +486,8 @@ class FakeProvider(WireServer):
     ) -> WireReply:
         """Return an error as an answer of its own."""
         row = self.errors_by_fault[kind]
-        return json_reply(
-            self.error_body(row, message), status or row.status, {self.id_header: "req_error", **(headers or {})}
-        )
+        headers = {self.id_header: "req_error", **(headers or {})}
+        return json_reply(self.error_body(row, message), status or row.status, headers)
 
     def _reply(self, request: WireRequest) -> WireReply:
         refused = self.refusal(request, self._key)
@@ -522,9 +516,8 @@ class FakeProvider(WireServer):
         if step.kind == "hang":
             return WireReply(hangs=True)
         if step.kind == "garbage":
-            return (
-                _stream([b"event: message_start\ndata: " + GARBAGE + b"\n\n"]) if streaming else WireReply(body=GARBAGE)
-            )
+            parts = [b"event: message_start\ndata: " + GARBAGE + b"\n\n"]
+            return _stream(parts) if streaming else WireReply(body=GARBAGE)
         # In half of a stream's events text has begun, and nothing that would end the answer has come.
         events = list(wording.events(BEGUN))
         half = events[: len(events) // 2]
