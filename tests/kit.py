@@ -6,6 +6,8 @@ Fixtures stand in `tests/conftest.py`; what one folder needs alone stands in its
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -43,6 +45,7 @@ __all__ = [
     "always_down",
     "answers",
     "children",
+    "collect_garbage",
     "down",
     "events",
     "inside",
@@ -220,3 +223,31 @@ def question(text: str = "What do you think?", *, key: str = "question", tools: 
     """Return a prompt that is answered in plain text."""
     section = MarkdownSection(title="Question", key="question", template=text, tools=tuple(tools))
     return Prompt(PromptTemplate[str](ns="tests", key=key, sections=(section,)))
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+def collect_garbage() -> None:
+    """Collect what nothing reaches any more.
+
+    `gc.collect` returns without doing anything while another thread, for example that of a fake server, is in the
+    middle of a collection. No new one begins here until one has run in this thread.
+    """
+    here = threading.get_ident()
+    ran: set[int] = set()
+
+    def note(phase: str, info: object) -> None:
+        if phase == "stop":
+            ran.add(threading.get_ident())
+
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        while here not in ran:
+            gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+        if was_on:
+            gc.enable()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.adapters.anthropic import AnthropicModel
+from watchkeeper.adapters.litellm import LiteLLMModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.adapters.wire import RemoteModel
@@ -37,7 +38,7 @@ class Remote:
 
     name: str
     fake: Callable[[Script], FakeProvider]
-    model: Callable[..., RemoteModel]
+    model: Callable[..., Any]
 
 
 def chat(base_url: str, **details: Any) -> RemoteModel:
@@ -52,9 +53,14 @@ def anthropic(base_url: str, **details: Any) -> RemoteModel:
     return AnthropicModel("claude-sonnet-5", api_key="test", base_url=base_url, **details)
 
 
+def litellm(base_url: str, **details: Any) -> LiteLLMModel:
+    return LiteLLMModel("openai/gpt-5-mini", api_key="test", base_url=base_url, **details)
+
+
 CHAT = Remote("openai_chat", FakeOpenAI, chat)
 RESPONSES = Remote("openai_responses", FakeOpenAI, responses)
 ANTHROPIC = Remote("anthropic", FakeAnthropic, anthropic)
+LITELLM = Remote("litellm", FakeOpenAI, litellm)
 REMOTES = (CHAT, RESPONSES, ANTHROPIC)
 
 

@@ -1,8 +1,10 @@
-"""Bytes that are made once, and schemas in the subset that providers enforce."""
+"""Bytes that are made once, schemas in the subset that providers enforce, and the addresses that may be reached."""
 
 from __future__ import annotations
 
 import enum
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.adapters import endpoint
 from watchkeeper.adapters.endpoint import (
     ANTHROPIC_KEYWORDS,
     KEPT_ENTRIES,
@@ -292,3 +295,41 @@ def test_a_schema_in_words() -> None:
     text = describe_schema(OutputSchema("Open", json_schema(Open)))
     assert '"additionalProperties"' in text
     assert text.startswith("When the work is done, answer with one JSON object")
+
+
+# --- addresses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "near"),
+    [
+        ("http://127.0.0.1:80/v1", True),
+        ("http://localhost/v1", True),
+        ("http://api.localhost", True),
+        ("http://[::1]:8080", True),
+        ("https://api.openai.com/v1", False),
+        ("http://10.0.0.1", False),
+        ("http://localhost.example.com", False),
+        ("nonsense", False),
+    ],
+)
+def test_this_machine_is_told_from_others(url: str, near: bool) -> None:
+    assert endpoint.is_loopback(url) is near
+
+
+def test_blocking_returns_what_held_before() -> None:
+    before = endpoint.allow_remote(False)
+    assert endpoint.allow_remote(before) is False
+    endpoint.allow_remote(False)
+    with pytest.raises(ConfigurationError, match=r"api\.openai\.com"):
+        endpoint.check_remote("https://api.openai.com/v1")
+    endpoint.allow_remote(True)
+    endpoint.check_remote("https://api.openai.com/v1")
+    endpoint.allow_remote(before)
+
+
+@pytest.mark.spec("FR-069")
+@pytest.mark.parametrize(("module", "allowed"), [("watchkeeper.testing.wire", False), ("watchkeeper.adapters", True)])
+def test_importing_the_fakes_blocks_real_providers(module: str, allowed: bool) -> None:
+    code = f"import {module}; from watchkeeper.adapters.endpoint import REMOTE; assert REMOTE.allowed is {allowed}"
+    subprocess.run([sys.executable, "-c", code], check=True)

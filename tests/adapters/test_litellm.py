@@ -1,4 +1,4 @@
-"""The adapter over LiteLLM, with the real package against the fake of OpenAI."""
+"""What only the adapter over LiteLLM does, with the real package; the rest stands in `test_every_remote`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.adapters.remote import LOOKUP, REPORT, conversation, ignore, request
+from watchkeeper.adapters.endpoint import allow_remote
 from watchkeeper.adapters.litellm import LiteLLMModel
-from watchkeeper.adapters.remote import allow_remote
-from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError, ThrottleError
+from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import Fault, FaultKind, Reply, Script, call, say
+from watchkeeper.testing.wire import Fault, Reply, Script, call, say
 
 NAME = "openai/gpt-5-mini"
 
@@ -54,14 +54,6 @@ async def test_a_conversation_with_calls(stream: bool) -> None:
     assert last.response_id
 
 
-async def test_text_is_passed_on_as_it_arrives() -> None:
-    heard: list[str] = []
-    async with serving([say("One, two, three, four.")]) as (_, model):
-        await model.turn(request(stream=True, on_delta=heard.append))
-    assert len(heard) > 1
-    assert "".join(heard) == "One, two, three, four."
-
-
 async def test_settings_and_schema_are_passed_on() -> None:
     async with serving([say("{}")]) as (fake, model):
         settings = ModelSettings(temperature=1.0, effort="low", extra={"user": "seven"})
@@ -71,33 +63,6 @@ async def test_settings_and_schema_are_passed_on() -> None:
     assert body["response_format"]["json_schema"]["strict"] is True
     assert (body["reasoning_effort"], body["user"]) == ("low", "seven")
     assert 77 in (body.get("max_tokens"), body.get("max_completion_tokens"))
-
-
-ERRORS: list[tuple[FaultKind, str]] = [
-    ("overloaded", "overloaded"),
-    ("auth", "auth"),
-    ("context_full", "context_full"),
-    ("bad_request", "bad_request"),
-    ("blocked", "refused"),
-    ("server", "server"),
-]
-
-
-@pytest.mark.spec("FR-059")
-@pytest.mark.parametrize(("kind", "fault"), ERRORS)
-async def test_an_error_becomes_its_fault_and_nothing_is_sent_twice(kind: FaultKind, fault: str) -> None:
-    async with serving([Fault(kind), say("late")]) as (fake, model):
-        with pytest.raises(ProviderError) as caught:
-            await model.turn(request())
-        assert len(fake.requests) == 1
-    assert (caught.value.fault, caught.value.provider) == (fault, "openai")
-
-
-async def test_a_rate_limit_says_how_long_to_wait() -> None:
-    async with serving([Fault("rate_limit", {"retry-after": "20"})]) as (_, model):
-        with pytest.raises(ThrottleError) as caught:
-            await model.turn(request())
-    assert caught.value.retry_after == 20.0
 
 
 async def test_a_provider_that_does_not_answer_in_time() -> None:

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from tests.adapters.remote import CHAT, conversation, request
-from watchkeeper.adapters import transport
+from watchkeeper.adapters import endpoint, transport
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.testing.fake_openai import FakeOpenAI
@@ -122,7 +122,7 @@ async def test_a_sign_in_of_several_requests_goes_through_httpx() -> None:
         body = b'{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hello"}]}'
         sent = client.build_request("POST", httpx.URL(f"{fake.base_url}/chat/completions"), content=body)
         response = await client.send(sent, auth=Rotating())
-        assert b"Yes." in await transport.body_of(response)
+        assert b"Yes." in await endpoint.body_of(response)
         await client.aclose()
         assert [incoming.headers["authorization"] for incoming in fake.requests] == ["Bearer stale", "Bearer fresh"]
 
@@ -222,7 +222,7 @@ async def test_other_bodies_are_read_from_the_request() -> None:
         sent = client.build_request(
             "POST", f"{fake.base_url}/chat/completions", json=body, headers={"authorization": "Bearer t"}
         )
-        assert b"Yes." in await transport.body_of(await client.send(sent))
+        assert b"Yes." in await endpoint.body_of(await client.send(sent))
         await client.aclose()
 
 

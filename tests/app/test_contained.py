@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +17,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import watchkeeper
+from tests.kit import collect_garbage
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.app import contained as contained_block
 from watchkeeper.app.contained import Contained, contained
@@ -490,7 +490,7 @@ async def test_a_block_leaves_nothing_behind(client: OpenAI) -> None:
             return weakref.ref(ctx)
 
     left = [sync_block(), await async_block()]
-    gc.collect()
+    collect_garbage()
     assert [context() for context in left] == [None, None]
     assert ACTIVE.get() is None
 

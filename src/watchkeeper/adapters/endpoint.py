@@ -4,7 +4,8 @@ The SDK's own ``post`` is used with an untyped body, so that its authentication,
 its walk over every message of the history does not happen. SDK retries are off. Whatever the SDK or the connection
 raises leaves here as a ProviderError; cancelling drops the request. A message is encoded when it is new and its bytes
 are kept in its transcript; what is the same in every turn of a run (tools, the output's schema) is encoded once for
-those objects. A turn joins bytes: no history is ever encoded again. Nothing here knows a provider.
+those objects. A turn joins bytes: no history is ever encoded again. No request leaves for another machine while
+`allow_remote` forbids it; importing ``watchkeeper.testing`` does. Nothing here knows a provider.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import ipaddress
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
@@ -40,11 +42,10 @@ class Endpoint:
             client: An async client of it, with retries off.
             options: Request options that every request needs.
         """
-        from watchkeeper.adapters import provider_errors, transport
+        from watchkeeper.adapters.provider_errors import provider_error
 
-        httpx = transport.sdk_httpx(sdk)
-        self._body_of = transport.body_of
-        self._provider_error = provider_errors.provider_error
+        httpx = sdk_httpx(sdk)
+        self._provider_error = provider_error
         self.provider = provider
         self._base = str(client.base_url).rstrip("/")
         self.url = self._base + "/"
@@ -65,7 +66,7 @@ class Endpoint:
             response = await self._client.post(
                 self._base + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
             )
-            return await self._body_of(response)
+            return await body_of(response)
         except self._errors as error:
             raise self._translate(error) from error
 
@@ -130,6 +131,70 @@ def broken_stream(provider: str, detail: str) -> ProviderError:
     return ProviderError(
         f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
     )
+
+
+# Where the bytes of a body ride along, so that nothing has to be read out of a stream that is one piece anyway.
+BODY: Final = "watchkeeper_body"
+
+
+async def body_of(response: Any) -> bytes:
+    """Return the bytes of a response."""
+    whole: bytes | None = response.extensions.get(BODY)
+    if whole is None or "content-encoding" in response.headers:
+        return cast("bytes", await response.aread())
+    return whole
+
+
+def sdk_httpx(sdk: ModuleType) -> Any:
+    """Return the httpx module that an SDK is built on: httpx, or its successor httpx2."""
+    names = (base.__module__.partition(".")[0] for base in sdk.DefaultAsyncHttpxClient.__mro__)
+    return importlib.import_module(next(name for name in names if name in ("httpx", "httpx2")))
+
+
+# --- addresses ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RemotePolicy:
+    """Whether adapters may reach other machines; one for the whole process."""
+
+    allowed: bool = True
+
+
+REMOTE: Final = RemotePolicy()
+
+
+def allow_remote(allowed: bool) -> bool:
+    """Allow or forbid every host but this machine, for all adapters in the process, and return what held before.
+
+    Tests forbid it, so that a forgotten fake can never reach a paid model.
+    """
+    before, REMOTE.allowed = REMOTE.allowed, allowed
+    return before
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL points to this machine."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_remote(url: str) -> None:
+    """Refuse a URL on another machine while remote hosts are forbidden.
+
+    Raises:
+        ConfigurationError: If `allow_remote` forbids the host.
+    """
+    if not REMOTE.allowed and not is_loopback(url):
+        raise ConfigurationError(
+            f"{url} is not on this machine, and real providers are blocked here: use a fake server or the scripted "
+            "model, or call watchkeeper.testing.allow_remote(True) first"
+        )
 
 
 def check_base_url(base_url: str | None) -> None:
@@ -267,7 +332,7 @@ def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
     Raises:
         ConfigurationError: If there are any.
     """
-    clash = sorted(reserved & extra.keys())
+    clash = sorted(reserved & extra.keys()) if extra else []
     if clash:
         raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Final
 
-from watchkeeper.adapters.endpoint import check_base_url, check_extra, given, import_sdk
+from watchkeeper.adapters.endpoint import check_base_url, check_extra, check_remote, given, import_sdk
 from watchkeeper.adapters.openai_chat import (
     CHAT,
     STREAMED,
@@ -23,7 +23,6 @@ from watchkeeper.adapters.openai_chat import (
     message_fields,
     read_reply,
 )
-from watchkeeper.adapters.remote import check_remote
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 

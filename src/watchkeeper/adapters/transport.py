@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import io
 import socket
 import threading
@@ -23,7 +22,7 @@ from typing import Any, Final, cast
 import aiohttp
 import yarl
 
-from watchkeeper.adapters.remote import is_loopback
+from watchkeeper.adapters.endpoint import BODY, is_loopback, sdk_httpx
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
@@ -32,8 +31,6 @@ LARGE_BODY_BYTES: Final = 1 << 20
 IDLE_SECONDS: Final = 15.0
 LAST_EVENT: Final = b"data: [DONE]\n\n"
 LAST_BYTES_SECONDS: Final = 0.2
-# Where the bytes of a body ride along, so that nothing has to be read out of a stream that is one piece anyway.
-BODY: Final = "watchkeeper_body"
 
 
 def environment_proxy(url: str) -> str | None:
@@ -129,14 +126,6 @@ class LoopSessions:
                 return False
             del self._held[loop]
             return True
-
-
-async def body_of(response: Any) -> bytes:
-    """Return the bytes of a response."""
-    whole: bytes | None = response.extensions.get(BODY)
-    if whole is None or "content-encoding" in response.headers:
-        return cast("bytes", await response.aread())
-    return whole
 
 
 async def _finish(guard: AsyncGenerator[None]) -> None:
@@ -283,12 +272,6 @@ class AioClient:
     async def aclose(self) -> None:
         """Close the sockets but stay usable: the next request opens new ones."""
         await self.exchange.aclose()
-
-
-def sdk_httpx(sdk: ModuleType) -> Any:
-    """Return the httpx module that an SDK is built on: httpx, or its successor httpx2."""
-    names = (base.__module__.partition(".")[0] for base in sdk.DefaultAsyncHttpxClient.__mro__)
-    return importlib.import_module(next(name for name in names if name in ("httpx", "httpx2")))
 
 
 def aio_client(sdk: ModuleType) -> Any:

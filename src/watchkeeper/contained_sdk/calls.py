@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
-from watchkeeper.adapters.remote import check_remote
+from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Outcome

@@ -6,11 +6,11 @@ fake fails instead of spending money; ``allow_remote(True)`` lifts the block.
 
 from typing import TYPE_CHECKING
 
-from watchkeeper.adapters import remote
+from watchkeeper.adapters import endpoint
 from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
-    from watchkeeper.adapters.remote import allow_remote as allow_remote
+    from watchkeeper.adapters.endpoint import allow_remote as allow_remote
     from watchkeeper.adapters.scripted import ScriptedModel as ScriptedModel
     from watchkeeper.core.clock import TestClock as TestClock
     from watchkeeper.testing.fake_anthropic import FakeAnthropic as FakeAnthropic
@@ -24,7 +24,7 @@ else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
         {
-            "adapters.remote": "allow_remote",
+            "adapters.endpoint": "allow_remote",
             "adapters.scripted": "ScriptedModel",
             "core.clock": "TestClock",
             "testing.fake_anthropic": "FakeAnthropic",
@@ -34,4 +34,4 @@ else:
         },
     )
 
-remote.allow_remote(False)
+endpoint.allow_remote(False)

@@ -32,14 +32,22 @@ MODEL: Final = "claude-sonnet-5"
 
 # https://platform.claude.com/docs/en/api/errors#http-errors
 ERRORS: Final = error_table("""
-rate_limit   | 429 | rate_limit_error      | - | This request would exceed your rate limit of 50 requests per minute.
-quota        | 402 | billing_error         | - | There is an issue with your billing or payment information.
-overloaded   | 529 | overloaded_error      | - | Overloaded
-auth         | 401 | authentication_error  | - | invalid x-api-key
-context_full | 400 | invalid_request_error | - | prompt is too long: 207791 tokens > 200000 maximum
-bad_request  | 400 | invalid_request_error | - | frobnicate: Extra inputs are not permitted
-blocked      | 400 | invalid_request_error | - | Output blocked by content filtering policy
-server       | 500 | api_error             | - | Internal server error
+429 rate_limit   rate_limit_error
+    This request would exceed your organization's rate limit of 50 requests per minute.
+402 quota        billing_error
+    There is an issue with your billing or payment information.
+529 overloaded   overloaded_error
+    Overloaded
+401 auth         authentication_error
+    invalid x-api-key
+400 context_full invalid_request_error
+    prompt is too long: 207791 tokens > 200000 maximum
+400 bad_request  invalid_request_error
+    frobnicate: Extra inputs are not permitted
+400 blocked      invalid_request_error
+    Output blocked by content filtering policy
+500 server       api_error
+    Internal server error
 """)
 
 

@@ -52,14 +52,22 @@ UNUSED: Final[Mapping[str, Any]] = {
 
 # https://platform.openai.com/docs/guides/error-codes/api-errors
 ERRORS: Final = error_table("""
-rate_limit   | 429 | requests                  | rate_limit_exceeded      | Rate limit reached for gpt-5-mini: Limit 3.
-quota        | 429 | insufficient_quota        | insufficient_quota       | You exceeded your current quota.
-overloaded   | 503 | service_unavailable_error | -                        | The server is currently overloaded.
-auth         | 401 | invalid_request_error     | invalid_api_key          | Incorrect API key provided: test.
-context_full | 400 | invalid_request_error     | context_length_exceeded  | This model's maximum context length is 8192.
-bad_request  | 400 | invalid_request_error     | -                        | Unrecognized request argument: frobnicate
-blocked      | 400 | invalid_request_error     | content_policy_violation | Your request was rejected for its safety.
-server       | 500 | server_error              | -                        | The server had an error. Sorry about that!
+429 rate_limit   requests                  rate_limit_exceeded
+    Rate limit reached for gpt-5-mini on requests per min (RPM): Limit 3, Used 3. Please try again in 20s.
+429 quota        insufficient_quota        insufficient_quota
+    You exceeded your current quota, please check your plan and billing details.
+503 overloaded   service_unavailable_error
+    The server is currently overloaded with other requests. Sorry about that! You can retry your request.
+401 auth         invalid_request_error     invalid_api_key
+    Incorrect API key provided: test.
+400 context_full invalid_request_error     context_length_exceeded
+    This model's maximum context length is 8192 tokens. However, your messages resulted in 8227 tokens.
+400 bad_request  invalid_request_error
+    Unrecognized request argument supplied: frobnicate
+400 blocked      invalid_request_error     content_policy_violation
+    Your request was rejected as a result of our safety system.
+500 server       server_error
+    The server had an error while processing your request. Sorry about that!
 """)
 
 

@@ -131,8 +131,10 @@ class WireServer:
         return len(self._open)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait, on the server's own loop, until a condition on its requests or connections holds."""
-        if not condition():
+        """Wait, from any loop, until a condition on its requests or connections holds."""
+        if self._loop not in (None, asyncio.get_running_loop()):
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.until(condition), self._loop))
+        elif not condition():
             future = asyncio.get_running_loop().create_future()
             self._watchers.append((condition, future))
             await future
@@ -156,9 +158,10 @@ class WireServer:
         if server is None:
             return
         server.close()
+        await asyncio.sleep(0)  # a connection that was just accepted is made known
         self.drop_connections()
         await server.wait_closed()
-        await asyncio.sleep(0)
+        await self.until(lambda: not self._open)
 
     def drop_connections(self) -> None:
         """Close every open connection, as a provider's load balancer does now and then."""
@@ -377,7 +380,6 @@ class Scripted:
     """Hands out the steps of a script."""
 
     def __init__(self, script: Script) -> None:
-        """Begin at the first step."""
         self._script = script
         self.used = 0
 
@@ -424,12 +426,13 @@ class ErrorRow(NamedTuple):
 
 
 def error_table(rows: str) -> Mapping[str, ErrorRow]:
-    """Return errors by the fault that is scripted; a row has the fault, status, type, code (or -) and message."""
-    split = [[part.strip() for part in row.split("|")] for row in rows.strip().splitlines()]
-    return {
-        kind: ErrorRow(int(status), type_, None if code == "-" else code, message)
-        for kind, status, type_, code, message in split
-    }
+    """Return errors by fault, from two lines each: status, fault, type and perhaps a code; then the message."""
+    lines = rows.strip().splitlines()
+    errors: dict[str, ErrorRow] = {}
+    for head, message in zip(lines[::2], lines[1::2], strict=True):
+        status, fault, type_, *code = head.split()
+        errors[fault] = ErrorRow(int(status), type_, code[0] if code else None, message.strip())
+    return errors
 
 
 class FakeProvider(WireServer):
@@ -483,9 +486,8 @@ class FakeProvider(WireServer):
     ) -> WireReply:
         """Return an error as an answer of its own."""
         row = self.errors_by_fault[kind]
-        return json_reply(
-            self.error_body(row, message), status or row.status, {self.id_header: "req_error", **(headers or {})}
-        )
+        headers = {self.id_header: "req_error", **(headers or {})}
+        return json_reply(self.error_body(row, message), status or row.status, headers)
 
     def _reply(self, request: WireRequest) -> WireReply:
         refused = self.refusal(request, self._key)
@@ -514,9 +516,8 @@ class FakeProvider(WireServer):
         if step.kind == "hang":
             return WireReply(hangs=True)
         if step.kind == "garbage":
-            return (
-                _stream([b"event: message_start\ndata: " + GARBAGE + b"\n\n"]) if streaming else WireReply(body=GARBAGE)
-            )
+            parts = [b"event: message_start\ndata: " + GARBAGE + b"\n\n"]
+            return _stream(parts) if streaming else WireReply(body=GARBAGE)
         # In half of a stream's events text has begun, and nothing that would end the answer has come.
         events = list(wording.events(BEGUN))
         half = events[: len(events) // 2]
