@@ -11,6 +11,7 @@ import ipaddress
 import itertools
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,20 @@ def user_folders(_homes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
     if request.node.get_closest_marker("model") is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", REAL_CACHE)
     return place
+
+
+@pytest.fixture
+def terminal_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGHUP do what they do in a terminal, here and in what the test starts.
+
+    Under ``nohup``, and in the background of a script, they are ignored, and every process inherits that.
+    """
+    terminal = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
+    there = {getattr(signal, name): handler for name, handler in terminal.items() if hasattr(signal, name)}
+    before = {number: signal.signal(number, handler) for number, handler in there.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
