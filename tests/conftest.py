@@ -95,6 +95,7 @@ class NetworkGuard:
 _session_patch = pytest.MonkeyPatch()
 _guard = NetworkGuard()
 _places = itertools.count()
+_empty_places: list[Path] = []
 
 
 def pytest_configure() -> None:
@@ -124,19 +125,26 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def user_folders(_homes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+def user_folders(_homes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Point the user's folders to an empty place of this test's own, and return it.
 
-    A test marked `model` keeps the real cache folder, so that the model is joined once and not once per test.
+    A place that is still empty afterwards serves the next test: few write there, and thousands of folders take seconds
+    to make and to remove. A test marked `model` keeps the real cache folder, so that the model is joined once and not
+    once per test.
     """
-    place = _homes / str(next(_places))
-    place.mkdir()
+    if _empty_places:
+        place = _empty_places.pop()
+    else:
+        place = _homes / str(next(_places))
+        place.mkdir()
     monkeypatch.setenv("HOME", str(place))
     for name in ("DATA", "CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(place / name.lower()))
     if request.node.get_closest_marker("model") is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", REAL_CACHE)
-    return place
+    yield place
+    if place.is_dir() and not os.listdir(place):
+        _empty_places.append(place)
 
 
 @pytest.fixture
