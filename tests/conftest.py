@@ -7,6 +7,7 @@ test; nothing is made until something writes there.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import itertools
 import os
@@ -103,6 +104,12 @@ def pytest_configure() -> None:
     _guard.install(_session_patch)
     for name in [name for name in os.environ if FOREIGN_SETTINGS.search(name)]:
         _session_patch.delenv(name)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of the collector, which tests of leaks call hundreds of times."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
