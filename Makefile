@@ -8,6 +8,10 @@
 # make run MODEL=openai:gpt-5-mini, or ARGS="--model openai:gpt-5-mini --max-cost 0.10": the same agent elsewhere.
 # make test ARGS="-k budget": more options for pytest. PYTHON=... chooses the interpreter of a new environment.
 
+# Python keeps what it compiled, whatever the environment says: without, each worker of the tests and each process that
+# a test starts compiles all of it again, and pytest rewrites every assertion again.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV ?= .venv
 JOBS ?= 2
 ARGS ?=

@@ -7,10 +7,12 @@ test; nothing is made until something writes there.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import itertools
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +96,7 @@ class NetworkGuard:
 _session_patch = pytest.MonkeyPatch()
 _guard = NetworkGuard()
 _places = itertools.count()
+_empty_places: list[Path] = []
 
 
 def pytest_configure() -> None:
@@ -101,6 +104,12 @@ def pytest_configure() -> None:
     _guard.install(_session_patch)
     for name in [name for name in os.environ if FOREIGN_SETTINGS.search(name)]:
         _session_patch.delenv(name)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of the collector, which tests of leaks call hundreds of times."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
@@ -123,19 +132,40 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def user_folders(_homes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+def user_folders(_homes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Point the user's folders to an empty place of this test's own, and return it.
 
-    A test marked `model` keeps the real cache folder, so that the model is joined once and not once per test.
+    A place that is still empty afterwards serves the next test: few write there, and thousands of folders take seconds
+    to make and to remove. A test marked `model` keeps the real cache folder, so that the model is joined once and not
+    once per test.
     """
-    place = _homes / str(next(_places))
-    place.mkdir()
+    if _empty_places:
+        place = _empty_places.pop()
+    else:
+        place = _homes / str(next(_places))
+        place.mkdir()
     monkeypatch.setenv("HOME", str(place))
     for name in ("DATA", "CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(place / name.lower()))
     if request.node.get_closest_marker("model") is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", REAL_CACHE)
-    return place
+    yield place
+    if place.is_dir() and not os.listdir(place):
+        _empty_places.append(place)
+
+
+@pytest.fixture
+def terminal_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGHUP do what they do in a terminal, here and in what the test starts.
+
+    Under ``nohup``, and in the background of a script, they are ignored, and every process inherits that.
+    """
+    terminal = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
+    there = {getattr(signal, name): handler for name, handler in terminal.items() if hasattr(signal, name)}
+    before = {number: signal.signal(number, handler) for number, handler in there.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

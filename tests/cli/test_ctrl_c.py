@@ -20,7 +20,7 @@ import pytest
 from tests.cli.support import Process, Processes
 from watchkeeper.store.run_store import RunStore
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
+pytestmark = [pytest.mark.skipif(os.name == "nt", reason="needs SIGINT"), pytest.mark.usefixtures("terminal_signals")]
 
 AGENT = '''
 import asyncio

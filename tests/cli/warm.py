@@ -67,8 +67,8 @@ def begin(command: Command, streams: list[int]) -> None:
     os.environ.update(command["environ"])
     sys.path[0] = command["folder"]
     sys.argv = ["watchkeeper", *command["arguments"]]
-    if command["nohup"]:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if command["nohup"] else signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Scheduler:
         self.switches = 0
         self._batons: dict[int, threading.Lock] = {}
         self._alive: list[int] = []
+        self._waiting: dict[int, Callable[[], bool]] = {}
         self._waits = 0
         self._me = threading.local()
         self.errors: list[BaseException] = []
@@ -98,8 +99,14 @@ class Scheduler:
         return self._line
 
     def switch(self, candidates: Sequence[int]) -> None:
-        """Hand the baton to one of these threads, and wait until it comes back."""
+        """Hand the baton to one of these threads, and wait until it comes back.
+
+        A thread that waits for something that is not the case yet would only hand the baton on: that is drawn here, in
+        its place, which saves waking it.
+        """
         chosen, me = self.rng.choice(candidates), self._me.number
+        while chosen in self._waiting and not self._waiting[chosen]():
+            chosen = self.rng.choice(self._others(chosen))
         if chosen != me:
             self.switches += 1
             self._batons[chosen].release()
@@ -107,13 +114,23 @@ class Scheduler:
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Let the others run until something is the case."""
-        while not ready():
-            self._waits += 1
-            others = [number for number in self._alive if number != self._me.number]
-            if not others or self._waits > STUCK:
-                raise AssertionError("nobody can go on")
-            self.switch(others)
+        if not ready():
+            me = self._me.number
+            self._waiting[me] = ready
+            try:
+                while not ready():
+                    self.switch(self._others(me))
+            finally:
+                del self._waiting[me]
         self._waits = 0
+
+    def _others(self, waiting: int) -> list[int]:
+        """Return whom a thread that waits may hand the baton to."""
+        self._waits += 1
+        others = [number for number in self._alive if number != waiting]
+        if not others or self._waits > STUCK:
+            raise AssertionError("nobody can go on")
+        return others
 
     @property
     def current(self) -> int | None:

@@ -31,6 +31,7 @@ def timers() -> int:
     return sum(not handle.cancelled() for handle in loop._scheduled)
 
 
+@pytest.mark.no_cover
 @pytest.mark.spec("EC-010")
 async def test_ten_thousand_contexts_with_hour_long_time_outs_leave_nothing_behind() -> None:
     async def work(ticket: Ticket) -> None:
@@ -76,6 +77,7 @@ class Window:
         self.seen += 1
 
 
+@pytest.mark.no_cover
 async def test_ten_thousand_contexts_with_hooks_a_breaker_and_children_leave_nothing_behind() -> None:
     """What they share, pipeline and breaker, outlives them and keeps none of them."""
     hook = Window()
@@ -123,6 +125,7 @@ async def test_ten_thousand_contexts_with_hooks_a_breaker_and_children_leave_not
     assert hook.seen > 400
 
 
+@pytest.mark.no_cover
 def test_ten_thousand_contexts_with_time_bounded_sync_calls_leave_no_threads_behind() -> None:
     before = threading.active_count()
     for number in range(10_000):

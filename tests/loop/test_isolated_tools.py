@@ -160,6 +160,7 @@ SCRIPT = """
 
 
 @pytest.mark.spec("FR-022")
+@pytest.mark.usefixtures("terminal_signals")
 @pytest.mark.parametrize(("interrupts", "grace", "printed"), [(2, "50ms", "aborted\n"), (3, "1h", "")])
 def test_a_hard_ctrl_c_ends_the_process_and_a_third_does_not_wait_for_its_grace(
     lives: Lives, interrupts: int, grace: str, printed: str

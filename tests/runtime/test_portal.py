@@ -188,7 +188,7 @@ INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", 1)
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
+def handlers(terminal_signals: None) -> Iterator[None]:
     """See to it that every handler is put back."""
     before = {number: signal.getsignal(number) for number in (INT, TERM, HUP)}
     yield

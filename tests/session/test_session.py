@@ -275,7 +275,7 @@ def folded(session: Session) -> Snapshot:
     return fresh.snapshot()
 
 
-TestSessions = pytest.mark.spec("FR-011", "FR-012", "FR-092")(Sessions.TestCase)
+TestSessions = pytest.mark.no_cover(pytest.mark.spec("FR-011", "FR-012", "FR-092")(Sessions.TestCase))
 TestSessions.settings = settings(max_examples=80, stateful_step_count=30)
 
 
