@@ -160,7 +160,7 @@ def terminal_signals() -> Iterator[None]:
 
     Under ``nohup``, and in the background of a script, they are ignored, and every process inherits that.
     """
-    terminal = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
+    terminal: dict[str, Any] = {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_DFL}
     there = {getattr(signal, name): handler for name, handler in terminal.items() if hasattr(signal, name)}
     before = {number: signal.signal(number, handler) for number, handler in there.items()}
     yield

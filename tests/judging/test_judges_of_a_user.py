@@ -1,13 +1,8 @@
-<<<<<<<< HEAD:tests/judging/test_examples.py
-"""The examples of the nested-execution specification, with three corrections: files are always read-only,
-the verifier's deadline derives from the run's, and a bypass is `unverified` instead of ok."""
-========
 """A feedback provider and a completion checker that a user writes with `NestedEvaluator`.
 
 They are the examples of the document on nested execution (docs/specification.md, NE), with three corrections: files are
 always read-only, the verifier's deadline derives from the run's, and a check that was skipped is `unverified`, not ok.
 """
->>>>>>>> h_prompt:tests/judging/test_judges_of_a_user.py
 
 from __future__ import annotations
 

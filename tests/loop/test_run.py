@@ -31,7 +31,7 @@ from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.loop.run import Adapter
-from watchkeeper.prompt.rendered import PromptDeadlineAssigned
+from watchkeeper.prompt.evaluation import PromptDeadlineAssigned
 from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import InProcessDispatcher

@@ -13,7 +13,7 @@ from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.loop.run import Adapter
-from watchkeeper.prompt.nested import EvaluateOptions, NestedAdapter, PromptResponse
+from watchkeeper.prompt.evaluation import EvaluateOptions, NestedAdapter, PromptResponse
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate, ProviderAdapter
 

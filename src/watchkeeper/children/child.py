@@ -344,7 +344,7 @@ class Children:
                 started_at=child.clock.now(),
             )
         )
-        if enabled(logging.INFO):
+        if is_logged(logging.INFO):
             ids = _ids(child)
             logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
 

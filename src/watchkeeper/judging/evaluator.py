@@ -24,7 +24,8 @@ import msgspec
 from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
 from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of, is_inside
 from watchkeeper.children.nested_adapter import RunAdapter, stop_error
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.record import Outcome
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import (
@@ -54,7 +55,7 @@ from watchkeeper.loop.run import execute
 from watchkeeper.prompt.evaluation import PromptResponse
 from watchkeeper.prompt.evaluation import NestedExecutionContext, nested_limits, refuse_tools
 from watchkeeper.prompt.output import OutputT
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import ModelReplied
 from watchkeeper.runtime.plan import PricedModel, RunScope, RunPlan
 from watchkeeper.runtime.portal import PORTAL

@@ -39,7 +39,7 @@ from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.kernel.turn_machine import Compacted, Stopped
 from watchkeeper.loop.model_calls import ModelCalls
 from watchkeeper.loop.models import BYTES_PER_TOKEN, estimate_call, image_tokens, message_bytes
-from watchkeeper.prompt.rendered import PromptRendered
+from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ContextCompacted, segment_of

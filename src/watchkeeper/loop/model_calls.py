@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
-from watchkeeper.containment.in_flight import Outcome, Ticket
+from watchkeeper.containment.record import Outcome
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
