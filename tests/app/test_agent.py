@@ -177,7 +177,7 @@ def test_single_tasks_may_have_tighter_limits(limits: Limits) -> None:
     ("given", "error", "part"),
     [
         ({"completion_rounds": -1}, PromptDefinitionError, "completion_rounds=-1"),
-        ({"feedback_providers": [Critic()]}, ObserverError, "feedback_providers holds"),
+        ({"feedback_providers": [Critic()]}, ObserverError, "in feedback_providers is not a FeedbackProviderConfig"),
         ({"shield": "none"}, ConfigurationError, "shield='none'"),
         ({"settings": {"temperature": 1}}, ConfigurationError, "settings="),
         ({"resources": {Shop: 1}}, ConfigurationError, "resources="),
