@@ -138,8 +138,11 @@ class Share:
             yield
         finally:
             usage = gate.usage
-            used = Charge(usage.tokens, usage.cost_nanos)
-            reservation.call(CallRequest(kind="child"), lambda _: None, lambda *_: used)  # it was done elsewhere
+
+            def used(*_: object) -> Charge:
+                return Charge(usage.tokens, usage.cost_nanos)
+
+            reservation.call(CallRequest(kind="child"), lambda _: None, used)  # it was done elsewhere
             tracker.add(usage)
             with _lock:
                 shared.drawing.remove(gate)
