@@ -8,6 +8,7 @@ import itertools
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -563,7 +564,7 @@ async def test_headers_are_sent(remote: Remote) -> None:
 @pytest.mark.spec("FR-102")
 @every_remote
 def test_a_missing_key_is_named_before_any_request(remote: Remote) -> None:
-    kind: type[Any] = type(remote.model("http://127.0.0.1:1"))
+    kind: Callable[..., object] = remote.model("http://127.0.0.1:1").__class__
     with pytest.raises(MissingKeyError, match=r"_API_KEY or pass api_key"):
         kind("some-model")
 
@@ -573,7 +574,7 @@ def test_a_missing_key_is_named_before_any_request(remote: Remote) -> None:
 def test_a_missing_package_is_named_with_its_extra(
     remote: Remote, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind: type[Any] = type(remote.model("http://127.0.0.1:1"))
+    kind: Callable[..., object] = remote.model("http://127.0.0.1:1").__class__
     extra = "anthropic" if remote is ANTHROPIC else "openai"
     gone = extra if missing == "sdk" else "aiohttp"
     found = importlib.util.find_spec
