@@ -22,6 +22,10 @@ from watchkeeper.accounting.account import (
     INPUT_TOKENS,
     NOTHING,
     OUTPUT_TOKENS,
+    PRESUMED_CALLS,
+    PRESUMED_COST,
+    PRESUMED_INPUT,
+    PRESUMED_OUTPUT,
     REASONING_TOKENS,
     RETRIES,
     SPENDABLE,
@@ -50,6 +54,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -461,7 +466,7 @@ class MemoryLedger:
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
     """Add a charge to (or take it off) every account in the chain."""
     cost, tokens = charge.cost_nanos, charge.tokens
-    if cost == 0 and tokens is NO_TOKENS:
+    if cost == 0 and tokens is NO_TOKENS and charge.presumed is NOTHING_PRESUMED:
         return
     for level in chain:
         settled = level.settled
@@ -469,6 +474,8 @@ def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
             level.unpriced = True
         else:
             settled[COST] += sign * cost
+        if charge.presumed is not NOTHING_PRESUMED:
+            book_presumed(settled, charge.presumed, sign)
         if tokens is NO_TOKENS:
             continue
         settled[TOTAL_TOKENS] += sign * (tokens.input_tokens + tokens.output_tokens)
@@ -477,3 +484,11 @@ def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
         settled[CACHED_TOKENS] += sign * tokens.cached_tokens
         settled[CACHE_WRITE_TOKENS] += sign * tokens.cache_write_tokens
         settled[REASONING_TOKENS] += sign * tokens.reasoning_tokens
+
+
+def book_presumed(settled: list[int], presumed: Presumed, sign: int) -> None:
+    """Add what is presumed (or take it off), beside the totals that contain it."""
+    settled[PRESUMED_CALLS] += sign * presumed.calls
+    settled[PRESUMED_INPUT] += sign * presumed.tokens.input_tokens
+    settled[PRESUMED_OUTPUT] += sign * presumed.tokens.output_tokens
+    settled[PRESUMED_COST] += sign * (presumed.cost_nanos or 0)

@@ -138,7 +138,7 @@ class Share:
             yield
         finally:
             usage = gate.usage
-            used = Charge(usage.tokens, usage.cost_nanos)
+            used = Charge(usage.tokens, usage.cost_nanos, usage.presumed)
             reservation.call(CallRequest(kind="child"), lambda _: None, lambda *_: used)  # it was done elsewhere
             tracker.add(usage)
             with _lock:
