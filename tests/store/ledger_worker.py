@@ -45,28 +45,45 @@ def race(ledger: SqliteLedger, rng: random.Random) -> dict[str, Any]:
     spent = dict.fromkeys(CEILINGS, 0)
     for name in CEILINGS:
         with context(ledger, name) as gate:
-            while call(gate, name, rng, ran, spent):
+            while call(ledger, gate, name, rng, ran, spent):
                 pass
     return {"ran": ran, "spent": spent}
 
 
-def call(gate: ExecutionContext, name: str, rng: random.Random, ran: dict[str, int], spent: dict[str, int]) -> bool:
+def call(
+    ledger: SqliteLedger,
+    gate: ExecutionContext,
+    name: str,
+    rng: random.Random,
+    ran: dict[str, int],
+    spent: dict[str, int],
+) -> bool:
     """Make one call with a known worst case; return whether it ran."""
     worst = rng.randint(5, 30) * CENT if name in ("cost", "account") else 0
+    real = rng.choice((worst, worst // 2, CENT if worst else 0))
     request = CallRequest("llm", name, Estimate(input_nanos=worst), spends_retry_on_error=name == "retries")
 
     def work(ticket: Ticket) -> None:
         ran[name] += 1
+        if worst:
+            bill(ledger, name, real)
         if name == "retries":
             raise ValueError("flaky")
 
     def meter(value: None, error: BaseException | None, ticket: Ticket) -> Charge:
-        real = rng.choice((worst, worst // 2, CENT if worst else 0))
         spent[name] += real
         return Charge(cost_nanos=real)
 
     outcome = gate.call(request, work, meter)
     return outcome.decision is not Decision.HALT or outcome.admitted
+
+
+def bill(ledger: SqliteLedger, name: str, nanos: int) -> None:
+    """Write down what the provider bills, at the moment when it does: whatever becomes of this process."""
+    line = json.dumps([name, nanos]).encode() + b"\n"
+    file = os.open(ledger.path.with_suffix(".bill"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, line)
+    os.close(file)
 
 
 def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
@@ -82,7 +99,10 @@ def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
 
 
 def fork(ledger: SqliteLedger) -> None:
-    """Make one call in a copy of this process, and two in this one, where there are steps for two in all."""
+    """Make one call in a copy of this process, and two in this one, where there are steps for two in all.
+
+    The copy must open a context of its own: that of the parent is refused there.
+    """
     limits = replace(UNLIMITED, max_steps=2, landing=None)
     gate = ExecutionContext(limits, None, ChainMetadata("r", "forked"), ledger=ledger)
     child = os.fork()

@@ -13,16 +13,16 @@ from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account, shared_account
+from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account, shared_account, usage_of
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import Admitted, Charge, Waits
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits, presumed_charge
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -30,7 +30,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.ledger_file import LedgerFile
 from watchkeeper.store.sqlite_ledger import SqliteLedger
@@ -188,9 +188,7 @@ class TestConformance:
 
 class TestLeases:
     @pytest.mark.spec("FR-126")
-    def test_what_a_dead_process_held_comes_back_once_its_lease_is_over_and_what_it_spent_stays(
-        self, join: Join
-    ) -> None:
+    def test_the_worst_is_presumed_for_the_calls_of_a_dead_process_once_its_lease_is_over(self, join: Join) -> None:
         stopped, clock = TestClock(NOON), TestClock(NOON)
         dead, alive = join(clock=stopped), join(clock=clock)
         theirs, ours = opened(dead, max_cost_usd=1), opened(alive, max_cost_usd=1)
@@ -199,9 +197,42 @@ class TestLeases:
         clock.advance(29.9)
         assert isinstance(asked(alive, ours, costing(80 * CENT))[1], Waits)
         clock.advance(0.2)
-        settle(alive, admitted(alive, ours, costing(80 * CENT)), 80)
-        assert reason(asked(alive, ours, costing(0))[1]) == "budget_exceeded"
-        assert ours.settled[COST] == 100 * CENT
+        assert reason(asked(alive, ours, costing(80 * CENT))[1]) == "budget_exceeded"
+        assert usage_of(ours).presumed == Presumed(1, TokenUsage(), 50 * CENT)
+        assert usage_of(ours).cost_nanos == 70 * CENT
+        ours.stop = ours.barred = None
+        settle(alive, admitted(alive, ours, costing(30 * CENT)), 30)
+        assert (ours.settled[COST], tuple(ours.reserved)) == (100 * CENT, NOTHING)
+
+    @pytest.mark.spec("FR-126")
+    def test_what_a_dead_process_kept_for_its_children_and_its_landing_just_comes_back(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        dead, alive = join(clock=TestClock(NOON)), join(clock=clock)
+        theirs = opened(dead, max_cost_usd=1, max_steps=10, landing=Landing())
+        child = Account(ceilings(max_cost_usd="$0.60"), theirs, carved_on_open=True)
+        dead.open(child)
+        admitted(dead, child, costing(50 * CENT))
+        ours = opened(alive, max_cost_usd=1, max_steps=10)
+        clock.advance(30.1)
+        settle(alive, admitted(alive, ours, costing(50 * CENT)), 50)  # but for its call, all is back
+        assert (ours.settled[COST], tuple(ours.reserved)) == (100 * CENT, NOTHING)
+
+    @pytest.mark.spec("FR-126")
+    def test_what_is_presumed_counts_on_the_day_on_which_the_call_was_admitted(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        dead, alive = join(clock=TestClock(NOON)), join(clock=clock)
+        theirs = under(dead, "$1/day")
+        dead.admit(Demand(theirs, CallRequest("llm", "think", Estimate(1000, 200, 0, 100, 5))), 0.0)
+        clock.advance(DAY)
+        above = under(alive, "$1/day").chain[1]
+        settle(alive, admitted(alive, above, costing(30 * CENT)), 30)
+        assert above.settled[COST] == 30 * CENT
+        columns = "day, cost_nanos, input_tokens, output_tokens, presumed_cost_nanos, presumed_calls"
+        assert rows(alive, f"SELECT {columns} FROM settled ORDER BY day") == [
+            ("2026-03-31", 1100, 1000, 200, 1100, 1),
+            ("2026-04-01", 30 * CENT, 0, 0, 0, 0),
+        ]
+        assert rows(alive, "SELECT operation, state FROM calls") == [("think", "lost")]
 
     @pytest.mark.spec("FR-126")
     def test_a_process_that_was_paused_for_longer_than_its_lease_still_books_what_it_spent(self, join: Join) -> None:
@@ -210,14 +241,61 @@ class TestLeases:
         mine, yours = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
         first, second = (admitted(paused, mine, costing(40 * CENT)) for _ in range(2))
         clock.advance(60)
-        third = admitted(other, yours, costing(90 * CENT))
+        third = admitted(other, yours, costing(20 * CENT))
+        assert usage_of(yours).presumed == Presumed(2, TokenUsage(), 80 * CENT)
         stopped.advance(60)
         settle(paused, first, 30)
+        assert usage_of(mine).presumed == NOTHING_PRESUMED  # it goes on: nothing need be presumed
         assert mine.settled[COST] == 30 * CENT
-        assert mine.reserved[COST] == (90 + 40) * CENT  # its second call goes on, and counts again
+        assert mine.reserved[COST] == (20 + 40) * CENT
         settle(other, third, 5)
         settle(paused, second, 40)
         assert (mine.settled[COST], tuple(mine.reserved)) == (75 * CENT, NOTHING)
+        assert rows(paused, "SELECT * FROM calls") == []
+
+    @pytest.mark.parametrize("end", ["settle", "refund", "shut down, then settle"])
+    def test_the_truth_takes_the_place_of_what_was_presumed(self, end: str, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        paused, other = join(clock=stopped), join(clock=clock)
+        mine, yours = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(paused, mine, costing(40 * CENT))
+        clock.advance(60)
+        settle(other, admitted(other, yours, costing(CENT)), 1)
+        assert yours.settled[COST] == 41 * CENT
+        if end == "refund":
+            paused.refund(demand, 0.0)
+        else:
+            if end.startswith("shut down"):
+                paused.shutdown()
+            settle(paused, demand, 25)
+        settle(other, admitted(other, yours, costing(CENT)), 1)
+        assert yours.settled[COST] == (2 if end == "refund" else 27) * CENT
+        assert usage_of(yours).presumed == NOTHING_PRESUMED
+        assert rows(other, "SELECT * FROM calls") == []
+
+    def test_a_call_whose_answer_never_came_stays_on_record_until_the_truth_comes(self, join: Join) -> None:
+        ledger = join(clock=TestClock(NOON))
+        account = opened(ledger, max_cost_usd=1)
+        demand = admitted(ledger, account, costing(40 * CENT))
+        booked = presumed_charge(TokenUsage(100, 50), 40 * CENT)
+        ledger.settle(demand, booked, True, 0.0)
+        (row,) = rows(ledger, "SELECT id, cost_nanos, input_tokens, output_tokens, state FROM calls")
+        assert row == (str(UUID(int=demand.number)), 40 * CENT, 100, 50, "left")
+        assert usage_of(account).presumed == booked.presumed
+        ledger.correct(demand, booked, Charge(TokenUsage(100, 7), 9 * CENT), 0.0)
+        assert rows(ledger, "SELECT * FROM calls") == []
+        assert usage_of(account) == Usage(TokenUsage(100, 7), 9 * CENT, model_calls=1, steps=1)
+
+    def test_what_is_presumed_is_written_later_where_the_file_cannot_be_used(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock, busy_seconds=0.001)
+        account = opened(ledger, max_cost_usd=1)
+        kept, other = (admitted(ledger, account, costing(40 * CENT)) for _ in range(2))
+        with held_by_another(ledger.path):
+            ledger.settle(kept, presumed_charge(TokenUsage(), 40 * CENT), True, 0.0)
+        settle(ledger, other, 1)
+        assert rows(ledger, "SELECT cost_nanos, state FROM calls") == [(40 * CENT, "left")]
+        assert rows(ledger, "SELECT cost_nanos, presumed_cost_nanos FROM settled") == [(41 * CENT, 40 * CENT)]
 
     @pytest.mark.spec("FR-126")
     def test_a_lease_is_renewed_while_something_is_held(self, join: Join) -> None:
@@ -227,7 +305,7 @@ class TestLeases:
         demand = admitted(holder, mine, costing(60 * CENT))
         for _ in range(6):
             clock.advance(10.0)
-            now = clock.now().timestamp()
+            now = clock.monotonic()
             until_other_thread(lambda now=now: rows(holder, "SELECT renewed_at FROM holders") == [(now,)])  # type: ignore[misc]
         assert isinstance(asked(other, yours, costing(60 * CENT))[1], Waits)
         settle(holder, demand, 0)
@@ -248,14 +326,27 @@ class TestLeases:
         ledger.shutdown()
         assert threads() == []
 
-    def test_a_clock_that_goes_back_holds_nobody_up_for_longer_than_a_lease(self, join: Join) -> None:
-        ahead, clock = TestClock(NOON + timedelta(days=2)), TestClock(NOON)
-        dead, alive = join(clock=ahead), join(clock=clock)
+    @pytest.mark.parametrize("jump", [timedelta(days=2), timedelta(seconds=60), timedelta(days=-2)])
+    def test_a_wall_clock_that_jumps_neither_ends_nor_lengthens_a_lease(self, jump: timedelta, join: Join) -> None:
+        jumped, clock = TestClock(NOON), TestClock(NOON + jump)
+        dead, alive = join(clock=jumped), join(clock=clock)
         theirs, ours = opened(dead, max_cost_usd=1), opened(alive, max_cost_usd=1)
-        admitted(dead, theirs, costing(60 * CENT))
+        admitted(dead, theirs, costing(90 * CENT))
+        clock.advance(29.9)
         assert isinstance(asked(alive, ours, costing(60 * CENT))[1], Waits)
-        clock.advance(31.0)
-        admitted(alive, ours, costing(60 * CENT))
+        clock.advance(0.2)
+        assert reason(asked(alive, ours, costing(60 * CENT))[1]) == "budget_exceeded"
+        assert ours.settled[COST] == 90 * CENT
+
+    def test_a_lease_from_before_a_reboot_is_over(self, join: Join) -> None:
+        before, after = TestClock(NOON), TestClock(NOON)
+        before.advance(5000)
+        dead = join(clock=before)
+        admitted(dead, opened(dead, max_cost_usd=1), costing(60 * CENT))
+        alive = join(clock=after)  # its monotonic clock counts from the boot
+        ours = opened(alive, max_cost_usd=1)
+        admitted(alive, ours, costing(40 * CENT))
+        assert ours.settled[COST] == 60 * CENT
 
 
 class TestWaiting:
@@ -540,6 +631,57 @@ class TestFailures:
         (name,) = options
         with pytest.raises(LimitsError, match=f"{name}="):
             SqliteLedger(tmp_path / "ledger.sqlite3", **options)  # type: ignore[arg-type]
+
+
+VERSION_1 = (
+    (
+        "CREATE TABLE settled (name TEXT NOT NULL, day TEXT NOT NULL, cost_nanos INTEGER NOT NULL DEFAULT 0,"
+        " total_tokens INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0, unpriced INTEGER NOT NULL,"
+        " used_at REAL NOT NULL, PRIMARY KEY (name, day)) WITHOUT ROWID"
+    ),
+    (
+        "CREATE TABLE reserved (name TEXT NOT NULL, holder TEXT NOT NULL, cost_nanos INTEGER NOT NULL DEFAULT 0,"
+        " moving INTEGER NOT NULL, PRIMARY KEY (name, holder)) WITHOUT ROWID"
+    ),
+    (
+        "CREATE TABLE holders (holder TEXT PRIMARY KEY, process INTEGER NOT NULL, renewed_at REAL NOT NULL,"
+        " lease_seconds REAL NOT NULL) WITHOUT ROWID"
+    ),
+    "INSERT INTO settled VALUES ('team', '', 400000000, 50, 3, 0, 1774000000.0)",
+    "INSERT INTO reserved VALUES ('team', 'h', 500000000, 1)",
+    "INSERT INTO holders VALUES ('h', 1, 1774000000.0, 30.0)",
+    "PRAGMA application_id=0x574B4C47",
+    "PRAGMA user_version=1",
+)
+
+
+class TestVersions:
+    def test_a_file_of_version_1_is_brought_to_this_one_and_keeps_what_was_settled(
+        self, join: Join, tmp_path: Path
+    ) -> None:
+        connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
+        for statement in VERSION_1:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
+        ledger = join(clock=TestClock(NOON))
+        account = opened(ledger, key="team", max_cost_usd=1)
+        ledger.settle(
+            admitted(ledger, account, costing(60 * CENT)), presumed_charge(TokenUsage(), 60 * CENT), True, 0.0
+        )
+        assert (account.settled[COST], account.settled[STEPS]) == (100 * CENT, 4)
+        assert rows(ledger, "PRAGMA user_version") == [(2,)]
+        assert opened(join(clock=TestClock(NOON)), key="team", max_cost_usd=1).settled[COST] == 100 * CENT
+
+    def test_a_file_of_a_newer_version_is_refused_and_not_changed(self, join: Join) -> None:
+        path = join().path
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version=3")
+        connection.close()
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match="schema version 3, this Watchkeeper writes version 2"):
+            join()
+        assert path.read_bytes() == before
 
 
 class TestLife:

@@ -141,6 +141,7 @@ class ContextCalls:
         guards, outer = self._guards, CURRENT_CALL.get()
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
+            demand.number = next(self._numbers)  # nodes are in the order of their numbers
             if self.closed:
                 return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
         else:
@@ -158,7 +159,8 @@ class ContextCalls:
             now = self.clock.monotonic()
             if request.max_retries is not None and self.repeated.exhausted(request):
                 return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
-            demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
+            inside = outer.may_fail(self.account) if outer else None
+            demand = Demand(self.account, request, inside, next(self._numbers))
         grant = self.ledger.admit(demand, now, waiter)
         if type(grant) is Admitted:
             if guards is None or request.kind == "child":
@@ -179,7 +181,7 @@ class ContextCalls:
 
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
-        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
+        node = Node(demand.number, outer.node if outer else None, request.kind, request.operation_name, now)
         call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer)
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
