@@ -490,12 +490,24 @@ class TestPeriods:
         clock = TestClock(NOON)
         ledger = join(clock=clock)
         settle(ledger, admitted(ledger, under(ledger, "$1/day"), costing(CENT)), 1)
-        clock.advance(399 * DAY)
-        join(clock=clock)
+        for _ in range(31):
+            clock.advance(399 * DAY / 31)
+            join(clock=clock)
         assert len(rows(ledger, "SELECT * FROM settled")) == 1
         clock.advance(2 * DAY)
         join(clock=clock)
         assert rows(ledger, "SELECT * FROM settled") == []
+
+    @pytest.mark.parametrize("days", [401, 4000])
+    def test_a_clock_that_is_wrong_once_makes_nobody_forget(self, days: int, join: Join) -> None:
+        clock, wrong = TestClock(NOON), TestClock(NOON + timedelta(days=days))
+        ledger = join(clock=clock)
+        account = under(ledger, "$1/day")
+        settle(ledger, admitted(ledger, account, costing(90 * CENT)), 90)
+        for _ in range(3):
+            mistaken = join(clock=wrong)
+            settle(mistaken, admitted(mistaken, under(mistaken, "$1/day"), costing(30 * CENT)), 30)
+        assert reason(asked(join(clock=clock), account, costing(20 * CENT))[1]) == "budget_exceeded"
 
 
 class TestContexts:

@@ -28,7 +28,7 @@ from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS
 from watchkeeper.core.usage import NOTHING_PRESUMED
-from watchkeeper.store.ledger_file import KEEP_SECONDS, CallRow, Held, LedgerFile, State, figures, ledger_failures
+from watchkeeper.store.ledger_file import CallRow, Held, LedgerFile, State, figures, ledger_failures
 
 T = TypeVar("T")
 
@@ -220,7 +220,7 @@ class Figures:
         """
         with self._used():
             self.file.begin()
-            self.file.forget(self._clock.now().timestamp() - KEEP_SECONDS)
+            self.file.forget(self._clock.now())
             self.file.commit()
 
     def load(self, shared: Iterable[Account]) -> None:

@@ -2,10 +2,10 @@
 
 One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
 ``reserved`` what each holder has reserved; ``holders`` when the lease of each holder ends; ``calls`` the worst case of
-each call whose truth is not known yet. ``settled`` and ``reserved`` have a column for every count in `core.meters`; an
-older file is brought to this version when it is opened. Every read and change is inside one transaction that keeps
-other writers out. Nothing here decides about calls. A file of another program or a newer version is refused and not
-changed.
+each call whose truth is not known yet; ``openings`` the days on which the file was opened. ``settled`` and ``reserved``
+have a column for every count in `core.meters`; an older file is brought to this version when it is opened. Every read
+and change is inside one transaction that keeps other writers out. Nothing here decides about calls. A file of another
+program or a newer version is refused and not changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
-"""Figures without an addition for this time are deleted when the file is opened."""
+"""Figures without an addition for this time may be deleted when the file is opened."""
+SEEN_DAYS: Final = 30
+"""On so many other days the file must have been opened since: one clock that is wrong once deletes nothing."""
 
 RESERVED: Final = tuple(meter.column for meter in SHARED)
 """What can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
@@ -88,6 +90,8 @@ CALLS: Final = f"""
     ) WITHOUT ROWID
     """
 
+OPENINGS: Final = "CREATE TABLE openings (day TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
+
 SCHEMA: Final = Schema(
     noun="ledger",
     application_id=0x574B4C47,  # WKLG
@@ -116,10 +120,11 @@ SCHEMA: Final = Schema(
         """,
         HOLDERS,
         CALLS,
+        OPENINGS,
     ),
     steps={
         # What a holder of version 1 has reserved is released: its calls are not known one by one.
-        1: ("DROP TABLE holders", "DELETE FROM reserved", HOLDERS, CALLS),
+        1: ("DROP TABLE holders", "DELETE FROM reserved", HOLDERS, CALLS, OPENINGS),
     },
 )
 
@@ -383,9 +388,20 @@ class LedgerFile:
         rows = self._used.execute(f"SELECT * FROM calls WHERE {condition}", values)  # noqa: S608
         return [CallRow(*row) for row in rows.fetchall()]
 
-    def forget(self, before: float) -> None:
-        """Delete figures without an addition since a time."""
-        self._used.execute("DELETE FROM settled WHERE used_at < ?", (before,))
+    def forget(self, now: datetime) -> None:
+        """Note that the file is opened today, and delete figures that nobody has added to for a long time.
+
+        One reading of a clock is no proof that time has passed. So figures are deleted only if the file was opened on
+        many days of the long time since; else they stay.
+        """
+        today, instant = now.date().isoformat(), now.timestamp()
+        self._used.execute("INSERT OR IGNORE INTO openings VALUES (?, ?)", (today, instant))
+        old = instant - KEEP_SECONDS
+        query = "SELECT count(*) FROM openings WHERE at BETWEEN ? AND ?"
+        (seen,) = self._used.execute(query, (old, instant)).fetchone()
+        if seen > SEEN_DAYS:
+            for table, column in (("settled", "used_at"), ("calls", "since"), ("openings", "at")):
+                self._used.execute(f"DELETE FROM {table} WHERE {column} < ?", (old,))  # noqa: S608
 
     @property
     def _used(self) -> sqlite3.Connection:
