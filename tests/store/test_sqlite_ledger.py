@@ -32,7 +32,7 @@ from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
-from watchkeeper.store.ledger_file import LedgerFile
+from watchkeeper.store.ledger_file import SCHEMA, LedgerFile
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
@@ -626,6 +626,47 @@ class TestFailures:
         with pytest.raises(StoreError, match="cannot be used: no such table"):
             ledger.admit(Demand(account, costing(0)), 0.0)
         assert account.settled[COST] == 5 * CENT
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_file_that_is_deleted_or_replaced_while_it_is_in_use_refuses(self, replaced: bool, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
+        under_way = admitted(ledger, account, costing(20 * CENT))
+        for end in ("", "-wal", "-shm"):
+            Path(f"{ledger.path}{end}").unlink()
+        if replaced:
+            admitted(*(other := join(), opened(other, max_cost_usd=1)), costing(CENT))
+        for _ in range(2):  # it stays so
+            with pytest.raises(StoreError, match=r"deleted or replaced while it was in use.*put the file back"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+        settle(ledger, under_way, 20)  # kept in memory
+        assert account.settled[COST] == 80 * CENT
+        assert ledger.path.exists() is replaced
+
+    @pytest.mark.parametrize("end", ["-wal", "-shm"])
+    def test_a_journal_that_is_deleted_refuses_one_call_and_loses_nothing(self, end: str, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
+        Path(f"{ledger.path}{end}").unlink()
+        with pytest.raises(StoreError, match="-wal or -shm file"):
+            ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
+        assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
+        assert account.settled[COST] == 60 * CENT
+
+    def test_what_ends_a_read_is_not_masked_by_its_rollback(self, tmp_path: Path) -> None:
+        class Broken(sqlite3.Connection):
+            def execute(self, *arguments: Any) -> sqlite3.Cursor:
+                if str(arguments[0]).startswith("PRAGMA application_id"):
+                    super().execute("ROLLBACK")  # as SQLite does by itself when a file cannot be read
+                    raise sqlite3.OperationalError("disk I/O error")
+                return super().execute(*arguments)
+
+        connection = sqlite3.connect(tmp_path / "broken.sqlite3", factory=Broken, isolation_level=None)
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            SCHEMA.is_in(connection, tmp_path)
+        connection.close()
 
     def test_figures_that_no_file_can_hold_refuse_rather_than_round(self, join: Join) -> None:
         ledger = join()

@@ -10,6 +10,7 @@ program or a newer version is refused and not changed.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -214,7 +215,7 @@ class LedgerFile:
         path: The file.
     """
 
-    __slots__ = ("_busy_seconds", "_connection", "path")
+    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "path")
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         """Remember where the file is; it is opened when it is first used.
@@ -226,18 +227,29 @@ class LedgerFile:
         self.path = path
         self._busy_seconds = busy_seconds
         self._connection: sqlite3.Connection | None = None
+        self._identity: Identity = None
+        self._found: tuple[Identity, ...] = ()
 
     def begin(self) -> None:
         """Begin a transaction that keeps all other writers out.
 
         Raises:
             sqlite3.Error: If the file cannot be used, or is held by others for too long.
-            StoreError: If it is not the file of a ledger, or of another version.
+            StoreError: If it is not the file of a ledger, or of another version, or was deleted or replaced in use.
         """
         connection = self._connection
         if connection is None:
+            if self._identity is not None and self._identity != identity(self.path):
+                raise replaced(self.path)
             connection = self._connection = connect(self.path, SCHEMA, self._busy_seconds)
+            self._found = ()
         connection.execute("BEGIN IMMEDIATE")
+        # Whoever writes into a file that was deleted counts alone, and two who count apart spend twice.
+        found = tuple([identity(f"{self.path}{end}") for end in ("", "-wal", "-shm")])
+        if found != self._found:
+            if self._found or self._identity not in (None, found[0]):
+                raise replaced(self.path)
+            self._found, self._identity = found, found[0]
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -407,6 +419,27 @@ class LedgerFile:
     def _used(self) -> sqlite3.Connection:
         assert self._connection is not None, "outside a transaction"
         return self._connection
+
+
+Identity = tuple[int, int] | None
+"""Device and number of a file; None if there is none."""
+
+
+def identity(path: Path | str) -> Identity:
+    """Return what tells a file from another one that has its name later."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def replaced(path: Path) -> StoreError:
+    """Say that the file is not the one in which this process has counted so far."""
+    return StoreError(
+        f"the ledger {path} (or its -wal or -shm file) was deleted or replaced while it was in use, so nobody knows"
+        " what is left; stop all processes that use it, put the file back or let it begin anew, and start them again"
+    )
 
 
 def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> Path:
