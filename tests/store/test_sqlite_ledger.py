@@ -102,6 +102,19 @@ def settle(ledger: Ledger, demand: Demand, cents: int) -> None:
     ledger.settle(demand, Charge(cost_nanos=cents * CENT), False, 0.0)
 
 
+def worked(*arguments: object) -> list[str]:
+    """Return what the worker says in a process of its own."""
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return told.stdout.split()
+
+
 class Forgetful(MemoryLedger):
     """A ledger that takes every failure for a success."""
 
@@ -852,17 +865,22 @@ class TestLife:
         with held_by_another(ledger.path):
             assert reason(asked(ledger, account, costing(0))[1]) == "step_limit_exceeded"
 
-    def test_a_forked_process_goes_on_as_a_holder_of_its_own(self, tmp_path: Path) -> None:
-        path = str(tmp_path / "ledger.sqlite3")
-        told = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", "fork", path, "0"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        assert told.stdout.split() == ["child:ALLOW", "parent:ALLOW", "parent:HALT"]
+    def test_a_forked_process_goes_on_as_a_holder_of_its_own_and_with_contexts_of_its_own(self, tmp_path: Path) -> None:
+        told = worked("fork", tmp_path / "ledger.sqlite3", "0")
+        assert told == ["forked", "forked", "child:ALLOW", "parent:ALLOW", "parent:HALT"]
+
+    @pytest.mark.parametrize("ledger", ["shared", "memory"])
+    def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:
+        path = tmp_path / "ledger.sqlite3"
+        *copies, billed = worked("fork_in_call", path, ledger)
+        assert copies == ["refused:done"] * 4
+        assert billed == f"billed:{40 * CENT}"
+        if ledger == "shared":
+            connection = sqlite3.connect(path)
+            (booked,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'f'").fetchone()
+            assert booked == 40 * CENT
+            assert connection.execute("SELECT * FROM calls").fetchall() == []
+            connection.close()
 
     def test_holders_are_told_apart_by_the_ids_they_are_given(self, join: Join) -> None:
         clock = TestClock(NOON)

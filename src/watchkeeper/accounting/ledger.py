@@ -8,10 +8,12 @@ missed. A ledger must never block, call user code, or read a clock: it gets the 
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -430,6 +432,10 @@ class MemoryLedger:
         else:
             self._waiters.landing.discard(account)
 
+    def renew_lock(self) -> None:
+        """Take a new lock: in a forked process, a thread that is not there may hold the old one for ever."""
+        self._lock = threading.RLock()
+
     @property
     def is_idle(self) -> bool:
         """Whether no call waits, and nothing is reserved for a call or kept for a landing turn."""
@@ -492,3 +498,37 @@ def book_presumed(settled: list[int], presumed: Presumed, sign: int) -> None:
     settled[PRESUMED_INPUT] += sign * presumed.tokens.input_tokens
     settled[PRESUMED_OUTPUT] += sign * presumed.tokens.output_tokens
     settled[PRESUMED_COST] += sign * (presumed.cost_nanos or 0)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+# A forked process has a copy of every context. Used in both processes, each copy would spend all that is left. So in
+# the new process every inherited context is refused; contexts that are opened there are its own.
+
+INHERITED: Final = Stop(
+    "aborted",
+    "gate",
+    "This ExecutionContext was opened before the process was forked, and only the process that opened it may use it;"
+    " open a new one after the fork.",
+)
+
+ROOTS: Final[weakref.WeakKeyDictionary[Account, Ledger]] = weakref.WeakKeyDictionary()
+"""The accounts of the root contexts that were opened in this process, and their ledgers."""
+
+
+def is_inherited(account: Account) -> bool:
+    """Return whether an account belongs to a context that was opened before this process was forked."""
+    return any(level.barred is INHERITED for level in account.chain)
+
+
+def bar_inherited() -> None:
+    """Refuse everything in the contexts of the process from which this one was forked."""
+    for account, ledger in list(ROOTS.items()):
+        account.barred = INHERITED
+        account.stop = account.stop or INHERITED
+        if isinstance(ledger, MemoryLedger):
+            ledger.renew_lock()
+    ROOTS.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=bar_inherited)

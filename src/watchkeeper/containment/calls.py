@@ -25,7 +25,7 @@ from watchkeeper.accounting.call_request import (
     exhausted,
     expired,
 )
-from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
+from watchkeeper.accounting.ledger import INHERITED, Ledger, Refused, is_inherited, Waiter
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
@@ -120,7 +120,9 @@ class ContextCalls:
         self.snapshot_at_stop: ContextSnapshot | None = None
 
     def check_open(self) -> None:
-        """Raise a ConfigurationError once the context is closed."""
+        """Raise a ConfigurationError once the context is closed, or in a process that inherited it by a fork."""
+        if is_inherited(self.account):
+            raise ConfigurationError(INHERITED.message)
         if self.closed:
             raise ConfigurationError("this ExecutionContext is closed; open a new one, or close it later")
 
@@ -284,6 +286,8 @@ class ContextCalls:
     def _refuse(self, request: CallRequest, refused: Refused, outer: InFlightCall | None, now: float) -> Outcome[Any]:
         """Record a call that may not run."""
         stop = refused.stop
+        if stop is INHERITED:
+            raise ConfigurationError(stop.message)
         node = self._record_refusal(request, stop.reason, outer, now)
         if refused.latched:
             self.report_stop(stop)

@@ -22,7 +22,7 @@ from typing import Final, Self, TypeVar
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Admitted, Charge, Waits
-from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing
+from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing, is_inherited
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
@@ -275,7 +275,7 @@ class SqliteLedger:
             first: What to do before the figures are loaded.
             acts_first: Whether it needs no fresh figures, so that the file is not used if nothing changes.
         """
-        if not shared:
+        if not shared or is_inherited(shared[0]):  # a forked process books nothing for the one that it came from
             act()
             return
         if THIS_THREAD.later is not None:
