@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, NOTHING, OUTPUT_TOKENS, Account
 from watchkeeper.accounting.admission import Demand
@@ -117,6 +116,9 @@ class Figures:
         self._begun: dict[Demand, list[CallRow]] = {}
         self._ended: list[EndedCall] = []
         self._renewed_at = self._asked_for_dead_at = -math.inf
+        self._version = 0, 0
+        self._spans: weakref.WeakKeyDictionary[Account, tuple[str, str]] = weakref.WeakKeyDictionary()
+        self._next_end = -math.inf
         self._now, self._instant = self._clock.now(), self._clock.monotonic()
 
     # --- what accounts there are --------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ class Figures:
         self, demand: Demand, shared: Iterable[Account], amounts: tuple[int, int, int], unpriced: bool, state: State
     ) -> None:
         demand.number = demand.number or self._ids.uuid().int
-        call, operation, since = str(UUID(int=demand.number)), demand.request.operation_name, self._now.timestamp()
+        call, operation, since = id_of(demand), demand.request.operation_name, self._now.timestamp()
         self._begun[demand] = rows = [
             CallRow(call, name, self._holder, day, operation, *amounts, unpriced, state, since)
             for name, day in days_of(shared, demand).items()
@@ -187,7 +189,7 @@ class Figures:
             return
         if known and self._begun.pop(demand, None) is None:
             before = NOTHING_BOOKED if booked is None else booked_by(booked)
-            self._ended.append(EndedCall(str(UUID(int=demand.number)), before, days_of(shared, demand)))
+            self._ended.append(EndedCall(id_of(demand), before, days_of(shared, demand)))
         if left:
             tokens = charge.tokens
             amounts = charge.cost_nanos or 0, tokens.input_tokens, tokens.output_tokens
@@ -202,8 +204,10 @@ class Figures:
                 if row is not None:
                     change = [believed - found for believed, found in zip(ended.booked, row.booked(), strict=True)]
                     file.add_used(name, day, change, False, now)
+                    self._spans.clear()
         if self._calls and self._is_due and not file.has_lease(self._holder):
             file.revive(self._holder)
+            self._spans.clear()
 
     @property
     def _is_due(self) -> bool:
@@ -232,20 +236,42 @@ class Figures:
         with self._used():
             self.file.begin()
             now = self._now = self._clock.now()  # not before: others may have kept us waiting
-            instant = self._instant = self._clock.monotonic()
-            asks = instant - self._asked_for_dead_at >= DEAD_SECONDS
-            self.file.release_expired(instant, now.timestamp(), self._holder, ask_for_dead=asks)
-            self._asked_for_dead_at = instant if asks else self._asked_for_dead_at
+            self._instant = self._clock.monotonic()
+            version = self.file.version()
+            if version != self._version:
+                self._version = version
+                self.outdate()
+            self._release_expired()
             self._take_back()
             with self.lock:
                 while self._released:
                     self._note_held(*self._released.pop())
                 for level in shared:
-                    self._load_one(level, now)
+                    span = window(level, now)
+                    if self._spans.get(level) != span:
+                        self._load_one(level, now, *span)
+                        self._spans[level] = span
 
-    def _load_one(self, level: Account, now: datetime) -> None:
+    def outdate(self) -> None:
+        """Let everything be read anew from the file, because what is known here may differ from it."""
+        self._spans.clear()
+        self._next_end = -math.inf
+
+    def _release_expired(self) -> None:
+        """Release what holders whose time is over have reserved; only if there can be one since the last look."""
+        instant = self._instant
+        asks = self._next_end < math.inf and instant - self._asked_for_dead_at >= DEAD_SECONDS
+        if not asks and instant < self._next_end:
+            return
+        known = self._next_end
+        self._next_end = self.file.release_expired(instant, self._now.timestamp(), self._holder, ask_for_dead=asks)
+        if asks:
+            self._asked_for_dead_at = instant
+        if known > -math.inf:
+            self._spans.clear()
+
+    def _load_one(self, level: Account, now: datetime, first: str, last: str) -> None:
         name = str(level.key)
-        first, last = window(level, now)
         settled, unpriced = self.file.settled(name, first, last)
         for (noted, day), change in self._unwritten.items():
             if noted == name and first <= day <= last:
@@ -291,6 +317,8 @@ class Figures:
             for count, (new, old) in enumerate(zip(level.settled, settled, strict=True)):
                 change.amounts[count] += new - old
             change.unpriced = change.unpriced or level.unpriced
+            if level.unpriced != unpriced:
+                self._spans.clear()  # other accounts with its key have yet to hear of it
             if not in_window(level, booked, self._now):
                 level.settled[:], level.unpriced = settled, unpriced
         if level.reserved != reserved:
@@ -386,6 +414,7 @@ class Figures:
             with ledger_failures(self.file.path):
                 yield
         except StoreError:
+            self.outdate()
             self.file.rollback()
             self.file.close()
             raise
@@ -394,6 +423,12 @@ class Figures:
 def shared_by(account: Account) -> tuple[Account, ...]:
     """Return the accounts of a chain that other processes may use too."""
     return tuple(level for level in account.chain if level.key is not None)
+
+
+def id_of(demand: Demand) -> str:
+    """Return the id by which log, snapshot and ledger know a call."""
+    digits = f"{demand.number:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def days_of(shared: Iterable[Account], demand: Demand) -> dict[str, str]:

@@ -10,6 +10,7 @@ program or a newer version is refused and not changed.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -63,8 +64,6 @@ def _columns(definitions: Mapping[str, str]) -> str:
 
 NUMBERS: Final = {"settled": _numbers(COLUMNS), "reserved": _numbers(RESERVED)}
 
-AMOUNTS: Final = _numbers(("cost_nanos", "input_tokens", "output_tokens"))
-
 HOLDERS: Final = """
     CREATE TABLE holders (
         holder TEXT PRIMARY KEY,
@@ -76,14 +75,16 @@ HOLDERS: Final = """
     ) WITHOUT ROWID
     """
 
-CALLS: Final = f"""
+CALLS: Final = """
     CREATE TABLE calls (
         id TEXT NOT NULL,
         name TEXT NOT NULL,
         holder TEXT NOT NULL,
         day TEXT NOT NULL,
         operation TEXT NOT NULL,
-        {_columns(AMOUNTS)},
+        cost_nanos INTEGER NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
         unpriced INTEGER NOT NULL,
         state TEXT NOT NULL,
         since REAL NOT NULL,
@@ -97,6 +98,7 @@ SCHEMA: Final = Schema(
     noun="ledger",
     application_id=0x574B4C47,  # WKLG
     version=2,
+    page_bytes=1024,
     other_file=f"name another file (ledger=..., {VARIABLE})",
     columns=NUMBERS,
     tables=(
@@ -215,7 +217,7 @@ class LedgerFile:
         path: The file.
     """
 
-    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "path")
+    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_names", "_openings", "path")
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         """Remember where the file is; it is opened when it is first used.
@@ -227,6 +229,8 @@ class LedgerFile:
         self.path = path
         self._busy_seconds = busy_seconds
         self._connection: sqlite3.Connection | None = None
+        self._names = str(path), f"{path}-wal", f"{path}-shm"
+        self._openings = 0
         self._identity: Identity = None
         self._found: tuple[Identity, ...] = ()
 
@@ -243,9 +247,11 @@ class LedgerFile:
                 raise replaced(self.path)
             connection = self._connection = connect(self.path, SCHEMA, self._busy_seconds)
             self._found = ()
+            self._openings += 1
         connection.execute("BEGIN IMMEDIATE")
         # Whoever writes into a file that was deleted counts alone, and two who count apart spend twice.
-        found = tuple([identity(f"{self.path}{end}") for end in ("", "-wal", "-shm")])
+        main, wal, shm = self._names
+        found = identity(main), identity(wal), identity(shm)
         if found != self._found:
             if self._found or self._identity not in (None, found[0]):
                 raise replaced(self.path)
@@ -255,16 +261,18 @@ class LedgerFile:
         """Commit the transaction."""
         self._used.execute("COMMIT")
 
-    def rollback(self) -> None:
-        """Undo the changes of the transaction; does nothing outside one.
+    def rollback(self) -> bool:
+        """Undo the changes of the transaction, and return whether there was one.
 
         If that fails, the connection is closed; the next transaction opens another.
         """
+        if self._connection is None or not self._connection.in_transaction:
+            return False
         try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             self.close()
+        return True
 
     def close(self) -> None:
         """Close the file; it is opened again if it is used again."""
@@ -278,6 +286,11 @@ class LedgerFile:
         return connection
 
     # --- inside a transaction -----------------------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, int]:
+        """Return what is another one as soon as others have changed the file, or it was opened anew."""
+        (version,) = self._used.execute("PRAGMA data_version").fetchone()
+        return self._openings, version
 
     def settled(self, name: str, first: str = "", last: str = "") -> tuple[list[int], bool]:
         """Return what was used under a name from one day to another, and whether some of it has no known price."""
@@ -333,7 +346,7 @@ class LedgerFile:
         self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
         self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
 
-    def release_expired(self, instant: float, now: float, but: str, *, ask_for_dead: bool = True) -> None:
+    def release_expired(self, instant: float, now: float, but: str, *, ask_for_dead: bool = True) -> float:
         """Release the reservations of every holder whose lease is over, except one.
 
         A lease that seems to begin in the future was renewed before a reboot, so its process is over.
@@ -343,12 +356,19 @@ class LedgerFile:
             now: The wall time, in seconds since 1970.
             but: The holder who asks.
             ask_for_dead: Whether to ask the machine if a process is dead; that takes some microseconds for each.
+
+        Returns:
+            The instant at which the next lease is over, unless it is renewed; infinity if nobody else has one.
         """
+        next_end = math.inf
         for holder, *mark, renewed_at, lease in self._used.execute("SELECT * FROM holders").fetchall():
             if holder != but and (
                 not 0 <= instant - renewed_at < lease or (ask_for_dead and is_dead(ProcessMark(*mark)))
             ):
                 self.release_all(holder, now)
+            elif holder != but:
+                next_end = min(next_end, renewed_at + lease)
+        return next_end
 
     # --- calls whose truth is not known -------------------------------------------------------------------------------
 

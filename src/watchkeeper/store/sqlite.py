@@ -38,6 +38,7 @@ class Schema:
         other_file: What to do about a file that is something else, for messages.
         columns: By table, columns that a file may lack because it was made before they existed, and what they are; they
             are added when it is opened for writing, so each needs a default.
+        page_bytes: Size of the pages of a new file; a commit writes each page that it changes as a whole.
         steps: By older version, the statements that make of its tables those of the next one; a file of a version that
             is not here is refused.
     """
@@ -48,6 +49,7 @@ class Schema:
     tables: tuple[str, ...]
     other_file: str
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    page_bytes: int = 4096
     steps: Mapping[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
 
     def is_in(self, connection: sqlite3.Connection, path: Path) -> bool:
@@ -152,6 +154,7 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     try:
+        connection.execute(f"PRAGMA page_size={schema.page_bytes}")  # of a new file; an older one keeps its own
         schema.is_in(connection, path)  # before anything is changed
         _use_wal(connection)
         # A crash of the machine may lose the last transactions, a crash of the process none.

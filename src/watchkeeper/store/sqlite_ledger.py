@@ -232,7 +232,8 @@ class SqliteLedger:
                 try:
                     yield
                 finally:
-                    self._figures.file.rollback()
+                    if self._figures.file.rollback():
+                        self._figures.outdate()
                     if self._closed:
                         self._figures.file.close()
                     elif self._thread is None and self._is_needed():
