@@ -148,9 +148,8 @@ def fork_in_call(ledger: SqliteLedger | None) -> None:
             gate.call(request, lambda _: None)
         except ConfigurationError:
             told = "refused"
-        ran = Agent(ScriptedModel(lambda _: Say("done")), "Be brief.", str).run(
-            "go", store=None, **({} if ledger is None else {"ledger": ledger})
-        )
+        agent = Agent(ScriptedModel(lambda _: Say("done")), "Be brief.", str)
+        ran = agent.run("go", store=None, ledger="default" if ledger is None else ledger)
         os.write(1, f"{told}:{ran.output}\n".encode())
         gate.close()
         os._exit(0)
