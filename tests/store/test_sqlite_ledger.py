@@ -32,7 +32,7 @@ from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
-from watchkeeper.store.ledger_file import SCHEMA, LedgerFile
+from watchkeeper.store.ledger_file import SCHEMA, LedgerFile, settle_by_hand
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
@@ -298,6 +298,31 @@ class TestLeases:
         ledger.correct(demand, booked, Charge(TokenUsage(100, 7), 9 * CENT), 0.0)
         assert rows(ledger, "SELECT * FROM calls") == []
         assert usage_of(account) == Usage(TokenUsage(100, 7), 9 * CENT, model_calls=1, steps=1)
+
+    @pytest.mark.parametrize("lost", [False, True])
+    def test_the_truth_also_replaces_what_was_said_by_hand(self, lost: bool, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        ledger, other = join(clock=stopped), join(clock=clock)
+        account, theirs = opened(ledger, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(ledger, account, costing(40 * CENT))
+        booked = presumed_charge(TokenUsage(), 40 * CENT)
+        if lost:
+            clock.advance(60)
+        else:
+            ledger.settle(demand, booked, True, 0.0)
+        for cents in (30, 20):
+            (before,) = settle_by_hand(ledger.path, str(UUID(int=demand.number)), cents * CENT, clock=clock)
+            assert before.cost_nanos == (40 if cents == 30 else 30) * CENT
+        settle(other, admitted(other, theirs, costing(CENT)), 1)
+        assert usage_of(theirs).cost_nanos == 21 * CENT
+        assert usage_of(theirs).presumed == NOTHING_PRESUMED
+        if lost:
+            settle(ledger, demand, 25)
+        else:
+            ledger.correct(demand, booked, Charge(cost_nanos=25 * CENT), 0.0)
+        settle(other, admitted(other, theirs, costing(CENT)), 1)
+        assert usage_of(theirs).cost_nanos == usage_of(account).cost_nanos + CENT == 27 * CENT
+        assert rows(ledger, "SELECT * FROM calls") == []
 
     def test_what_is_presumed_is_written_later_where_the_file_cannot_be_used(self, join: Join) -> None:
         clock = TestClock(NOON)
