@@ -321,7 +321,7 @@ class TestLeases:
         else:
             ledger.correct(demand, booked, Charge(cost_nanos=25 * CENT), 0.0)
         settle(other, admitted(other, theirs, costing(CENT)), 1)
-        assert usage_of(theirs).cost_nanos == usage_of(account).cost_nanos + CENT == 27 * CENT
+        assert (account.settled[COST], theirs.settled[COST]) == (26 * CENT, 27 * CENT)
         assert rows(ledger, "SELECT * FROM calls") == []
 
     def test_what_is_presumed_is_written_later_where_the_file_cannot_be_used(self, join: Join) -> None:
