@@ -12,13 +12,17 @@ from uuid import uuid4
 import pytest
 
 from tests.cli.support import AGENT, CommandLine
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.cli.console import PlainConsole
 from watchkeeper.cli.report import print_runs
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
+from watchkeeper.core.limits import Limits
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.testing.ledger_checks import CENT
 
 FOLDER = ("-p", "folder=inbox")
 PATIENT = AGENT + "\n\ndef SCRIPT(request):\n    return last_words\n"
@@ -197,6 +201,54 @@ def test_runs_under_an_account_are_counted_and_shown(cli: CommandLine, tmp_path:
     table = cli("account", "team-a").out
     assert "team-a" in table
     assert "nothing" in table
+
+
+def test_what_is_presumed_is_listed_and_corrected_by_hand(cli: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    limits = Limits(account="team-a", account_limit="$1/day", landing=None)
+
+    def nobody_knows(value: object, error: object, ticket: object) -> Charge:
+        raise ValueError("no usage")
+
+    with SqliteLedger(path) as ledger, ExecutionContext(limits, ledger=ledger) as gate:
+        request = CallRequest("llm", "think", Estimate(1000, 200, 0, CENT, CENT // 10))
+        outcome = gate.call(request, lambda _: "done", nobody_knows)
+        assert gate.usage.presumed.cost_nanos == 21 * CENT
+    assert outcome.node_id is not None
+    table = cli("account", "--ledger", path).out
+    assert all(part in table for part in (outcome.node_id, "think", "left", "$0.21", "1,200"))
+    (report,) = json.loads(cli("account", "--json", "--ledger", path).out)
+    assert report["presumed"][0]["id"] == outcome.node_id
+    assert report["day"]["presumed"] == {**report["day"]["presumed"], "calls": 1, "cost_nanos": 21 * CENT}
+
+    for begin, amount, cents in ((outcome.node_id[:8], "$0.05", 5), (outcome.node_id, "0.03", 3)):  # also once more
+        settled = cli("account", "settle", begin, amount, "--tokens", "900,20", "--ledger", path)
+        assert settled.code == 0
+        assert outcome.node_id in settled.out
+        (report,) = json.loads(cli("account", "--json", "--ledger", path).out)
+        assert (report["day"]["cost_nanos"], report["day"]["tokens"]) == (cents * CENT, 920)
+        assert (report["day"]["presumed"]["calls"], report["presumed"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("settle", "abc", "1"), "no presumed call 'abc'"),
+        (("settle", "", "1"), "no presumed call ''"),
+        (("settle", "abc"), "account settle ID AMOUNT"),
+        (("team-a", "abc", "1"), "account settle ID AMOUNT"),
+        (("settle", "abc", "1e99"), "0 or more"),
+        (("settle", "abc", "1", "--tokens", "5"), "input and output"),
+        (("settle", "abc", "1", "--tokens", "5,x"), "not a whole number"),
+    ],
+)
+def test_what_cannot_be_settled_is_said(
+    arguments: tuple[str, ...], said: str, cli: CommandLine, tmp_path: Path
+) -> None:
+    SqliteLedger(tmp_path / "ledger.db").shutdown()
+    told = cli("account", "--ledger", tmp_path / "ledger.db", *arguments)
+    assert told.code == 2
+    assert said in " ".join(told.err.split())
 
 
 def test_an_account_that_nobody_used_is_an_error_that_says_which_there_are(cli: CommandLine, tmp_path: Path) -> None:

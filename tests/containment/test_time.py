@@ -33,6 +33,7 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Landing, Limits
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.shield.decision import Decision
 
 
@@ -176,11 +177,13 @@ async def test_work_that_swallows_its_cancellation_is_left_behind_and_its_late_r
     assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "timeout")
     assert metered == []
     assert gate.usage.cost_nanos == dollars(0.6)  # all that it may have cost, until the truth is known
+    assert gate.usage.presumed == Presumed(1, TokenUsage(), dollars(0.6))  # part of the total, and shown apart
     early = gate.get_snapshot()
     finish.set()
     await settle()
     assert metered == [("at last", None)]
     assert gate.usage.cost_nanos == dollars(0.2)
+    assert gate.usage.presumed == NOTHING_PRESUMED
     node = gate.get_snapshot().nodes[0]
     assert (node.status, node.late_result, node.cost_usd) == ("timeout", "at last", 0.2)
     assert (early.nodes[0].late_result, early.nodes[0].cost_usd) == (None, 0.6)

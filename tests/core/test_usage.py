@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.usage import ModelPrice, Rate, TokenUsage, Usage
+from watchkeeper.core.usage import ModelPrice, Presumed, Rate, TokenUsage, Usage
 
 counts = st.integers(min_value=0, max_value=10**12)
 tokens = st.builds(TokenUsage, counts, counts, counts, counts, counts)
-usages = st.builds(Usage, tokens, st.none() | counts, counts, counts, counts, counts)
+presumed = st.builds(Presumed, counts, tokens, st.none() | counts)
+usages = st.builds(Usage, tokens, st.none() | counts, counts, counts, counts, counts, presumed)
 
 
 @pytest.mark.spec("NE-012")
@@ -36,6 +37,8 @@ def test_every_figure_is_added(one: Usage, two: Usage) -> None:
     assert both.tokens.cached_tokens == one.tokens.cached_tokens + two.tokens.cached_tokens
     assert both.steps == one.steps + two.steps
     assert both.model_calls == one.model_calls + two.model_calls
+    assert both.presumed.calls == one.presumed.calls + two.presumed.calls
+    assert both.presumed.tokens == one.presumed.tokens + two.presumed.tokens
 
 
 @pytest.mark.spec("FR-004")
@@ -46,6 +49,7 @@ def test_an_unknown_cost_stays_unknown_and_is_never_zero(usage: Usage) -> None:
 
 
 def test_the_cost_is_exact_dollars() -> None:
+    assert Presumed(1, cost_nanos=1).cost == Decimal("0.000000001")
     assert Usage(cost_nanos=1).cost == Decimal("0.000000001")
     assert (Usage(cost_nanos=100_000_000) + Usage(cost_nanos=200_000_000)).cost == Decimal("0.3")
 

@@ -18,7 +18,7 @@ from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
-from watchkeeper.core.usage import FREE, ModelPrice, Rate, TokenUsage
+from watchkeeper.core.usage import FREE, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
 from watchkeeper.loop.models import (
     FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
@@ -276,5 +276,7 @@ def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_w
     for error in (TimeoutError(), None, ProviderError("lost", fault="broken_stream", billed=True)):
         charged = charge_failure(error, worst, 500, PRICE)
         assert (charged.cost_nanos, charged.tokens.total) == (1_000_000 + 5_000_000, 1500)
+        assert charged.presumed == Presumed(1, charged.tokens, charged.cost_nanos)
+    assert refused.presumed == NOTHING_PRESUMED
     unknown = charge_failure(None, estimate_call(1000, 500, 256, None), 500, None)
     assert unknown.cost_nanos is None

@@ -1,8 +1,8 @@
 """Processes on one ledger: they do what the command line says, and say on stdout what they did.
 
 `race` copies itself, so that ten processes start in the time of one; all begin together, at a line on stdin, and make
-calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork` goes on in
-two processes.
+calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork` and
+`fork_in_call` go on in several processes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import UNLIMITED
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.sqlite_ledger import SqliteLedger
@@ -45,28 +46,45 @@ def race(ledger: SqliteLedger, rng: random.Random) -> dict[str, Any]:
     spent = dict.fromkeys(CEILINGS, 0)
     for name in CEILINGS:
         with context(ledger, name) as gate:
-            while call(gate, name, rng, ran, spent):
+            while call(ledger, gate, name, rng, ran, spent):
                 pass
     return {"ran": ran, "spent": spent}
 
 
-def call(gate: ExecutionContext, name: str, rng: random.Random, ran: dict[str, int], spent: dict[str, int]) -> bool:
+def call(
+    ledger: SqliteLedger,
+    gate: ExecutionContext,
+    name: str,
+    rng: random.Random,
+    ran: dict[str, int],
+    spent: dict[str, int],
+) -> bool:
     """Make one call with a known worst case; return whether it ran."""
     worst = rng.randint(5, 30) * CENT if name in ("cost", "account") else 0
+    real = rng.choice((worst, worst // 2, CENT if worst else 0))
     request = CallRequest("llm", name, Estimate(input_nanos=worst), spends_retry_on_error=name == "retries")
 
     def work(ticket: Ticket) -> None:
         ran[name] += 1
+        if worst:
+            bill(ledger, name, real)
         if name == "retries":
             raise ValueError("flaky")
 
     def meter(value: None, error: BaseException | None, ticket: Ticket) -> Charge:
-        real = rng.choice((worst, worst // 2, CENT if worst else 0))
         spent[name] += real
         return Charge(cost_nanos=real)
 
     outcome = gate.call(request, work, meter)
     return outcome.decision is not Decision.HALT or outcome.admitted
+
+
+def bill(ledger: SqliteLedger, name: str, nanos: int) -> None:
+    """Write down what the provider bills, at the moment when it does: whatever becomes of this process."""
+    line = json.dumps([name, nanos]).encode() + b"\n"
+    file = os.open(ledger.path.with_suffix(".bill"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, line)
+    os.close(file)
 
 
 def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
@@ -82,16 +100,62 @@ def hold(ledger: SqliteLedger, say: Callable[[str], object]) -> None:
 
 
 def fork(ledger: SqliteLedger) -> None:
-    """Make one call in a copy of this process, and two in this one, where there are steps for two in all."""
+    """Make one call in a copy of this process, and two in this one, where there are steps for two in all.
+
+    The copy must open a context of its own: that of the parent is refused there.
+    """
     limits = replace(UNLIMITED, max_steps=2, landing=None)
     gate = ExecutionContext(limits, None, ChainMetadata("r", "forked"), ledger=ledger)
     child = os.fork()
     if child == 0:
-        print(f"child:{gate.call_tool(lambda: 1).decision}", flush=True)
+        for use in (lambda: gate.call_tool(lambda: 1), lambda: gate.child(limits)):
+            try:
+                use()
+            except ConfigurationError as error:
+                print("forked" if "before the process was forked" in str(error) else error, flush=True)
+        again = ExecutionContext(limits, None, ChainMetadata("r", "forked"), ledger=ledger)
+        print(f"child:{again.call_tool(lambda: 1).decision}", flush=True)
         os._exit(0)
     os.waitpid(child, 0)
     for _ in range(2):
         print(f"parent:{gate.call_tool(lambda: 1).decision}", flush=True)
+    gate.close()
+
+
+def fork_in_call(ledger: SqliteLedger | None) -> None:
+    """Fork inside a call that may cost 40 cents, four times; each copy returns from it and goes on as if it were ours.
+
+    Says what each copy was told, and what a run of its own came to there.
+    """
+    from watchkeeper import Agent
+    from watchkeeper.models import Say, ScriptedModel
+
+    gate = ExecutionContext(
+        replace(UNLIMITED, max_cost_usd=1, landing=None), None, ChainMetadata("r", "f"), ledger=ledger
+    )
+    ours = os.getpid()
+    copies: list[int] = []
+
+    def work(ticket: Ticket) -> None:
+        while len(copies) < 4 and os.getpid() == ours:
+            copies.append(os.fork())
+
+    request = CallRequest("llm", "dear", Estimate(input_nanos=40 * CENT))
+    gate.call(request, work)
+    if os.getpid() != ours:
+        told = "admitted"
+        try:
+            gate.call(request, lambda _: None)
+        except ConfigurationError:
+            told = "refused"
+        agent = Agent(ScriptedModel(lambda _: Say("done")), "Be brief.", str)
+        ran = agent.run("go", store=None, ledger="default" if ledger is None else ledger)
+        os.write(1, f"{told}:{ran.output}\n".encode())
+        gate.close()
+        os._exit(0)
+    for copy in copies:
+        os.waitpid(copy, 0)
+    print(f"billed:{gate.usage.cost_nanos}", flush=True)
     gate.close()
 
 
@@ -118,11 +182,13 @@ def racer(path: str, seed: int, gate: int) -> None:
 
 
 def main() -> None:
-    """Do what is asked: ``race PATH COUNT``, ``hold PATH LEASE_SECONDS`` or ``fork PATH 0``."""
+    """Do what the first argument says, on the ledger that the second names; the third depends on the first."""
     what, path, number = sys.argv[1:]
     match what:
         case "fork":
             fork(SqliteLedger(path))
+        case "fork_in_call":
+            fork_in_call(SqliteLedger(path) if number == "shared" else None)
         case "hold":
             hold(SqliteLedger(path, lease_seconds=float(number)), lambda text: print(text, flush=True))
         case _:

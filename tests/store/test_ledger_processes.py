@@ -18,7 +18,9 @@ import pytest
 from tests.containment.gates import until_other_thread
 from tests.store.ledger_worker import CENT, context
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.core.usage import Presumed, TokenUsage
 from watchkeeper.shield.decision import Decision
+from watchkeeper.store.ledger_file import account_reports, settle_by_hand
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 ROOT = Path(__file__).parents[2]
@@ -98,8 +100,8 @@ def test_processes_that_are_killed_at_any_moment_leave_a_sound_ledger_to_the_oth
     path = tmp_path / "ledger.sqlite3"
     with race(path, 6) as (racing, pids):
         connection = sqlite3.connect(path, timeout=60)
-        for doomed, steps in zip(pids[:3], (20, 150, 300), strict=True):
-            until_other_thread(lambda steps=steps: used(connection, "steps") >= steps)  # type: ignore[misc]
+        for doomed, name, steps in zip(pids[:3], ("steps", "cost", "cost"), (150, 5, 15), strict=True):
+            until_other_thread(lambda name=name, steps=steps: used(connection, name) >= steps)  # type: ignore[misc]
             os.kill(doomed, signal.SIGKILL)
         survived = [json.loads(line_of(racing)) for _ in pids[3:]]
         assert {each["pid"] for each in survived} == set(pids[3:])
@@ -107,12 +109,18 @@ def test_processes_that_are_killed_at_any_moment_leave_a_sound_ledger_to_the_oth
         assert 0 < total(survived, "ran", "steps") <= 500
         (spent,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'cost'").fetchone()
         assert 470 * CENT < spent <= 500 * CENT
-        assert spent >= total(survived, "spent", "cost")
+        assert spent >= billed(path, "cost") >= total(survived, "spent", "cost")
         connection.close()
     with SqliteLedger(path) as ledger, context(ledger, "account"):
         connection = sqlite3.connect(path)
         assert connection.execute("SELECT * FROM reserved").fetchall() == []
         connection.close()
+
+
+def billed(path: Path, name: str) -> int:
+    """Return what the provider billed under a name, to all processes, the killed ones too."""
+    lines = map(json.loads, path.with_suffix(".bill").read_text("ascii").splitlines())
+    return sum(nanos for to, nanos in lines if to == name)
 
 
 def used(connection: sqlite3.Connection, name: str) -> int:
@@ -122,7 +130,7 @@ def used(connection: sqlite3.Connection, name: str) -> int:
 
 
 @pytest.mark.spec("FR-126")
-def test_a_process_that_is_killed_leaks_nothing_once_its_lease_is_over(tmp_path: Path) -> None:
+def test_what_a_killed_process_may_have_spent_is_presumed_until_somebody_knows_better(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite3"
     dear = CallRequest("llm", "dear", Estimate(input_nanos=400 * CENT))
     with worker("hold", str(path), str(LEASE_SECONDS)) as process, SqliteLedger(path) as ledger:
@@ -134,10 +142,18 @@ def test_a_process_that_is_killed_leaks_nothing_once_its_lease_is_over(tmp_path:
             process.wait()
             # It waits for the three dollars that the dead process holds, no longer than to the end of their lease.
             outcome = gate.call(dear, lambda _: "done")
-            assert (outcome.decision, outcome.value) == (Decision.ALLOW, "done")
+            assert outcome.stop is not None  # one dollar was spent, and nobody knows what became of the three
+            assert outcome.stop.limit == "account_limit"
+        (report,) = account_reports(path)
+        assert report.month.cost_nanos == 400 * CENT
+        assert report.month.presumed == Presumed(1, TokenUsage(), 300 * CENT)
+        ((call, operation, cost),) = [(each.id, each.operation, each.cost_nanos) for each in report.presumed]
+        assert (operation, cost) == ("held", 300 * CENT)
+        settle_by_hand(path, call, 0)
+        with context(ledger, "account") as gate:
+            assert gate.call(dear, lambda _: "done").value == "done"
             after = gate.call(CallRequest("llm", "cent", Estimate(input_nanos=CENT)), lambda _: None)
             assert after.stop is not None  # the dollar that it had spent stays spent
-            assert after.stop.limit == "account_limit"
 
 
 def free(value: Any, error: BaseException | None, ticket: Any) -> Charge:

@@ -44,7 +44,7 @@ KINDS = pytest.mark.parametrize(
     ("make", "schema", "tables"),
     [
         (write, run_store.SCHEMA, ["events", "runs"]),
-        (write_ledger, ledger_file.SCHEMA, ["holders", "reserved", "settled"]),
+        (write_ledger, ledger_file.SCHEMA, ["calls", "holders", "openings", "reserved", "settled"]),
     ],
     ids=["store", "ledger"],
 )
@@ -182,14 +182,15 @@ def test_a_file_of_another_program_is_refused_and_left_as_it_is(opener: Opener, 
 
 
 @OPENERS
-@pytest.mark.parametrize("version", [0, 2, 99])
+@pytest.mark.parametrize("version", [0, 3, 99])
 def test_another_schema_version_is_refused_with_both(opener: Opener, version: int, tmp_path: Path) -> None:
     path = tmp_path / "file.db"
     (write_ledger if opener is write_ledger else write)(path)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version={version}")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=rf"schema version {version}, this Watchkeeper writes version 1"):
+    writes = ledger_file.SCHEMA.version if opener is write_ledger else run_store.SCHEMA.version
+    with pytest.raises(StoreError, match=rf"schema version {version}, this Watchkeeper writes version {writes}"):
         opener(path)
     assert path.read_bytes() == before
 

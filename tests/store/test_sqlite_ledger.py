@@ -13,16 +13,16 @@ from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account, shared_account
+from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, Account, shared_account, usage_of
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import Admitted, Charge, Waits
+from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits, presumed_charge
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -30,9 +30,9 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.limits import Landing, Limits
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
-from watchkeeper.store.ledger_file import LedgerFile
+from watchkeeper.store.ledger_file import SCHEMA, LedgerFile, settle_by_hand
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
@@ -100,6 +100,19 @@ def under(ledger: Ledger, limit: str, name: str = "team-a") -> Account:
 
 def settle(ledger: Ledger, demand: Demand, cents: int) -> None:
     ledger.settle(demand, Charge(cost_nanos=cents * CENT), False, 0.0)
+
+
+def worked(*arguments: object) -> list[str]:
+    """Return what the worker says in a process of its own."""
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return told.stdout.split()
 
 
 class Forgetful(MemoryLedger):
@@ -188,9 +201,7 @@ class TestConformance:
 
 class TestLeases:
     @pytest.mark.spec("FR-126")
-    def test_what_a_dead_process_held_comes_back_once_its_lease_is_over_and_what_it_spent_stays(
-        self, join: Join
-    ) -> None:
+    def test_the_worst_is_presumed_for_the_calls_of_a_dead_process_once_its_lease_is_over(self, join: Join) -> None:
         stopped, clock = TestClock(NOON), TestClock(NOON)
         dead, alive = join(clock=stopped), join(clock=clock)
         theirs, ours = opened(dead, max_cost_usd=1), opened(alive, max_cost_usd=1)
@@ -199,9 +210,42 @@ class TestLeases:
         clock.advance(29.9)
         assert isinstance(asked(alive, ours, costing(80 * CENT))[1], Waits)
         clock.advance(0.2)
-        settle(alive, admitted(alive, ours, costing(80 * CENT)), 80)
-        assert reason(asked(alive, ours, costing(0))[1]) == "budget_exceeded"
-        assert ours.settled[COST] == 100 * CENT
+        assert reason(asked(alive, ours, costing(80 * CENT))[1]) == "budget_exceeded"
+        assert usage_of(ours).presumed == Presumed(1, TokenUsage(), 50 * CENT)
+        assert usage_of(ours).cost_nanos == 70 * CENT
+        ours.stop = ours.barred = None
+        settle(alive, admitted(alive, ours, costing(30 * CENT)), 30)
+        assert (ours.settled[COST], tuple(ours.reserved)) == (100 * CENT, NOTHING)
+
+    @pytest.mark.spec("FR-126")
+    def test_what_a_dead_process_kept_for_its_children_and_its_landing_just_comes_back(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        dead, alive = join(clock=TestClock(NOON)), join(clock=clock)
+        theirs = opened(dead, max_cost_usd=1, max_steps=10, landing=Landing())
+        child = Account(ceilings(max_cost_usd="$0.60"), theirs, carved_on_open=True)
+        dead.open(child)
+        admitted(dead, child, costing(50 * CENT))
+        ours = opened(alive, max_cost_usd=1, max_steps=10)
+        clock.advance(30.1)
+        settle(alive, admitted(alive, ours, costing(50 * CENT)), 50)  # but for its call, all is back
+        assert (ours.settled[COST], tuple(ours.reserved)) == (100 * CENT, NOTHING)
+
+    @pytest.mark.spec("FR-126")
+    def test_what_is_presumed_counts_on_the_day_on_which_the_call_was_admitted(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        dead, alive = join(clock=TestClock(NOON)), join(clock=clock)
+        theirs = under(dead, "$1/day")
+        dead.admit(Demand(theirs, CallRequest("llm", "think", Estimate(1000, 200, 0, 100, 5))), 0.0)
+        clock.advance(DAY)
+        above = under(alive, "$1/day").chain[1]
+        settle(alive, admitted(alive, above, costing(30 * CENT)), 30)
+        assert above.settled[COST] == 30 * CENT
+        columns = "day, cost_nanos, input_tokens, output_tokens, presumed_cost_nanos, presumed_calls"
+        assert rows(alive, f"SELECT {columns} FROM settled ORDER BY day") == [
+            ("2026-03-31", 1100, 1000, 200, 1100, 1),
+            ("2026-04-01", 30 * CENT, 0, 0, 0, 0),
+        ]
+        assert rows(alive, "SELECT operation, state FROM calls") == [("think", "lost")]
 
     @pytest.mark.spec("FR-126")
     def test_a_process_that_was_paused_for_longer_than_its_lease_still_books_what_it_spent(self, join: Join) -> None:
@@ -210,14 +254,86 @@ class TestLeases:
         mine, yours = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
         first, second = (admitted(paused, mine, costing(40 * CENT)) for _ in range(2))
         clock.advance(60)
-        third = admitted(other, yours, costing(90 * CENT))
+        third = admitted(other, yours, costing(20 * CENT))
+        assert usage_of(yours).presumed == Presumed(2, TokenUsage(), 80 * CENT)
         stopped.advance(60)
         settle(paused, first, 30)
+        assert usage_of(mine).presumed == NOTHING_PRESUMED  # it goes on: nothing need be presumed
         assert mine.settled[COST] == 30 * CENT
-        assert mine.reserved[COST] == (90 + 40) * CENT  # its second call goes on, and counts again
+        assert mine.reserved[COST] == (20 + 40) * CENT
         settle(other, third, 5)
         settle(paused, second, 40)
         assert (mine.settled[COST], tuple(mine.reserved)) == (75 * CENT, NOTHING)
+        assert rows(paused, "SELECT * FROM calls") == []
+
+    @pytest.mark.parametrize("end", ["settle", "refund", "shut down, then settle"])
+    def test_the_truth_takes_the_place_of_what_was_presumed(self, end: str, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        paused, other = join(clock=stopped), join(clock=clock)
+        mine, yours = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(paused, mine, costing(40 * CENT))
+        clock.advance(60)
+        settle(other, admitted(other, yours, costing(CENT)), 1)
+        assert yours.settled[COST] == 41 * CENT
+        if end == "refund":
+            paused.refund(demand, 0.0)
+        else:
+            if end.startswith("shut down"):
+                paused.shutdown()
+            settle(paused, demand, 25)
+        settle(other, admitted(other, yours, costing(CENT)), 1)
+        assert yours.settled[COST] == (2 if end == "refund" else 27) * CENT
+        assert usage_of(yours).presumed == NOTHING_PRESUMED
+        assert rows(other, "SELECT * FROM calls") == []
+
+    def test_a_call_whose_answer_never_came_stays_on_record_until_the_truth_comes(self, join: Join) -> None:
+        ledger = join(clock=TestClock(NOON))
+        account = opened(ledger, max_cost_usd=1)
+        demand = admitted(ledger, account, costing(40 * CENT))
+        booked = presumed_charge(TokenUsage(100, 50), 40 * CENT)
+        ledger.settle(demand, booked, True, 0.0)
+        (row,) = rows(ledger, "SELECT id, cost_nanos, input_tokens, output_tokens, state FROM calls")
+        assert row == (str(UUID(int=demand.number)), 40 * CENT, 100, 50, "left")
+        assert usage_of(account).presumed == booked.presumed
+        ledger.correct(demand, booked, Charge(TokenUsage(100, 7), 9 * CENT), 0.0)
+        assert rows(ledger, "SELECT * FROM calls") == []
+        assert usage_of(account) == Usage(TokenUsage(100, 7), 9 * CENT, model_calls=1, steps=1)
+
+    @pytest.mark.parametrize("lost", [False, True])
+    def test_the_truth_also_replaces_what_was_said_by_hand(self, lost: bool, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        ledger, other = join(clock=stopped), join(clock=clock)
+        account, theirs = opened(ledger, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(ledger, account, costing(40 * CENT))
+        booked = presumed_charge(TokenUsage(), 40 * CENT)
+        if lost:
+            clock.advance(60)
+        else:
+            ledger.settle(demand, booked, True, 0.0)
+        for cents in (30, 20):
+            (before,) = settle_by_hand(ledger.path, str(UUID(int=demand.number)), cents * CENT, clock=clock)
+            assert before.cost_nanos == (40 if cents == 30 else 30) * CENT
+        settle(other, admitted(other, theirs, costing(CENT)), 1)
+        assert usage_of(theirs).cost_nanos == 21 * CENT
+        assert usage_of(theirs).presumed == NOTHING_PRESUMED
+        if lost:
+            settle(ledger, demand, 25)
+        else:
+            ledger.correct(demand, booked, Charge(cost_nanos=25 * CENT), 0.0)
+        settle(other, admitted(other, theirs, costing(CENT)), 1)
+        assert (account.settled[COST], theirs.settled[COST]) == (26 * CENT, 27 * CENT)
+        assert rows(ledger, "SELECT * FROM calls") == []
+
+    def test_what_is_presumed_is_written_later_where_the_file_cannot_be_used(self, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock, busy_seconds=0.001)
+        account = opened(ledger, max_cost_usd=1)
+        kept, other = (admitted(ledger, account, costing(40 * CENT)) for _ in range(2))
+        with held_by_another(ledger.path):
+            ledger.settle(kept, presumed_charge(TokenUsage(), 40 * CENT), True, 0.0)
+        settle(ledger, other, 1)
+        assert rows(ledger, "SELECT cost_nanos, state FROM calls") == [(40 * CENT, "left")]
+        assert rows(ledger, "SELECT cost_nanos, presumed_cost_nanos FROM settled") == [(41 * CENT, 40 * CENT)]
 
     @pytest.mark.spec("FR-126")
     def test_a_lease_is_renewed_while_something_is_held(self, join: Join) -> None:
@@ -227,7 +343,7 @@ class TestLeases:
         demand = admitted(holder, mine, costing(60 * CENT))
         for _ in range(6):
             clock.advance(10.0)
-            now = clock.now().timestamp()
+            now = clock.monotonic()
             until_other_thread(lambda now=now: rows(holder, "SELECT renewed_at FROM holders") == [(now,)])  # type: ignore[misc]
         assert isinstance(asked(other, yours, costing(60 * CENT))[1], Waits)
         settle(holder, demand, 0)
@@ -248,14 +364,27 @@ class TestLeases:
         ledger.shutdown()
         assert threads() == []
 
-    def test_a_clock_that_goes_back_holds_nobody_up_for_longer_than_a_lease(self, join: Join) -> None:
-        ahead, clock = TestClock(NOON + timedelta(days=2)), TestClock(NOON)
-        dead, alive = join(clock=ahead), join(clock=clock)
+    @pytest.mark.parametrize("jump", [timedelta(days=2), timedelta(seconds=60), timedelta(days=-2)])
+    def test_a_wall_clock_that_jumps_neither_ends_nor_lengthens_a_lease(self, jump: timedelta, join: Join) -> None:
+        jumped, clock = TestClock(NOON), TestClock(NOON + jump)
+        dead, alive = join(clock=jumped), join(clock=clock)
         theirs, ours = opened(dead, max_cost_usd=1), opened(alive, max_cost_usd=1)
-        admitted(dead, theirs, costing(60 * CENT))
+        admitted(dead, theirs, costing(90 * CENT))
+        clock.advance(29.9)
         assert isinstance(asked(alive, ours, costing(60 * CENT))[1], Waits)
-        clock.advance(31.0)
-        admitted(alive, ours, costing(60 * CENT))
+        clock.advance(0.2)
+        assert reason(asked(alive, ours, costing(60 * CENT))[1]) == "budget_exceeded"
+        assert ours.settled[COST] == 90 * CENT
+
+    def test_a_lease_from_before_a_reboot_is_over(self, join: Join) -> None:
+        before, after = TestClock(NOON), TestClock(NOON)
+        before.advance(5000)
+        dead = join(clock=before)
+        admitted(dead, opened(dead, max_cost_usd=1), costing(60 * CENT))
+        alive = join(clock=after)  # its monotonic clock counts from the boot
+        ours = opened(alive, max_cost_usd=1)
+        admitted(alive, ours, costing(40 * CENT))
+        assert ours.settled[COST] == 60 * CENT
 
 
 class TestWaiting:
@@ -399,12 +528,24 @@ class TestPeriods:
         clock = TestClock(NOON)
         ledger = join(clock=clock)
         settle(ledger, admitted(ledger, under(ledger, "$1/day"), costing(CENT)), 1)
-        clock.advance(399 * DAY)
-        join(clock=clock)
+        for _ in range(31):
+            clock.advance(399 * DAY / 31)
+            join(clock=clock)
         assert len(rows(ledger, "SELECT * FROM settled")) == 1
         clock.advance(2 * DAY)
         join(clock=clock)
         assert rows(ledger, "SELECT * FROM settled") == []
+
+    @pytest.mark.parametrize("days", [401, 4000])
+    def test_a_clock_that_is_wrong_once_makes_nobody_forget(self, days: int, join: Join) -> None:
+        clock, wrong = TestClock(NOON), TestClock(NOON + timedelta(days=days))
+        ledger = join(clock=clock)
+        account = under(ledger, "$1/day")
+        settle(ledger, admitted(ledger, account, costing(90 * CENT)), 90)
+        for _ in range(3):
+            mistaken = join(clock=wrong)
+            settle(mistaken, admitted(mistaken, under(mistaken, "$1/day"), costing(30 * CENT)), 30)
+        assert reason(asked(join(clock=clock), account, costing(20 * CENT))[1]) == "budget_exceeded"
 
 
 class TestContexts:
@@ -524,6 +665,47 @@ class TestFailures:
             ledger.admit(Demand(account, costing(0)), 0.0)
         assert account.settled[COST] == 5 * CENT
 
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_file_that_is_deleted_or_replaced_while_it_is_in_use_refuses(self, replaced: bool, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
+        under_way = admitted(ledger, account, costing(20 * CENT))
+        for end in ("", "-wal", "-shm"):
+            Path(f"{ledger.path}{end}").unlink()
+        if replaced:
+            admitted(*(other := join(), opened(other, max_cost_usd=1)), costing(CENT))
+        for _ in range(2):  # it stays so
+            with pytest.raises(StoreError, match=r"deleted or replaced while it was in use.*put the file back"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+        settle(ledger, under_way, 20)  # kept in memory
+        assert account.settled[COST] == 80 * CENT
+        assert ledger.path.exists() is replaced
+
+    @pytest.mark.parametrize("end", ["-wal", "-shm"])
+    def test_a_journal_that_is_deleted_refuses_one_call_and_loses_nothing(self, end: str, join: Join) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+        settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
+        Path(f"{ledger.path}{end}").unlink()
+        with pytest.raises(StoreError, match="-wal or -shm file"):
+            ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
+        assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
+        assert account.settled[COST] == 60 * CENT
+
+    def test_what_ends_a_read_is_not_masked_by_its_rollback(self, tmp_path: Path) -> None:
+        class Broken(sqlite3.Connection):
+            def execute(self, *arguments: Any) -> sqlite3.Cursor:
+                if str(arguments[0]).startswith("PRAGMA application_id"):
+                    super().execute("ROLLBACK")  # as SQLite does by itself when a file cannot be read
+                    raise sqlite3.OperationalError("disk I/O error")
+                return super().execute(*arguments)
+
+        connection = sqlite3.connect(tmp_path / "broken.sqlite3", factory=Broken, isolation_level=None)
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            SCHEMA.is_in(connection, tmp_path)
+        connection.close()
+
     def test_figures_that_no_file_can_hold_refuse_rather_than_round(self, join: Join) -> None:
         ledger = join()
         account = opened(ledger)
@@ -540,6 +722,57 @@ class TestFailures:
         (name,) = options
         with pytest.raises(LimitsError, match=f"{name}="):
             SqliteLedger(tmp_path / "ledger.sqlite3", **options)  # type: ignore[arg-type]
+
+
+VERSION_1 = (
+    (
+        "CREATE TABLE settled (name TEXT NOT NULL, day TEXT NOT NULL, cost_nanos INTEGER NOT NULL DEFAULT 0,"
+        " total_tokens INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0, unpriced INTEGER NOT NULL,"
+        " used_at REAL NOT NULL, PRIMARY KEY (name, day)) WITHOUT ROWID"
+    ),
+    (
+        "CREATE TABLE reserved (name TEXT NOT NULL, holder TEXT NOT NULL, cost_nanos INTEGER NOT NULL DEFAULT 0,"
+        " moving INTEGER NOT NULL, PRIMARY KEY (name, holder)) WITHOUT ROWID"
+    ),
+    (
+        "CREATE TABLE holders (holder TEXT PRIMARY KEY, process INTEGER NOT NULL, renewed_at REAL NOT NULL,"
+        " lease_seconds REAL NOT NULL) WITHOUT ROWID"
+    ),
+    "INSERT INTO settled VALUES ('team', '', 400000000, 50, 3, 0, 1774000000.0)",
+    "INSERT INTO reserved VALUES ('team', 'h', 500000000, 1)",
+    "INSERT INTO holders VALUES ('h', 1, 1774000000.0, 30.0)",
+    "PRAGMA application_id=0x574B4C47",
+    "PRAGMA user_version=1",
+)
+
+
+class TestVersions:
+    def test_a_file_of_version_1_is_brought_to_this_one_and_keeps_what_was_settled(
+        self, join: Join, tmp_path: Path
+    ) -> None:
+        connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
+        for statement in VERSION_1:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
+        ledger = join(clock=TestClock(NOON))
+        account = opened(ledger, key="team", max_cost_usd=1)
+        ledger.settle(
+            admitted(ledger, account, costing(60 * CENT)), presumed_charge(TokenUsage(), 60 * CENT), True, 0.0
+        )
+        assert (account.settled[COST], account.settled[STEPS]) == (100 * CENT, 4)
+        assert rows(ledger, "PRAGMA user_version") == [(2,)]
+        assert opened(join(clock=TestClock(NOON)), key="team", max_cost_usd=1).settled[COST] == 100 * CENT
+
+    def test_a_file_of_a_newer_version_is_refused_and_not_changed(self, join: Join) -> None:
+        path = join().path
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version=3")
+        connection.close()
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match="schema version 3, this Watchkeeper writes version 2"):
+            join()
+        assert path.read_bytes() == before
 
 
 class TestLife:
@@ -657,17 +890,22 @@ class TestLife:
         with held_by_another(ledger.path):
             assert reason(asked(ledger, account, costing(0))[1]) == "step_limit_exceeded"
 
-    def test_a_forked_process_goes_on_as_a_holder_of_its_own(self, tmp_path: Path) -> None:
-        path = str(tmp_path / "ledger.sqlite3")
-        told = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", "fork", path, "0"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        assert told.stdout.split() == ["child:ALLOW", "parent:ALLOW", "parent:HALT"]
+    def test_a_forked_process_goes_on_as_a_holder_of_its_own_and_with_contexts_of_its_own(self, tmp_path: Path) -> None:
+        told = worked("fork", tmp_path / "ledger.sqlite3", "0")
+        assert told == ["forked", "forked", "child:ALLOW", "parent:ALLOW", "parent:HALT"]
+
+    @pytest.mark.parametrize("ledger", ["shared", "memory"])
+    def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:
+        path = tmp_path / "ledger.sqlite3"
+        *copies, billed = worked("fork_in_call", path, ledger)
+        assert copies == ["refused:done"] * 4
+        assert billed == f"billed:{40 * CENT}"
+        if ledger == "shared":
+            connection = sqlite3.connect(path)
+            (booked,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'f'").fetchone()
+            assert booked == 40 * CENT
+            assert connection.execute("SELECT * FROM calls").fetchall() == []
+            connection.close()
 
     def test_holders_are_told_apart_by_the_ids_they_are_given(self, join: Join) -> None:
         clock = TestClock(NOON)

@@ -25,7 +25,7 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop
 from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED
 from watchkeeper.core.quantities import is_number
-from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
+from watchkeeper.core.usage import NANOS_PER_USD, NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 # What is counted, as indexes of the lists below: the columns of the table of meters. Those that can have a ceiling come
 # first; admission checks them in this order.
@@ -34,6 +34,9 @@ COST, TOTAL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, STEPS, TOOL_CALLS, RETRIES = ma
 )
 CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = map(
     COLUMNS.index, ("cached_tokens", "cache_write_tokens", "reasoning_tokens", "model_calls")
+)
+PRESUMED_CALLS, PRESUMED_INPUT, PRESUMED_OUTPUT, PRESUMED_COST = map(
+    COLUMNS.index, ("presumed_calls", "presumed_input_tokens", "presumed_output_tokens", "presumed_cost_nanos")
 )
 
 LIMITED: Final = len(SHARED)
@@ -209,7 +212,17 @@ def usage_of(account: Account) -> Usage:
         tool_calls=settled[TOOL_CALLS],
         steps=settled[STEPS],
         retries=retries_of(account),
+        presumed=presumed_in(settled, unpriced=account.unpriced),
     )
+
+
+def presumed_in(settled: Sequence[int], *, unpriced: bool) -> Presumed:
+    """Return the part of settled figures of which nobody knows the truth."""
+    calls = settled[PRESUMED_CALLS]
+    if not calls:
+        return NOTHING_PRESUMED
+    tokens = TokenUsage(settled[PRESUMED_INPUT], settled[PRESUMED_OUTPUT])
+    return Presumed(calls, tokens, None if unpriced else settled[PRESUMED_COST])
 
 
 def retries_of(account: Account) -> int:

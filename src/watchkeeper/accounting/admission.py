@@ -25,6 +25,8 @@ class Demand:
 
     Attributes:
         account: Who pays.
+        request: What is asked.
+        number: The integer of the UUID by which log, snapshot and ledger know the call; 0 until it has one.
         concerns: By count, whether that limit concerns the call at all.
         wants: By count, what the call takes whatever its output.
         per_output: By count, what each output token adds.
@@ -63,16 +65,20 @@ class Demand:
         "may_fail",
         "most",
         "next_hold",
+        "number",
         "per_output",
+        "request",
         "reserved",
         "wants",
     )
 
-    def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None) -> None:
+    def __init__(self, account: Account, request: CallRequest, inside: Demand | None = None, number: int = 0) -> None:
         """Translate a request of ``account``'s context."""
         estimate, last = request.estimate, request.landing
         most, tokens_in = estimate.max_output_tokens, estimate.input_tokens
         self.account = account
+        self.request = request
+        self.number = number
         self.may_fail = request.spends_retry_on_error
         self.concerns, self.counts, of_calls = SHAPES[request.kind, request.retry, self.may_fail]
         self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0) + of_calls  # noqa: RUF005 - twice as fast

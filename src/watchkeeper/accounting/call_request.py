@@ -20,7 +20,7 @@ from watchkeeper.accounting.account import RETRIES, STEPS, Account
 from watchkeeper.core.errors import LimitsError, Stop
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.quantities import counted, format_duration
-from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
+from watchkeeper.core.usage import NANOS_PER_USD, NOTHING_PRESUMED, Presumed, TokenUsage
 
 NodeKind = Literal["llm", "tool", "child"]
 
@@ -60,10 +60,17 @@ class Charge(msgspec.Struct, frozen=True):
     Attributes:
         tokens: As the provider reported them.
         cost_nanos: Money, or None if nobody knows the price.
+        presumed: The part of it of which nobody knows the truth.
     """
 
     tokens: TokenUsage = NO_TOKENS
     cost_nanos: int | None = 0
+    presumed: Presumed = NOTHING_PRESUMED
+
+
+def presumed_charge(tokens: TokenUsage, cost_nanos: int | None) -> Charge:
+    """Return the charge of a call of which nobody knows the truth; its worst case, so that a ceiling holds."""
+    return Charge(tokens, cost_nanos, Presumed(1, tokens, cost_nanos))
 
 
 Dollars = Decimal | str | float

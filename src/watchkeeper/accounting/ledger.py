@@ -8,10 +8,12 @@ missed. A ledger must never block, call user code, or read a clock: it gets the 
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -22,6 +24,10 @@ from watchkeeper.accounting.account import (
     INPUT_TOKENS,
     NOTHING,
     OUTPUT_TOKENS,
+    PRESUMED_CALLS,
+    PRESUMED_COST,
+    PRESUMED_INPUT,
+    PRESUMED_OUTPUT,
     REASONING_TOKENS,
     RETRIES,
     SPENDABLE,
@@ -50,6 +56,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -425,6 +432,10 @@ class MemoryLedger:
         else:
             self._waiters.landing.discard(account)
 
+    def renew_lock(self) -> None:
+        """Take a new lock: in a forked process, a thread that is not there may hold the old one for ever."""
+        self._lock = threading.RLock()
+
     @property
     def is_idle(self) -> bool:
         """Whether no call waits, and nothing is reserved for a call or kept for a landing turn."""
@@ -461,7 +472,7 @@ class MemoryLedger:
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
     """Add a charge to (or take it off) every account in the chain."""
     cost, tokens = charge.cost_nanos, charge.tokens
-    if cost == 0 and tokens is NO_TOKENS:
+    if cost == 0 and tokens is NO_TOKENS and charge.presumed is NOTHING_PRESUMED:
         return
     for level in chain:
         settled = level.settled
@@ -469,6 +480,8 @@ def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
             level.unpriced = True
         else:
             settled[COST] += sign * cost
+        if charge.presumed is not NOTHING_PRESUMED:
+            book_presumed(settled, charge.presumed, sign)
         if tokens is NO_TOKENS:
             continue
         settled[TOTAL_TOKENS] += sign * (tokens.input_tokens + tokens.output_tokens)
@@ -477,3 +490,45 @@ def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
         settled[CACHED_TOKENS] += sign * tokens.cached_tokens
         settled[CACHE_WRITE_TOKENS] += sign * tokens.cache_write_tokens
         settled[REASONING_TOKENS] += sign * tokens.reasoning_tokens
+
+
+def book_presumed(settled: list[int], presumed: Presumed, sign: int) -> None:
+    """Add what is presumed (or take it off), beside the totals that contain it."""
+    settled[PRESUMED_CALLS] += sign * presumed.calls
+    settled[PRESUMED_INPUT] += sign * presumed.tokens.input_tokens
+    settled[PRESUMED_OUTPUT] += sign * presumed.tokens.output_tokens
+    settled[PRESUMED_COST] += sign * (presumed.cost_nanos or 0)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+# A forked process has a copy of every context. Used in both processes, each copy would spend all that is left. So in
+# the new process every inherited context is refused; contexts that are opened there are its own.
+
+INHERITED: Final = Stop(
+    "aborted",
+    "gate",
+    "This ExecutionContext was opened before the process was forked, and only the process that opened it may use it;"
+    " open a new one after the fork.",
+)
+
+ROOTS: Final[weakref.WeakKeyDictionary[Account, Ledger]] = weakref.WeakKeyDictionary()
+"""The accounts of the root contexts that were opened in this process, and their ledgers."""
+
+
+def is_inherited(account: Account) -> bool:
+    """Return whether an account belongs to a context that was opened before this process was forked."""
+    return any(level.barred is INHERITED for level in account.chain)
+
+
+def bar_inherited() -> None:
+    """Refuse everything in the contexts of the process from which this one was forked."""
+    for account, ledger in list(ROOTS.items()):
+        account.barred = INHERITED
+        account.stop = account.stop or INHERITED
+        if isinstance(ledger, MemoryLedger):
+            ledger.renew_lock()
+    ROOTS.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=bar_inherited)

@@ -10,21 +10,24 @@ import inspect
 import json
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec import to_builtins
 
+from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console, printing, say
 from watchkeeper.cli.loading import AgentFileError
-from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, WatchkeeperError
 from watchkeeper.core.meters import METERS
-from watchkeeper.store.ledger_file import account_reports, ledger_path
+from watchkeeper.core.quantities import count
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.store.ledger_file import account_reports, ledger_path, settle_by_hand
 from watchkeeper.store.run_store import RunStore, store_path
 
 app = typer.Typer(
@@ -159,20 +162,42 @@ def show_command(
 
 @app.command("account")
 def account_command(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of this account only.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME|settle", help="Of this account only; or settle.")] = None,
+    call: Annotated[str | None, typer.Argument(metavar="ID", help="settle: the call, or how its id begins.")] = None,
+    amount: Annotated[str | None, typer.Argument(metavar="AMOUNT", help="settle: what it cost, in dollars.")] = None,
+    tokens: Annotated[str | None, option("settle: tokens that it used, if you know them.", "IN,OUT")] = None,
     ledger: Annotated[str | None, option("SQLite file of the ledger.", "FILE")] = None,
     as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
 ) -> None:
-    """Show what accounts have used today and this month (UTC), and what runs hold right now."""
+    """Show what accounts have used today and this month (UTC), what runs hold right now, and what is presumed.
+
+    'account settle ID AMOUNT' books what a call came to, by the provider's bill, in the place of what is presumed.
+    """
     path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
+    if call is not None or tokens is not None:
+        if name != "settle" or call is None or amount is None:
+            raise ConfigurationError("write: watchkeeper account settle ID AMOUNT [--tokens IN,OUT]")
+        cost = nanos(amount.removeprefix("$"), "AMOUNT")
+        settled = settle_by_hand(path, call, cost, None if tokens is None else pair_of(tokens))
+        with printing() as out:
+            report.print_settled(make_console(out), settled, cost)
+        return
     reports = account_reports(path, name)
     with printing() as out:
         if as_json:
-            out.write(json.dumps([asdict(each) for each in reports], indent=2) + "\n")
+            out.write(json.dumps(to_builtins(reports), indent=2) + "\n")
         elif reports:
             report.print_accounts(make_console(out), reports)
         else:
             make_console(out).print(f"no accounts in {path}")
+
+
+def pair_of(tokens: str) -> TokenUsage:
+    """Return the tokens that ``IN,OUT`` names, for example ``12k,800``."""
+    given, separator, returned = tokens.partition(",")
+    if not separator:
+        raise LimitsError(f"--tokens={tokens!r} must be input and output, for example 12000,800")
+    return TokenUsage(count(given.strip(), "IN", zero=True), count(returned.strip(), "OUT", zero=True))
 
 
 def open_for_reading(named: str | None) -> RunStore:

@@ -25,7 +25,7 @@ from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
-from watchkeeper.store.ledger_file import AccountReport
+from watchkeeper.store.ledger_file import AccountReport, PresumedCall
 from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent, StoredRun, untyped
 
 Body = Mapping[str, Any]
@@ -398,7 +398,7 @@ def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
-    """Print a table, one line for each account."""
+    """Print a table, one line for each account, and another one of the calls whose truth nobody knows."""
     rows: list[tuple[Text | str, ...]] = []
     for report in reports:
         day, month = report.day, report.month
@@ -406,3 +406,23 @@ def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
         today = (format_money(day.cost_nanos), f"{day.tokens:,}")
         rows.append((styled((report.name, "bold")), *today, format_money(month.cost_nanos), f"{month.tokens:,}", held))
     print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)
+    presumed = [
+        (call.id, report.name, call.operation, call.reason, f"{call.since:%Y-%m-%d %H:%M}", *worst_of(call))
+        for report in reports
+        for call in report.presumed
+    ]
+    if presumed:
+        console.print("\npresumed, and part of the figures above; to correct one: watchkeeper account settle ID AMOUNT")
+        print_table(console, ("id", "account", "call", "", "since (UTC)", "cost", "tokens"), presumed)
+
+
+def print_settled(console: Console, settled: Sequence[PresumedCall], nanos: int) -> None:
+    """Say what is booked for a call now, and what was booked before."""
+    for call in settled[:1]:
+        cost, tokens = worst_of(call)
+        console.print(f"{call.id}: {format_money(nanos)} is booked in the place of {cost} and {tokens} tokens")
+
+
+def worst_of(call: PresumedCall) -> tuple[str, str]:
+    """Write what is presumed for a call: money and tokens."""
+    return format_money(call.cost_nanos), f"{call.tokens.total:,}"

@@ -25,7 +25,7 @@ from watchkeeper.accounting.call_request import (
     exhausted,
     expired,
 )
-from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
+from watchkeeper.accounting.ledger import INHERITED, Ledger, Refused, is_inherited, Waiter
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
@@ -120,7 +120,9 @@ class ContextCalls:
         self.snapshot_at_stop: ContextSnapshot | None = None
 
     def check_open(self) -> None:
-        """Raise a ConfigurationError once the context is closed."""
+        """Raise a ConfigurationError once the context is closed, or in a process that inherited it by a fork."""
+        if is_inherited(self.account):
+            raise ConfigurationError(INHERITED.message)
         if self.closed:
             raise ConfigurationError("this ExecutionContext is closed; open a new one, or close it later")
 
@@ -141,6 +143,7 @@ class ContextCalls:
         guards, outer = self._guards, CURRENT_CALL.get()
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
+            demand.number = next(self._numbers)  # nodes are in the order of their numbers
             if self.closed:
                 return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
         else:
@@ -158,7 +161,8 @@ class ContextCalls:
             now = self.clock.monotonic()
             if request.max_retries is not None and self.repeated.exhausted(request):
                 return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
-            demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
+            inside = outer.may_fail(self.account) if outer else None
+            demand = Demand(self.account, request, inside, next(self._numbers))
         grant = self.ledger.admit(demand, now, waiter)
         if type(grant) is Admitted:
             if guards is None or request.kind == "child":
@@ -179,7 +183,7 @@ class ContextCalls:
 
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
-        node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
+        node = Node(demand.number, outer.node if outer else None, request.kind, request.operation_name, now)
         call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer)
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
@@ -282,6 +286,8 @@ class ContextCalls:
     def _refuse(self, request: CallRequest, refused: Refused, outer: InFlightCall | None, now: float) -> Outcome[Any]:
         """Record a call that may not run."""
         stop = refused.stop
+        if stop is INHERITED:
+            raise ConfigurationError(stop.message)
         node = self._record_refusal(request, stop.reason, outer, now)
         if refused.latched:
             self.report_stop(stop)

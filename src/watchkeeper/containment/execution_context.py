@@ -30,7 +30,7 @@ from watchkeeper.accounting.account import (
 from watchkeeper.accounting.admission import Demand, decide
 from watchkeeper.accounting.call_request import CallRequest, Exhausted
 from watchkeeper.accounting.account import check_weights, left_of
-from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Waiter
+from watchkeeper.accounting.ledger import ROOTS, Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.calls import (
     ContextCalls,
     Tree,
@@ -132,6 +132,7 @@ class ExecutionContext:
         above = account_above(limits, None, lasting=not isinstance(tree.ledger, MemoryLedger))
         account = Account(limits, above, key=metadata.chain_id)
         self._set_up(account, tree, Incidents(metadata, clock, on_event), None)
+        ROOTS[account] = tree.ledger
         self._opened(tree.ledger.open(self.account))
 
     @classmethod

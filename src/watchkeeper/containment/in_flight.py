@@ -12,6 +12,7 @@ it goes on in a task, or thread, of its own, and its result is late. Nothing her
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -245,6 +246,9 @@ class InFlightCall(Ticket):
 
 CURRENT_CALL: Final[ContextVar[InFlightCall | None]] = ContextVar("watchkeeper_call", default=None)
 """The call inside which the running code was called; parent of the calls it makes."""
+
+if hasattr(os, "register_at_fork"):  # in a forked process no call of its parent is under way
+    os.register_at_fork(after_in_child=partial(CURRENT_CALL.set, None))
 
 
 def is_new(task: asyncio.Task[Any]) -> bool:

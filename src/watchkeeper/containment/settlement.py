@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, RETRIES, retries_left, stop_of
-from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY, Charge, KINDS, NO_TOKENS, expired
+from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY, Charge, KINDS, NO_TOKENS, expired, presumed_charge
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.containment.calls import ContextCalls
 from watchkeeper.containment.guards import stop_by_hook
@@ -31,7 +31,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.text import error_text, logger, shown
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import NOTHING_PRESUMED, TokenUsage
 from watchkeeper.shield.decision import Decision
 
 
@@ -75,7 +75,7 @@ def finish(
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
     """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
     number, reason = call.node.number, call.interrupted
-    charge = reserved_charge(call)
+    charge = presumed_charge(*reserved_amounts(call))
     late = LateResult(call, charge, meter, calls.ledger, calls.clock, partial(calls.in_flight.pop, number, None))
     error = timed_out(call) if reason in ("deadline", "call_timeout") else None
     outcome = conclude(calls, call, None, error, charge, reason, calls.clock.monotonic())
@@ -169,21 +169,21 @@ def measure(
 ) -> tuple[Charge, BaseException | None]:
     """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
     if meter is None:
-        charge = reserved_charge(call)
-        return charge if call.charged_nanos is None else Charge(charge.tokens, call.charged_nanos), None
+        tokens, cost = reserved_amounts(call)
+        return Charge(tokens, cost if call.charged_nanos is None else call.charged_nanos), None
     try:
         return meter(value, error, call), None
     except BaseException as raised:  # whoever called raises it again, once the call is settled
         logger().error("meter.failed", operation=call.node.name, error=shown(raised))
-        return reserved_charge(call), raised
+        return presumed_charge(*reserved_amounts(call)), raised
 
 
-def reserved_charge(call: InFlightCall) -> Charge:
+def reserved_amounts(call: InFlightCall) -> tuple[TokenUsage, int]:
     """Return all that was reserved for a call, or what it said it cost if that is more: what it may come to."""
     amounts = dict(call.demand.reserved)
     tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
     tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS
-    return Charge(tokens, max(amounts.get(COST, 0), call.charged_nanos or 0))
+    return tokens, max(amounts.get(COST, 0), call.charged_nanos or 0)
 
 
 class LateResult(msgspec.Struct, eq=False):
@@ -209,10 +209,12 @@ class LateResult(msgspec.Struct, eq=False):
         """Take in the result, or the error, whenever it comes."""
         call, now = self.call, self.clock.monotonic()
         ending = call.node.ending
-        charge, broken = self.booked, None
+        charge, broken = replace(self.booked, presumed=NOTHING_PRESUMED), None
         if self.meter is not None:
             charge, broken = measure(call, value, error, self.meter)
-            self.ledger.correct(call.demand, self.booked, charge, now)
+            if broken is not None:  # nothing is reserved any more that could be charged
+                charge = self.booked
+        self.ledger.correct(call.demand, self.booked, charge, now)
         if ending is not None:
             said = shown(error) if error is not None else ending.error
             call.node.ending = replace(

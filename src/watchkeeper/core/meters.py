@@ -158,6 +158,7 @@ NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(BY_FIELD)
 UNLIMITED_COUNTS: Final[Mapping[str, tuple[Calls, ...]]] = {
     **dict.fromkeys(("cached_tokens", "cache_write_tokens", "reasoning_tokens"), ()),
     "model_calls": ("llm",),
+    **dict.fromkeys(("presumed_calls", "presumed_input_tokens", "presumed_output_tokens", "presumed_cost_nanos"), ()),
 }
 """What accounts count beside the meters, without a limit: by column, the calls that add one when they are admitted."""
 

@@ -59,6 +59,38 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+@own_value("presumed")
+class Presumed(msgspec.Struct, frozen=True, gc=False):
+    """Spending that was admitted and whose truth is not known: the worst case of each such call.
+
+    Its process was killed, its lease ran out, its work was left behind, or its answer never came. It is part of the
+    totals of a `Usage`, never added to them, and is replaced by the truth when that arrives.
+
+    Attributes:
+        calls: How many calls these are.
+        tokens: The most that they can have used.
+        cost_nanos: The most that they can have cost in nano-dollars; None if a price is not known.
+    """
+
+    calls: int = 0
+    tokens: TokenUsage = TokenUsage()
+    cost_nanos: int | None = 0
+
+    @property
+    def cost(self) -> Decimal | None:
+        """Money in US dollars, exact; None if unknown."""
+        return dollars(self.cost_nanos)
+
+    def __add__(self, other: Presumed) -> Presumed:
+        """Return the sum; an unknown cost on either side stays unknown."""
+        return Presumed(
+            self.calls + other.calls, self.tokens + other.tokens, _sum_or_none(self.cost_nanos, other.cost_nanos)
+        )
+
+
+NOTHING_PRESUMED: Final = Presumed()
+
+
 @own_value("usage")
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """What a run and all its children have used.
@@ -70,6 +102,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         tool_calls: Admitted tool calls, failed ones included.
         steps: All admitted calls.
         retries: Admitted calls that repeated a failed one.
+        presumed: The part of tokens and money of which nobody knows the truth.
     """
 
     tokens: TokenUsage = TokenUsage()
@@ -78,6 +111,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     tool_calls: int = 0
     steps: int = 0
     retries: int = 0
+    presumed: Presumed = NOTHING_PRESUMED
 
     @property
     def cost(self) -> Decimal | None:
@@ -86,14 +120,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum; an unknown cost on either side stays unknown."""
-        known = self.cost_nanos is not None and other.cost_nanos is not None
         return Usage(
             tokens=self.tokens + other.tokens,
-            cost_nanos=(self.cost_nanos or 0) + (other.cost_nanos or 0) if known else None,
+            cost_nanos=_sum_or_none(self.cost_nanos, other.cost_nanos),
             model_calls=self.model_calls + other.model_calls,
             tool_calls=self.tool_calls + other.tool_calls,
             steps=self.steps + other.steps,
             retries=self.retries + other.retries,
+            presumed=self.presumed + other.presumed,
         )
 
 
@@ -212,6 +246,10 @@ class ModelPrice:
 
 
 FREE: Final = ModelPrice(Rate(0), Rate(0), source="free by declaration")
+
+
+def _sum_or_none(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _up(millionths: int) -> int:

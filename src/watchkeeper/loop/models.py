@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from watchkeeper.accounting.call_request import Charge, Estimate
+from watchkeeper.accounting.call_request import Charge, Estimate, presumed_charge
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
@@ -171,7 +171,7 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     if isinstance(error, ProviderError) and not error.billed:
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
-    return Charge(usage, None if price is None else worst.nanos(granted))
+    return presumed_charge(usage, None if price is None else worst.nanos(granted))
 
 
 DEFAULT_OUTPUT_CAP: Final = 16_384

@@ -140,7 +140,7 @@ class Share:
             usage = gate.usage
 
             def used(*_: object) -> Charge:
-                return Charge(usage.tokens, usage.cost_nanos)
+                return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
 
             reservation.call(CallRequest(kind="child"), lambda _: None, used)  # it was done elsewhere
             tracker.add(usage)

@@ -7,6 +7,7 @@ from watchkeeper.core.lazy_names import public_names
 if TYPE_CHECKING:
     from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
     from watchkeeper.store.ledger_file import AccountReport as AccountReport, account_reports as account_reports
+    from watchkeeper.store.ledger_file import settle_by_hand as settle_by_hand
     from watchkeeper.store.run_store import RunStore as RunStore, StoredEvent as StoredEvent, StoredRun as StoredRun
     from watchkeeper.store.sqlite_ledger import SqliteLedger as SqliteLedger
 else:
@@ -14,7 +15,7 @@ else:
         __name__,
         {
             "accounting.ledger": "Ledger MemoryLedger",
-            "store.ledger_file": "AccountReport account_reports",
+            "store.ledger_file": "AccountReport account_reports settle_by_hand",
             "store.run_store": "RunStore StoredEvent StoredRun",
             "store.sqlite_ledger": "SqliteLedger",
         },

@@ -2,34 +2,44 @@
 
 All accounts of this process with the same key share the same lists of figures, so that a change of one is seen by all.
 Changes are noted as differences; changes that cannot be written stay noted and go into the next transaction. The
-reservations of this process are written as totals, so that they are complete again after the file released them.
+reservations of this process are written as totals, so that they are complete again after the file released them. Each
+call with a worst case has a row of its own while its truth is not known. If the lease of this process ended meanwhile,
+the worst was booked for its calls; that is taken back before the figures are read.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from watchkeeper.accounting.account import NOTHING, Account
+from watchkeeper.accounting.account import COST, INPUT_TOKENS, NOTHING, OUTPUT_TOKENS, Account
 from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import Charge
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS
-from watchkeeper.store.ledger_file import KEEP_SECONDS, Held, LedgerFile, ledger_failures
+from watchkeeper.core.usage import NOTHING_PRESUMED
+from watchkeeper.store.ledger_file import CallRow, Held, LedgerFile, State, figures, ledger_failures
 
 T = TypeVar("T")
 
 ALL_MOVE: Final = (1 << len(NOTHING)) - 1
 ABANDONED: Final[list[object]] = []
 """Connections of a parent process: closing them here would close them there."""
+
+
+DEAD_SECONDS: Final = 1.0
+"""How often to ask the machine, at most, whether processes that hold something are dead."""
+
+NOTHING_BOOKED: Final = (0,) * len(COLUMNS)
 
 
 class Numbers(list[int]):
@@ -44,6 +54,21 @@ class Change:
 
     amounts: list[int] = field(default_factory=lambda: [0] * len(COLUMNS))
     unpriced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCall:
+    """A call whose truth is known, or whose process has let go of it.
+
+    Attributes:
+        call: Its id.
+        booked: By count, what this process believes is booked for it.
+        days: By name, the day for which it counts.
+    """
+
+    call: str
+    booked: tuple[int, ...]
+    days: Mapping[str, str]
 
 
 class Figures:
@@ -87,8 +112,14 @@ class Figures:
         self._masks: dict[str, int] = {}
         self._others: dict[str, Held] = {}
         self._released: list[tuple[str, list[int]]] = []
-        self._renewed_at = -math.inf
-        self._now = self._clock.now()
+        self._calls: dict[Demand, list[CallRow]] = {}
+        self._begun: dict[Demand, list[CallRow]] = {}
+        self._ended: list[EndedCall] = []
+        self._renewed_at = self._asked_for_dead_at = -math.inf
+        self._version = 0, 0
+        self._spans: weakref.WeakKeyDictionary[Account, tuple[str, str]] = weakref.WeakKeyDictionary()
+        self._next_end = -math.inf
+        self._now, self._instant = self._clock.now(), self._clock.monotonic()
 
     # --- what accounts there are --------------------------------------------------------------------------------------
 
@@ -110,12 +141,78 @@ class Figures:
     @property
     def is_busy(self) -> bool:
         """Whether something is held or has yet to be written."""
-        return bool(self._held or self.is_changed)
+        return bool(self._held or self._calls or self.is_changed)
 
     @property
     def is_changed(self) -> bool:
         """Whether something has yet to be written."""
-        return bool(self._unwritten or self._dirty or self._released)
+        return bool(self._unwritten or self._dirty or self._released or self._begun or self._ended)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def begin_call(self, demand: Demand, shared: Iterable[Account]) -> None:
+        """Note the worst case of a call that was admitted, for `write`; a call that can cost nothing has none."""
+        amounts = dict(demand.reserved)
+        worst = amounts.get(COST, 0), amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
+        if any(worst):
+            self._note_call(demand, shared, worst, not demand.request.estimate.known_cost, "running")
+
+    def _note_call(
+        self, demand: Demand, shared: Iterable[Account], amounts: tuple[int, int, int], unpriced: bool, state: State
+    ) -> None:
+        demand.number = demand.number or self._ids.uuid().int
+        call, operation, since = id_of(demand), demand.request.operation_name, self._now.timestamp()
+        self._begun[demand] = rows = [
+            CallRow(call, name, self._holder, day, operation, *amounts, unpriced, state, since)
+            for name, day in days_of(shared, demand).items()
+        ]
+        if state == "running":
+            self._calls[demand] = rows
+
+    def cancel_call(self, demand: Demand) -> None:
+        """Forget a call that could not be written, so that it was never admitted."""
+        self._begun.pop(demand, None)
+        self._calls.pop(demand, None)
+
+    def end_call(self, demand: Demand, shared: Iterable[Account], charge: Charge, booked: Charge | None = None) -> None:
+        """Note that a call is charged, before the figures are loaded.
+
+        Args:
+            demand: The call.
+            shared: The accounts that it concerns.
+            charge: What it is charged; if nobody knows the truth, it stays on record until the truth is known.
+            booked: What was charged for it before, if this is its late result.
+        """
+        known = self._calls.pop(demand, None) is not None or booked is not None
+        left = charge.presumed is not NOTHING_PRESUMED and charge.presumed.tokens == charge.tokens
+        if not (known or left):
+            return
+        if known and self._begun.pop(demand, None) is None:
+            before = NOTHING_BOOKED if booked is None else booked_by(booked)
+            self._ended.append(EndedCall(id_of(demand), before, days_of(shared, demand)))
+        if left:
+            tokens = charge.tokens
+            amounts = charge.cost_nanos or 0, tokens.input_tokens, tokens.output_tokens
+            self._note_call(demand, shared, amounts, charge.cost_nanos is None, "left")
+
+    def _take_back(self) -> None:
+        """Take back what was presumed for calls of this process when it seemed to be dead."""
+        file, now = self.file, self._now.timestamp()
+        for ended in self._ended:
+            for name, day in ended.days.items():
+                row = file.end_call(ended.call, name)
+                if row is not None:
+                    change = [believed - found for believed, found in zip(ended.booked, row.booked(), strict=True)]
+                    file.add_used(name, day, change, False, now)
+                    self._spans.clear()
+        if self._calls and self._is_due and not file.has_lease(self._holder):
+            file.revive(self._holder)
+            self._spans.clear()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the lease must be renewed."""
+        return bool(self._held or self._calls) and self._instant - self._renewed_at >= self.lease_seconds / 3
 
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
@@ -127,7 +224,7 @@ class Figures:
         """
         with self._used():
             self.file.begin()
-            self.file.forget(self._clock.now().timestamp() - KEEP_SECONDS)
+            self.file.forget(self._clock.now())
             self.file.commit()
 
     def load(self, shared: Iterable[Account]) -> None:
@@ -139,16 +236,42 @@ class Figures:
         with self._used():
             self.file.begin()
             now = self._now = self._clock.now()  # not before: others may have kept us waiting
-            self.file.release_expired(now.timestamp(), self._holder)
+            self._instant = self._clock.monotonic()
+            version = self.file.version()
+            if version != self._version:
+                self._version = version
+                self.outdate()
+            self._release_expired()
+            self._take_back()
             with self.lock:
                 while self._released:
                     self._note_held(*self._released.pop())
                 for level in shared:
-                    self._load_one(level, now)
+                    span = window(level, now)
+                    if self._spans.get(level) != span:
+                        self._load_one(level, now, *span)
+                        self._spans[level] = span
 
-    def _load_one(self, level: Account, now: datetime) -> None:
+    def outdate(self) -> None:
+        """Let everything be read anew from the file, because what is known here may differ from it."""
+        self._spans.clear()
+        self._next_end = -math.inf
+
+    def _release_expired(self) -> None:
+        """Release what holders whose time is over have reserved; only if there can be one since the last look."""
+        instant = self._instant
+        asks = self._next_end < math.inf and instant - self._asked_for_dead_at >= DEAD_SECONDS
+        if not asks and instant < self._next_end:
+            return
+        known = self._next_end
+        self._next_end = self.file.release_expired(instant, self._now.timestamp(), self._holder, ask_for_dead=asks)
+        if asks:
+            self._asked_for_dead_at = instant
+        if known > -math.inf:
+            self._spans.clear()
+
+    def _load_one(self, level: Account, now: datetime, first: str, last: str) -> None:
         name = str(level.key)
-        first, last = window(level, now)
         settled, unpriced = self.file.settled(name, first, last)
         for (noted, day), change in self._unwritten.items():
             if noted == name and first <= day <= last:
@@ -194,6 +317,8 @@ class Figures:
             for count, (new, old) in enumerate(zip(level.settled, settled, strict=True)):
                 change.amounts[count] += new - old
             change.unpriced = change.unpriced or level.unpriced
+            if level.unpriced != unpriced:
+                self._spans.clear()  # other accounts with its key have yet to hear of it
             if not in_window(level, booked, self._now):
                 level.settled[:], level.unpriced = settled, unpriced
         if level.reserved != reserved:
@@ -218,25 +343,32 @@ class Figures:
         Raises:
             StoreError: If it cannot be written; it stays noted.
         """
-        file, now = self.file, self._now.timestamp()
+        file = self.file
         masks = self._stuck_masks(inner)
         changed = self._dirty | {name for name, mask in masks.items() if mask != self._masks.get(name, ALL_MOVE)}
-        due = bool(self._held) and not 0 <= now - self._renewed_at < self.lease_seconds / 3
+        due = self._is_due
         with self._used():
             if due:
-                file.renew(self._holder, now, self.lease_seconds)
+                file.renew(self._holder, self._instant, self.lease_seconds)
                 changed |= self._held.keys()
             for name in changed:
                 file.reserve(name, self._holder, self._held.get(name, NOTHING), masks.get(name, ALL_MOVE))
             self._book()
             file.commit()
-        self._unwritten.clear()
-        self._dirty.clear()
+        self._written()
         self._masks = masks
         if due:
-            self._renewed_at = now
+            self._renewed_at = self._instant
+
+    def _written(self) -> None:
+        """Forget what was noted, now that it is in the file."""
+        for noted in (self._unwritten, self._dirty, self._begun, self._ended):
+            noted.clear()
 
     def _book(self) -> None:
+        for rows in self._begun.values():
+            for row in rows:
+                self.file.begin_call(row)
         for (name, day), change in self._unwritten.items():
             if any(change.amounts) or change.unpriced:
                 self.file.add_used(name, day, change.amounts, change.unpriced, self._now.timestamp())
@@ -265,13 +397,13 @@ class Figures:
         """
         with self._used():
             self.file.begin()
-            self._now = self._clock.now()
+            self._now, self._instant = self._clock.now(), self._clock.monotonic()
+            self._take_back()
             self._book()
-            self.file.release_all(self._holder)
+            self.file.release_all(self._holder, self._now.timestamp())
             self.file.commit()
-        self._unwritten.clear()
+        self._written()
         self._held.clear()
-        self._dirty.clear()
         self._released.clear()
         self._masks.clear()
 
@@ -282,6 +414,7 @@ class Figures:
             with ledger_failures(self.file.path):
                 yield
         except StoreError:
+            self.outdate()
             self.file.rollback()
             self.file.close()
             raise
@@ -290,6 +423,23 @@ class Figures:
 def shared_by(account: Account) -> tuple[Account, ...]:
     """Return the accounts of a chain that other processes may use too."""
     return tuple(level for level in account.chain if level.key is not None)
+
+
+def id_of(demand: Demand) -> str:
+    """Return the id by which log, snapshot and ledger know a call."""
+    digits = f"{demand.number:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def days_of(shared: Iterable[Account], demand: Demand) -> dict[str, str]:
+    """Return, by the names of accounts, the day for which a call counts there; empty where there are no days."""
+    return {str(level.key): "" if level.period is None else demand.day for level in shared}
+
+
+def booked_by(charge: Charge) -> tuple[int, ...]:
+    """Return by count what a charge books."""
+    tokens, presumed = charge.tokens, charge.presumed is not NOTHING_PRESUMED
+    return tuple(figures(charge.cost_nanos or 0, tokens.input_tokens, tokens.output_tokens, presumed=presumed))
 
 
 def is_stopped(demand: Demand) -> bool:

@@ -1,33 +1,53 @@
 """The file of a ledger: its tables, and the statements that read and change them.
 
 One SQLite file in WAL mode. ``settled`` holds what was used, by account and (for accounts across runs) by UTC day;
-``reserved`` what each holder has reserved; ``holders`` when the lease of each holder ends. ``settled`` and ``reserved``
-have a column for every count in `core.meters`; an older file gets missing columns when it is opened. Every read and
-change is inside one transaction that keeps other writers out. Nothing here decides about calls. A file of another
-program or another version is refused and not changed.
+``reserved`` what each holder has reserved; ``holders`` when the lease of each holder ends; ``calls`` the worst case of
+each call whose truth is not known yet; ``openings`` the days on which the file was opened. ``settled`` and ``reserved``
+have a column for every count in `core.meters`; an older file is brought to this version when it is opened. Every read
+and change is inside one transaction that keeps other writers out. Nothing here decides about calls. A file of another
+program or a newer version is refused and not changed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from watchkeeper.accounting.account import COST, MODEL_CALLS, PREFIX, STEPS, TOTAL_TOKENS, shared_key
+from watchkeeper.accounting.account import (
+    COST,
+    INPUT_TOKENS,
+    MODEL_CALLS,
+    OUTPUT_TOKENS,
+    PREFIX,
+    PRESUMED_CALLS,
+    PRESUMED_COST,
+    PRESUMED_INPUT,
+    PRESUMED_OUTPUT,
+    STEPS,
+    TOTAL_TOKENS,
+    presumed_in,
+    shared_key,
+)
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
+from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
 from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
-"""Figures without an addition for this time are deleted when the file is opened."""
+"""Figures without an addition for this time may be deleted when the file is opened."""
+SEEN_DAYS: Final = 30
+"""On so many other days the file must have been opened since: one clock that is wrong once deletes nothing."""
 
 RESERVED: Final = tuple(meter.column for meter in SHARED)
 """What can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
@@ -44,10 +64,41 @@ def _columns(definitions: Mapping[str, str]) -> str:
 
 NUMBERS: Final = {"settled": _numbers(COLUMNS), "reserved": _numbers(RESERVED)}
 
+HOLDERS: Final = """
+    CREATE TABLE holders (
+        holder TEXT PRIMARY KEY,
+        process INTEGER NOT NULL,
+        started TEXT NOT NULL,
+        machine TEXT NOT NULL,
+        renewed_at REAL NOT NULL,
+        lease_seconds REAL NOT NULL
+    ) WITHOUT ROWID
+    """
+
+CALLS: Final = """
+    CREATE TABLE calls (
+        id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        holder TEXT NOT NULL,
+        day TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        cost_nanos INTEGER NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        unpriced INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        since REAL NOT NULL,
+        PRIMARY KEY (id, name)
+    ) WITHOUT ROWID
+    """
+
+OPENINGS: Final = "CREATE TABLE openings (day TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
+
 SCHEMA: Final = Schema(
     noun="ledger",
     application_id=0x574B4C47,  # WKLG
-    version=1,
+    version=2,
+    page_bytes=1024,
     other_file=f"name another file (ledger=..., {VARIABLE})",
     columns=NUMBERS,
     tables=(
@@ -70,15 +121,14 @@ SCHEMA: Final = Schema(
             PRIMARY KEY (name, holder)
         ) WITHOUT ROWID
         """,
-        """
-        CREATE TABLE holders (
-            holder TEXT PRIMARY KEY,
-            process INTEGER NOT NULL,
-            renewed_at REAL NOT NULL,
-            lease_seconds REAL NOT NULL
-        ) WITHOUT ROWID
-        """,
+        HOLDERS,
+        CALLS,
+        OPENINGS,
     ),
+    steps={
+        # What a holder of version 1 has reserved is released: its calls are not known one by one.
+        1: ("DROP TABLE holders", "DELETE FROM reserved", HOLDERS, CALLS, OPENINGS),
+    },
 )
 
 _USED: Final = ", ".join(COLUMNS)
@@ -90,11 +140,64 @@ _RESERVED: Final = f"SELECT {_KEPT}, moving FROM reserved WHERE name = ? AND hol
 _BOOK: Final = f"""
     INSERT INTO settled (name, day, {_USED}, unpriced, used_at) VALUES ({_MARKS})
     ON CONFLICT (name, day) DO UPDATE
-    SET {_ADDED}, unpriced = max(unpriced, excluded.unpriced), used_at = excluded.used_at
+    SET {_ADDED}, unpriced = max(unpriced, excluded.unpriced), used_at = max(used_at, excluded.used_at)
     """  # noqa: S608
 _HOLD: Final = f"""
     INSERT OR REPLACE INTO reserved (name, holder, {_KEPT}, moving) VALUES ({", ".join("?" * (len(RESERVED) + 3))})
     """  # noqa: S608
+_CALL: Final = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+State = Literal["running", "lost", "left", "corrected"]
+"""Of a call: ``running``; ``lost`` with the lease of its holder; ``left`` behind by a process that goes on; or
+``corrected`` by hand. Nothing is booked for one that is running; for the others their amounts are."""
+
+
+class CallRow(NamedTuple):
+    """A call whose truth is not known, under one name: its worst case, or what is booked until the truth is known.
+
+    Attributes:
+        id: The id of the call, the same as in the log and in snapshots.
+        name: The account.
+        holder: Who made the call.
+        day: The day for which it counts; empty for an account without days.
+        operation: A label for people.
+        cost_nanos: Money.
+        input_tokens: Input.
+        output_tokens: Output.
+        unpriced: Whether its price is not known.
+        state: What has become of it.
+        since: Wall time at which that became known, in seconds since 1970.
+    """
+
+    id: str
+    name: str
+    holder: str
+    day: str
+    operation: str
+    cost_nanos: int
+    input_tokens: int
+    output_tokens: int
+    unpriced: bool
+    state: State
+    since: float
+
+    def booked(self) -> list[int]:
+        """Return what is booked for it, by count."""
+        if self.state == "running":
+            return [0] * len(COLUMNS)
+        return figures(self.cost_nanos, self.input_tokens, self.output_tokens, presumed=self.state != "corrected")
+
+
+def figures(cost_nanos: int, input_tokens: int, output_tokens: int, *, presumed: bool) -> list[int]:
+    """Return by count what a call books."""
+    counts = [0] * len(COLUMNS)
+    counts[COST], counts[TOTAL_TOKENS] = cost_nanos, input_tokens + output_tokens
+    counts[INPUT_TOKENS], counts[OUTPUT_TOKENS] = input_tokens, output_tokens
+    if presumed:
+        counts[PRESUMED_CALLS], counts[PRESUMED_COST] = 1, cost_nanos
+        counts[PRESUMED_INPUT], counts[PRESUMED_OUTPUT] = input_tokens, output_tokens
+    return counts
 
 
 class Held(NamedTuple):
@@ -114,7 +217,7 @@ class LedgerFile:
         path: The file.
     """
 
-    __slots__ = ("_busy_seconds", "_connection", "path")
+    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_names", "_openings", "path")
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         """Remember where the file is; it is opened when it is first used.
@@ -126,33 +229,50 @@ class LedgerFile:
         self.path = path
         self._busy_seconds = busy_seconds
         self._connection: sqlite3.Connection | None = None
+        self._names = str(path), f"{path}-wal", f"{path}-shm"
+        self._openings = 0
+        self._identity: Identity = None
+        self._found: tuple[Identity, ...] = ()
 
     def begin(self) -> None:
         """Begin a transaction that keeps all other writers out.
 
         Raises:
             sqlite3.Error: If the file cannot be used, or is held by others for too long.
-            StoreError: If it is not the file of a ledger, or of another version.
+            StoreError: If it is not the file of a ledger, or of another version, or was deleted or replaced in use.
         """
         connection = self._connection
         if connection is None:
+            if self._identity is not None and self._identity != identity(self.path):
+                raise replaced(self.path)
             connection = self._connection = connect(self.path, SCHEMA, self._busy_seconds)
+            self._found = ()
+            self._openings += 1
         connection.execute("BEGIN IMMEDIATE")
+        # Whoever writes into a file that was deleted counts alone, and two who count apart spend twice.
+        main, wal, shm = self._names
+        found = identity(main), identity(wal), identity(shm)
+        if found != self._found:
+            if self._found or self._identity not in (None, found[0]):
+                raise replaced(self.path)
+            self._found, self._identity = found, found[0]
 
     def commit(self) -> None:
         """Commit the transaction."""
         self._used.execute("COMMIT")
 
-    def rollback(self) -> None:
-        """Undo the changes of the transaction; does nothing outside one.
+    def rollback(self) -> bool:
+        """Undo the changes of the transaction, and return whether there was one.
 
         If that fails, the connection is closed; the next transaction opens another.
         """
+        if self._connection is None or not self._connection.in_transaction:
+            return False
         try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             self.close()
+        return True
 
     def close(self) -> None:
         """Close the file; it is opened again if it is used again."""
@@ -166,6 +286,11 @@ class LedgerFile:
         return connection
 
     # --- inside a transaction -----------------------------------------------------------------------------------------
+
+    def version(self) -> tuple[int, int]:
+        """Return what is another one as soon as others have changed the file, or it was opened anew."""
+        (version,) = self._used.execute("PRAGMA data_version").fetchone()
+        return self._openings, version
 
     def settled(self, name: str, first: str = "", last: str = "") -> tuple[list[int], bool]:
         """Return what was used under a name from one day to another, and whether some of it has no known price."""
@@ -200,38 +325,141 @@ class LedgerFile:
         else:
             self._used.execute("DELETE FROM reserved WHERE name = ? AND holder = ?", (name, holder))
 
-    def renew(self, holder: str, now: float, lease_seconds: float) -> None:
-        """Renew the lease of a holder."""
-        row = (holder, os.getpid(), now, lease_seconds)
-        self._used.execute("INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?)", row)
+    # --- leases -------------------------------------------------------------------------------------------------------
+    # Instants of leases are monotonic: they count from the boot, the same for all processes, and no change of the wall
+    # clock moves them.
 
-    def release_all(self, holder: str) -> None:
-        """Release all reservations of a holder, and forget it."""
+    def renew(self, holder: str, instant: float, lease_seconds: float) -> None:
+        """Renew the lease of a holder."""
+        row = (holder, *own_mark(), instant, lease_seconds)
+        self._used.execute("INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def has_lease(self, holder: str) -> bool:
+        """Return whether a holder still has what it reserved."""
+        found = self._used.execute("SELECT 1 FROM holders WHERE holder = ?", (holder,)).fetchone()
+        return found is not None
+
+    def release_all(self, holder: str, now: float) -> None:
+        """Release all reservations of a holder, presume the worst of its calls, and forget it."""
+        for row in self._calls("holder = ? AND state = 'running'", holder):
+            self._put(row._replace(state="lost", since=now), row.booked())
         self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
         self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
 
-    def release_expired(self, now: float, but: str) -> None:
+    def release_expired(self, instant: float, now: float, but: str, *, ask_for_dead: bool = True) -> float:
         """Release the reservations of every holder whose lease is over, except one.
 
-        A lease that seems to begin in the future was renewed before the clock went back; it begins now.
-        """
-        query = "SELECT holder, renewed_at, lease_seconds FROM holders"
-        for holder, renewed_at, lease in self._used.execute(query).fetchall():
-            if holder == but:
-                continue
-            if renewed_at > now:
-                self._used.execute("UPDATE holders SET renewed_at = ? WHERE holder = ?", (now, holder))
-            elif renewed_at + lease <= now:
-                self.release_all(holder)
+        A lease that seems to begin in the future was renewed before a reboot, so its process is over.
 
-    def forget(self, before: float) -> None:
-        """Delete figures without an addition since a time."""
-        self._used.execute("DELETE FROM settled WHERE used_at < ?", (before,))
+        Args:
+            instant: The monotonic instant.
+            now: The wall time, in seconds since 1970.
+            but: The holder who asks.
+            ask_for_dead: Whether to ask the machine if a process is dead; that takes some microseconds for each.
+
+        Returns:
+            The instant at which the next lease is over, unless it is renewed; infinity if nobody else has one.
+        """
+        next_end = math.inf
+        for holder, *mark, renewed_at, lease in self._used.execute("SELECT * FROM holders").fetchall():
+            if holder != but and (
+                not 0 <= instant - renewed_at < lease or (ask_for_dead and is_dead(ProcessMark(*mark)))
+            ):
+                self.release_all(holder, now)
+            elif holder != but:
+                next_end = min(next_end, renewed_at + lease)
+        return next_end
+
+    # --- calls whose truth is not known -------------------------------------------------------------------------------
+
+    def begin_call(self, row: CallRow) -> None:
+        """Note the worst case of a call that begins, or what was booked for one that was left behind."""
+        self._used.execute(_CALL, row)
+
+    def end_call(self, call: str, name: str) -> CallRow | None:
+        """Forget a call, now that its truth is known; return its row if something was booked for it here."""
+        ended = self._used.execute("DELETE FROM calls WHERE id = ? AND name = ? AND state = 'running'", (call, name))
+        if ended.rowcount:
+            return None
+        for row in self._calls("id = ? AND name = ?", call, name):
+            self._used.execute("DELETE FROM calls WHERE id = ? AND name = ?", (call, name))
+            return row
+        return None
+
+    def revive(self, holder: str) -> None:
+        """Take back what was presumed when a holder seemed to be dead: its calls go on."""
+        for row in self._calls("holder = ? AND state = 'lost'", holder):
+            self._put(row._replace(state="running"), row.booked())
+
+    def presumed(self, name: str) -> list[CallRow]:
+        """Return the calls under a name of which the worst is presumed, oldest first."""
+        rows = self._calls("name = ? AND state IN ('lost', 'left')", name)
+        return sorted(rows, key=lambda row: (row.since, row.id))
+
+    def unsettled(self) -> list[CallRow]:
+        """Return the calls that can be corrected by hand, also once more."""
+        return self._calls("state <> 'running'")
+
+    def correct(self, call: str, cost_nanos: int, tokens: TokenUsage | None) -> list[CallRow]:
+        """Book by hand what a call came to, in the place of what is presumed; return its rows as they were."""
+        before = self._calls("id = ? AND state <> 'running'", call)
+        for row in before:
+            now = row._replace(state="corrected", cost_nanos=cost_nanos)
+            if tokens is not None:
+                now = now._replace(input_tokens=tokens.input_tokens, output_tokens=tokens.output_tokens)
+            self._put(now, row.booked())
+        return before
+
+    def _put(self, row: CallRow, booked: Sequence[int]) -> None:
+        """Replace a call's row, and what is booked for it."""
+        change = [new - old for new, old in zip(row.booked(), booked, strict=True)]
+        self._used.execute(_CALL, row)
+        self.add_used(row.name, row.day, change, row.unpriced and row.state != "running", row.since)
+
+    def _calls(self, condition: str, *values: str) -> list[CallRow]:
+        rows = self._used.execute(f"SELECT * FROM calls WHERE {condition}", values)  # noqa: S608
+        return [CallRow(*row) for row in rows.fetchall()]
+
+    def forget(self, now: datetime) -> None:
+        """Note that the file is opened today, and delete figures that nobody has added to for a long time.
+
+        One reading of a clock is no proof that time has passed. So figures are deleted only if the file was opened on
+        many days of the long time since; else they stay.
+        """
+        today, instant = now.date().isoformat(), now.timestamp()
+        self._used.execute("INSERT OR IGNORE INTO openings VALUES (?, ?)", (today, instant))
+        old = instant - KEEP_SECONDS
+        query = "SELECT count(*) FROM openings WHERE at BETWEEN ? AND ?"
+        (seen,) = self._used.execute(query, (old, instant)).fetchone()
+        if seen > SEEN_DAYS:
+            for table, column in (("settled", "used_at"), ("calls", "since"), ("openings", "at")):
+                self._used.execute(f"DELETE FROM {table} WHERE {column} < ?", (old,))  # noqa: S608
 
     @property
     def _used(self) -> sqlite3.Connection:
         assert self._connection is not None, "outside a transaction"
         return self._connection
+
+
+Identity = tuple[int, int] | None
+"""Device and number of a file; None if there is none."""
+
+
+def identity(path: Path | str) -> Identity:
+    """Return what tells a file from another one that has its name later."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def replaced(path: Path) -> StoreError:
+    """Say that the file is not the one in which this process has counted so far."""
+    return StoreError(
+        f"the ledger {path} (or its -wal or -shm file) was deleted or replaced while it was in use, so nobody knows"
+        " what is left; stop all processes that use it, put the file back or let it begin anew, and start them again"
+    )
 
 
 def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> Path:
@@ -266,12 +494,37 @@ class Used:
         tokens: Input and output tokens.
         model_calls: Calls of models.
         steps: Calls of any kind.
+        presumed: The part of tokens and money of which nobody knows the truth.
     """
 
     cost_nanos: int | None
     tokens: int
     model_calls: int
     steps: int
+    presumed: Presumed = NOTHING_PRESUMED
+
+
+@dataclass(frozen=True, slots=True)
+class PresumedCall:
+    """A call of which the worst is presumed, because nobody knows the truth.
+
+    Attributes:
+        id: Its id, the same as in the log of the run and in snapshots.
+        operation: What was called.
+        day: The day (UTC) for which it counts; empty for a chain, which has no days.
+        cost_nanos: The most that it can have cost; None if its price is not known.
+        tokens: The most that it can have used.
+        since: Since when that is presumed, in UTC.
+        reason: ``lost`` with its process or lease, or ``left`` behind without an answer.
+    """
+
+    id: str
+    operation: str
+    day: str
+    cost_nanos: int | None
+    tokens: TokenUsage
+    since: datetime
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +537,7 @@ class AccountReport:
         month: What was used this month.
         held_nanos: Money that calls under way, in all processes, have set aside.
         held_tokens: Tokens that they have.
+        presumed: The calls of which nobody knows the truth, oldest first; see `settle_by_hand`.
     """
 
     name: str
@@ -291,6 +545,7 @@ class AccountReport:
     month: Used
     held_nanos: int
     held_tokens: int
+    presumed: tuple[PresumedCall, ...] = ()
 
 
 def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_CLOCK) -> tuple[AccountReport, ...]:
@@ -304,23 +559,69 @@ def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_C
     Raises:
         StoreError: If there is no such file, it cannot be read, or it has no such account.
     """
+    with _transaction(path, clock) as file:
+        known = [key.removeprefix(PREFIX) for key in file.names() if key.startswith(PREFIX)]
+        if name is not None and name not in known:
+            raise StoreError(f"{path} has no account {name!r}; accounts: {', '.join(known) or 'none'}")
+        return tuple(_report_of(file, each, clock.now()) for each in known if name in (None, each))
+
+
+def settle_by_hand(
+    path: Path, call: str, cost_nanos: int, tokens: TokenUsage | None = None, clock: Clock = SYSTEM_CLOCK
+) -> tuple[PresumedCall, ...]:
+    """Book what a call came to, by the provider's bill, in the place of what is presumed for it.
+
+    If the process that made the call learns the truth after all, that takes the place of what was said by hand.
+
+    Args:
+        path: The ledger's file.
+        call: The id of the call; its beginning is enough if no other call has it.
+        cost_nanos: What it cost, in nano-dollars.
+        tokens: What it used; None leaves what is presumed.
+        clock: Says which leases are over.
+
+    Returns:
+        What was booked for it before, for each account or chain in which it counts.
+
+    Raises:
+        StoreError: If there is no such ledger, it cannot be used, or it presumes nothing for such a call.
+    """
+    with _transaction(path, clock) as file:
+        ids = {row.id for row in file.unsettled() if row.id.startswith(call.strip().lower())}
+        if len(ids) != 1 or not call.strip():
+            what = "several calls whose ids begin with" if ids and call.strip() else "no presumed call"
+            raise StoreError(f"the ledger {path} has {what} {call!r}; 'watchkeeper account' lists them")
+        return tuple(_presumed_call(row) for row in file.correct(ids.pop(), cost_nanos, tokens))
+
+
+@contextmanager
+def _transaction(path: Path, clock: Clock) -> Generator[LedgerFile]:
+    """Open a ledger for one transaction, in which nothing is held by a process that is over."""
     if not path.is_file():
         raise StoreError(f"there is no ledger {path} yet; the first run under an account makes it")
     file = LedgerFile(path, BUSY_SECONDS)
     try:
         with ledger_failures(path):
             file.begin()
-            now = clock.now()
-            file.release_expired(now.timestamp(), NOBODY)
-            known = [key.removeprefix(PREFIX) for key in file.names() if key.startswith(PREFIX)]
-            if name is not None and name not in known:
-                raise StoreError(f"{path} has no account {name!r}; accounts: {', '.join(known) or 'none'}")
-            reports = tuple(_report_of(file, each, now) for each in known if name in (None, each))
+            file.release_expired(clock.monotonic(), clock.now().timestamp(), NOBODY)
+            yield file
             file.commit()
-            return reports
     finally:
         file.rollback()
         file.close()
+
+
+def _presumed_call(row: CallRow) -> PresumedCall:
+    """Say for people what is presumed for a call."""
+    return PresumedCall(
+        id=row.id,
+        operation=row.operation,
+        day=row.day,
+        cost_nanos=None if row.unpriced else row.cost_nanos,
+        tokens=TokenUsage(row.input_tokens, row.output_tokens),
+        since=datetime.fromtimestamp(row.since, UTC),
+        reason=row.state,
+    )
 
 
 def _report_of(file: LedgerFile, name: str, now: datetime) -> AccountReport:
@@ -331,7 +632,9 @@ def _report_of(file: LedgerFile, name: str, now: datetime) -> AccountReport:
         first, last = period_days(period, now)
         settled, unpriced = file.settled(key, first.isoformat(), last.isoformat())
         cost = None if unpriced else settled[COST]
-        return Used(cost, settled[TOTAL_TOKENS], settled[MODEL_CALLS], settled[STEPS])
+        presumed = presumed_in(settled, unpriced=unpriced)
+        return Used(cost, settled[TOTAL_TOKENS], settled[MODEL_CALLS], settled[STEPS], presumed)
 
     held = file.reserved(key, NOBODY).amounts
-    return AccountReport(name, used_in("day"), used_in("month"), held[COST], held[TOTAL_TOKENS])
+    calls = tuple(_presumed_call(row) for row in file.presumed(key))
+    return AccountReport(name, used_in("day"), used_in("month"), held[COST], held[TOTAL_TOKENS], calls)

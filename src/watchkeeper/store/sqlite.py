@@ -38,6 +38,9 @@ class Schema:
         other_file: What to do about a file that is something else, for messages.
         columns: By table, columns that a file may lack because it was made before they existed, and what they are; they
             are added when it is opened for writing, so each needs a default.
+        page_bytes: Size of the pages of a new file; a commit writes each page that it changes as a whole.
+        steps: By older version, the statements that make of its tables those of the next one; a file of a version that
+            is not here is refused.
     """
 
     noun: str
@@ -46,6 +49,8 @@ class Schema:
     tables: tuple[str, ...]
     other_file: str
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    page_bytes: int = 4096
+    steps: Mapping[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
 
     def is_in(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return whether the tables are there; False for an empty file.
@@ -60,18 +65,25 @@ class Schema:
         try:
             owner, version, tables = (connection.execute(query).fetchone()[0] for query in queries)
         finally:
-            if not inside:
+            if connection.in_transaction and not inside:  # an error may have ended it, and must not be masked
                 connection.execute("ROLLBACK")
         if not (owner or version or tables):
             return False
         if owner != self.application_id:
             raise StoreError(f"{path} is not the file of a {self.noun} but of another program; {self.other_file}")
-        if version != self.version:
+        if version != self.version and version not in self.steps:
             raise StoreError(
                 f"the {self.noun} {path} has schema version {version}, this Watchkeeper writes version {self.version}; "
                 "name another file, or use the Watchkeeper that wrote it"
             )
         return True
+
+    def migrate(self, connection: sqlite3.Connection) -> None:
+        """Bring the tables of an older file to the present version."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for older in range(version, self.version):
+            for statement in self.steps[older]:
+                connection.execute(statement)
 
     def add_missing_columns(self, connection: sqlite3.Connection) -> None:
         """Add to the tables of an older file the columns that it lacks."""
@@ -142,6 +154,7 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     try:
+        connection.execute(f"PRAGMA page_size={schema.page_bytes}")  # of a new file; an older one keeps its own
         schema.is_in(connection, path)  # before anything is changed
         _use_wal(connection)
         # A crash of the machine may lose the last transactions, a crash of the process none.
@@ -151,6 +164,8 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
             for statement in schema.tables:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={schema.application_id}")
+        else:
+            schema.migrate(connection)
         schema.add_missing_columns(connection)
         # Written in any case: that the file cannot be written shows now, not in the middle of a run.
         connection.execute(f"PRAGMA user_version={schema.version}")

@@ -2,9 +2,9 @@
 
 It composes a `MemoryLedger`: in one transaction that keeps all other writers out, it loads the figures of the accounts
 that have a key, lets the same code decide and reserve as in one process, and writes what changed. What a process has
-reserved is under a lease: the reservations of a process that dies are released when its lease ends, and what was
-settled stays. If the file cannot be used, nothing is admitted; what was spent is kept in memory and written as soon as
-possible.
+reserved is under a lease: when a process dies, its claims and landing holds come back, the worst is presumed for its
+calls under way, and what was settled stays. If the file cannot be used, nothing is admitted; what was spent is kept in
+memory and written as soon as possible.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Final, Self, TypeVar
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import Charge, Waits
-from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing
+from watchkeeper.accounting.call_request import Admitted, Charge, Waits
+from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing, is_inherited
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
@@ -33,6 +33,7 @@ from watchkeeper.store.ledger_file import LedgerFile, ledger_path
 
 T = TypeVar("T")
 
+NO_CHARGE: Final = Charge()
 
 SHORTEST_POLL: Final = 0.02
 LONGEST_POLL: Final = 0.25
@@ -79,8 +80,9 @@ class SqliteLedger:
         Args:
             path: The file; ``default`` is the user's own.
             clock: Where time comes from; all who share a file must share it too.
-            lease_seconds: If a process does not renew its lease for this long, its reservations are released. A process
-                that was only paused for longer takes its reservations back, and books what it spent.
+            lease_seconds: If a process does not renew its lease for this long, its reservations are released, and the
+                worst case of its calls under way is booked. A process that was only paused for longer takes that back,
+                and books what it spent.
             busy_seconds: How long to wait for others that write to the file.
             ids: Names this holder of reservations.
 
@@ -154,9 +156,18 @@ class SqliteLedger:
             return self._inner.admit(demand, now, waiter)
         with self._exclusive():
             demand.day = self._clock.now().date().isoformat()  # in UTC
-            grant = self._write_or_undo(
-                shared, partial(self._inner.admit, demand, now, waiter), partial(self._inner.refund, demand, now)
-            )
+
+            def act() -> Grant:
+                grant = self._inner.admit(demand, now, waiter)
+                if isinstance(grant, Admitted):
+                    self._figures.begin_call(demand, shared)
+                return grant
+
+            def undo() -> None:
+                self._figures.cancel_call(demand)
+                self._inner.refund(demand, now)
+
+            grant = self._write_or_undo(shared, act, undo)
             if isinstance(grant, Waits):
                 self._poll_soon()
             return grant
@@ -170,17 +181,23 @@ class SqliteLedger:
 
     def refund(self, demand: Demand, now: float) -> None:
         """Undo an admission: of a call that was refused after it and never ran."""
-        self._write_now_or_later(shared_by(demand.account), partial(self._inner.refund, demand, now), demand.day)
+        self._end_call(demand, partial(self._inner.refund, demand, now), NO_CHARGE)
 
     def settle(self, demand: Demand, charge: Charge, failed: bool, now: float) -> None:
         """Give back what was reserved for a call and book what it cost, on the day on which it was admitted."""
-        act = partial(self._inner.settle, demand, charge, failed, now)
-        self._write_now_or_later(shared_by(demand.account), act, demand.day)
+        self._end_call(demand, partial(self._inner.settle, demand, charge, failed, now), charge)
 
     def correct(self, demand: Demand, booked: Charge, charge: Charge, now: float) -> None:
         """Replace what was booked for a call by what its late result shows."""
-        act = partial(self._inner.correct, demand, booked, charge, now)
-        self._write_now_or_later(shared_by(demand.account), act, demand.day)
+        self._end_call(demand, partial(self._inner.correct, demand, booked, charge, now), charge, booked)
+
+    def _end_call(
+        self, demand: Demand, act: Callable[[], object], charge: Charge, booked: Charge | None = None
+    ) -> None:
+        """Run ``act``, with which a call ends or is charged anew; in the file, that replaces what was presumed."""
+        shared = shared_by(demand.account)
+        ended = partial(self._figures.end_call, demand, shared, charge, booked)
+        self._write_now_or_later(shared, act, demand.day, first=ended)
 
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; stops hold in this process only, and wait for no file.
@@ -215,7 +232,8 @@ class SqliteLedger:
                 try:
                     yield
                 finally:
-                    self._figures.file.rollback()
+                    if self._figures.file.rollback():
+                        self._figures.outdate()
                     if self._closed:
                         self._figures.file.close()
                     elif self._thread is None and self._is_needed():
@@ -241,7 +259,13 @@ class SqliteLedger:
         return result
 
     def _write_now_or_later(
-        self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "", *, acts_first: bool = False
+        self,
+        shared: tuple[Account, ...],
+        act: Callable[[], object],
+        day: str = "",
+        *,
+        first: Callable[[], object] = do_nothing,
+        acts_first: bool = False,
     ) -> None:
         """Run ``act``, which counts in any case, and write its changes now or, if the file cannot be used, later.
 
@@ -249,15 +273,19 @@ class SqliteLedger:
             shared: The accounts that it may change.
             act: What to do.
             day: For which day it counts; the present one if empty.
+            first: What to do before the figures are loaded.
             acts_first: Whether it needs no fresh figures, so that the file is not used if nothing changes.
         """
-        if not shared:
+        if not shared or is_inherited(shared[0]):  # a forked process books nothing for the one that it came from
             act()
             return
         if THIS_THREAD.later is not None:
-            THIS_THREAD.later.append(partial(self._write_now_or_later, shared, act, day, acts_first=acts_first))
+            THIS_THREAD.later.append(
+                partial(self._write_now_or_later, shared, act, day, first=first, acts_first=acts_first)
+            )
             return
         with self._exclusive():
+            first()
             if not acts_first and not self._closed:
                 self._apply(shared, act, day)
                 return
