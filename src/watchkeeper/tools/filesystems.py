@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class OverlayFilesystem(Filesystem):
     Until `commit` the base sees nothing. `commit` applies all or nothing, and refuses if somebody else changed a path
     that was changed here since this overlay first looked at it; `keep` applies a single file in the same way. After
     `commit` or `discard` every write is refused, so that a tool that was given up on can do no harm when it wakes late.
+    `discard` waits for nobody: not for a thread that reads or writes here, and not for the base.
     """
 
     def __init__(self, base: Filesystem) -> None:
@@ -46,6 +48,12 @@ class OverlayFilesystem(Filesystem):
         self._upper: dict[str, Entry] = {}
         self._seen: dict[str, object] = {}
         self._over = ""
+        self._ending = threading.Lock()  # held for a moment, never while the base or anybody's code runs
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was changed here and is neither committed nor discarded; waits for nobody."""
+        return bool(self._upper)
 
     def changes(self) -> tuple[FileChange, ...]:
         """Return what a commit would change, sorted by path."""
@@ -66,6 +74,8 @@ class OverlayFilesystem(Filesystem):
             FilesystemError: If somebody else changed one of the paths meanwhile (it is named), if the base cannot
                 take a change, or if this overlay is over.
         """
+        if self._end("committed", if_unchanged=True):
+            return
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
             for path, upper in sorted(self._upper.items()):
@@ -73,12 +83,14 @@ class OverlayFilesystem(Filesystem):
                 if not folder_twice and self._base.version(path) != self._seen[path]:
                     raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
             before = self._base.snapshot()
+            upper, seen = self._upper, self._seen
+            self._end("committed")
             try:
-                self._apply()
+                self._apply(upper)
             except BaseException:
+                self._over, self._upper, self._seen = "", upper, seen
                 self._base.restore(before)
                 raise
-            self._end("committed")
 
     def watch(self, path: str) -> None:
         """Look at a path of the base now: what others change there from here on stands against what is done here."""
@@ -101,19 +113,19 @@ class OverlayFilesystem(Filesystem):
                 return False
             if self._base.version(place) != self._seen[place]:
                 raise FilesystemError(f"{place!r} was changed by somebody else meanwhile; it was not kept")
+            self._refuse_if_over()  # discarded while the base was waited for
             self._base.write_bytes(place, upper.data)
-            del self._upper[place]
+            self._upper.pop(place, None)
             self._seen[place] = self._base.version(place)
             return True
 
     def discard(self) -> None:
-        """Drop all changes; harmless if the overlay is over already."""
-        with self._lock:
-            if not self._over:
-                self._end("discarded")
+        """Drop all changes, without waiting for anybody; harmless if the overlay is over already."""
+        with suppress(FilesystemError):
+            self._end("discarded")
 
-    def _apply(self) -> None:
-        base, upper = self._base, self._upper
+    def _apply(self, upper: Mapping[str, Entry]) -> None:
+        base = self._base
         for path in sorted(upper, reverse=True):
             kind = base.kind(path)
             if kind is not None and kind != upper[path].kind:
@@ -124,10 +136,19 @@ class OverlayFilesystem(Filesystem):
             elif upper[path].kind == "file":
                 base.write_bytes(path, upper[path].data)
 
-    def _end(self, how: str) -> None:
-        self._over = how
-        self._upper.clear()
-        self._seen.clear()
+    def _end(self, how: str, *, if_unchanged: bool = False) -> bool:
+        """End it; return False, and do nothing, if that is to be so only without changes and there are some.
+
+        Raises:
+            FilesystemError: If it is over already.
+        """
+        with self._ending:
+            self._refuse_if_over()
+            if if_unchanged and self._upper:
+                return False
+            self._over = how
+            self._upper, self._seen = {}, {}  # a thread that is late may be reading the old ones
+            return True
 
     def _refuse_if_over(self) -> None:
         if self._over:
@@ -172,7 +193,9 @@ class OverlayFilesystem(Filesystem):
 
     def _put(self, entry: Entry) -> None:
         self._look(entry.path)
-        self._upper[entry.path] = entry
+        with self._ending:
+            self._refuse_if_over()
+            self._upper[entry.path] = entry
 
     def _look(self, path: str) -> None:
         """Remember what the base had when this path was first looked into."""
