@@ -91,13 +91,25 @@ class UndoJournal:
 ROOT: Final = ""
 ANY_FOLDERS: Final = "**"
 
+MAX_PATH_BYTES: Final = 4096
+"""How long a path may be, in UTF-8: what Linux takes."""
+
+MAX_PATH_PARTS: Final = 128
+"""How deep a path may lead: models write paths, and every folder on the way is looked at."""
+
+SHOWN_CHARS: Final = 80
+"""How much of a path that is too long is shown."""
+
 
 def normal_path(path: str) -> str:
     """Return a path in its one normal form: no empty or ``.`` parts; the root is empty.
 
     Raises:
-        FilesystemError: If it is absolute, leads upwards, or holds a character that no path may hold.
+        FilesystemError: If it is absolute, leads upwards, is too long or too deep, or holds a character that no path
+            may hold.
     """
+    if not _is_short(path):
+        raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... is longer than {MAX_PATH_BYTES:,} bytes")
     if "\0" in path:
         raise FilesystemError(f"{path!r} holds a null byte")
     if "\\" in path:
@@ -107,7 +119,20 @@ def normal_path(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise FilesystemError(f"{path!r} leads upwards ('..'); give a path from the root")
+    if len(parts) > MAX_PATH_PARTS:
+        raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... has {len(parts)} parts; {MAX_PATH_PARTS} are allowed")
     return "/".join(parts)
+
+
+def _is_short(path: str) -> bool:
+    if len(path) * 4 <= MAX_PATH_BYTES:  # no character has more bytes
+        return True
+    return len(path) <= MAX_PATH_BYTES and len(path.encode("utf-8", "surrogatepass")) <= MAX_PATH_BYTES
+
+
+def is_nameable(path: str) -> bool:
+    """Return whether a path that was found, in normal form, is one that `normal_path` lets pass."""
+    return "\\" not in path and _is_short(path) and path.count("/") < MAX_PATH_PARTS
 
 
 def parents(path: str) -> list[str]:
@@ -381,16 +406,25 @@ class Filesystem(ABC):
             raise FilesystemError(f"{path!r} is a {_NOUNS[kind]}, not a {_NOUNS[wanted]}")
 
     def _make_parents(self, path: str) -> None:
-        for parent in parents(path):
-            kind = self._kind(parent)
-            if kind == "file":
+        folders = parents(path)
+        standing, end = 0, len(folders)  # so many are folders; those from the end on are none
+        while standing < end:
+            middle = (standing + end) // 2
+            if self._kind(folders[middle]) == "directory":
+                standing = middle + 1
+            else:
+                end = middle
+        for parent in folders[standing : standing + 1]:
+            if self._kind(parent) == "file":
                 raise FilesystemError(f"{parent!r} is a file, so {path!r} cannot be in it")
-            if kind is None:
-                self._change(Entry(parent, "directory"))
+        for parent in folders[standing:]:
+            self._change(Entry(parent, "directory"))
 
     def _files(self, folder: str) -> Iterable[str]:
         for name in self._names(folder):
             path = join(folder, name)
+            if not is_nameable(path):
+                continue
             if self._kind(path) == "directory":
                 yield from self._files(path)
             else:
