@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -44,6 +46,20 @@ class Filed:
 def file_order(order: Order) -> Filed:
     """File an order."""
     return Filed(order, Decimal("1.50"), os.getpid())
+
+
+def reply_forged() -> str:
+    """Send a reply of its own to where its process sends its reply."""
+    forged = b'{"kind":"returned","result":{"$type":"fraction","value":"1e10000000"}}'
+    for entry in os.listdir("/dev/fd"):
+        descriptor = int(entry)
+        try:
+            pipe = descriptor > 2 and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+            if pipe and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                os.write(descriptor, len(forged).to_bytes(8) + forged)
+        except OSError:
+            continue
+    os._exit(0)
 
 
 def add(a: int, b: int = 2) -> int:

@@ -83,12 +83,12 @@ class OverlayFilesystem(Filesystem):
                 if not folder_twice and self._base.version(path) != self._seen[path]:
                     raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
             before = self._base.snapshot()
-            upper, seen = self._upper, self._seen
+            changes, seen = self._upper, self._seen
             self._end("committed")
             try:
-                self._apply(upper)
+                self._apply(changes)
             except BaseException:
-                self._over, self._upper, self._seen = "", upper, seen
+                self._over, self._upper, self._seen = "", changes, seen
                 self._base.restore(before)
                 raise
 
