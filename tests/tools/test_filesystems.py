@@ -113,7 +113,7 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_beside_it(
     files = HostFilesystem(root)
     files.write_text("a", "old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)

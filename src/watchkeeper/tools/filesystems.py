@@ -14,11 +14,21 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Final, Literal, NamedTuple, cast
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import own_value
-from watchkeeper.tools.filesystem import ROOT, Entry, EntryKind, Filesystem, normal_path, parents
+from watchkeeper.tools.filesystem import (
+    ANY_FOLDERS,
+    ROOT,
+    Entry,
+    EntryKind,
+    Filesystem,
+    is_nameable,
+    join,
+    normal_path,
+    parents,
+)
 
 ChangeKind = Literal["created", "modified", "deleted"]
 
@@ -187,6 +197,17 @@ class OverlayFilesystem(Filesystem):
                 (names.discard if upper.kind is None else names.add)(name)
         return names
 
+    def _files(self, folder: str) -> Iterable[str]:
+        upper = self._upper
+        hidden = {place for place, entry in upper.items() if entry.kind != "directory"}
+        below = self._base.glob(join(folder, ANY_FOLDERS)) if self._base.kind(folder) == "directory" else ()
+        for path in below:
+            if path not in upper and (not hidden or hidden.isdisjoint(parents(path))):
+                yield path
+        for place, entry in list(upper.items()):
+            if entry.kind == "file" and place.startswith(f"{folder}/" if folder else ""):
+                yield place
+
     def _change(self, entry: Entry) -> None:
         self._refuse_if_over()
         super()._change(entry)
@@ -203,13 +224,33 @@ class OverlayFilesystem(Filesystem):
             self._seen[path] = self._base.version(path)
 
 
+FOLLOWS_NOTHING: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+FOLDER_FLAGS: Final = FOLLOWS_NOTHING | getattr(os, "O_DIRECTORY", 0)
+WAY_FLAGS: Final = FOLDER_FLAGS | getattr(os, "O_PATH", os.O_RDONLY)
+"""O_PATH of Linux needs no right to read a folder on the way, as naming a path through it does not."""
+
+HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
+"""Whether names can be looked up in a folder that is open; Windows cannot."""
+
+
+class Place(NamedTuple):
+    """Where a file or folder stands: its name, and the open folder that the name is looked up in.
+
+    Where the system has no such thing, the name is the whole path and there is no folder.
+    """
+
+    name: str
+    folder: int | None
+
+
 class HostFilesystem(Filesystem):
     """The files below one folder of this machine.
 
     Nothing outside the folder is read or written: a path is refused if a part of it is a symbolic link, and so is what
-    is neither a file nor a folder (a pipe would hang its reader). A file is written beside its place and moved there,
-    so that a process that dies leaves the old content or the new. What this cannot hold off is another process that
-    puts a link in the way between the look and the write; run hostile programs in a container.
+    is neither a file nor a folder (a pipe would hang its reader). Every folder on the way is opened in the one before
+    it, without following links, and the file in the last of them: another process that puts links in the way at that
+    moment gains nothing (on Windows it can). A file is written beside its place and moved there, so that a process that
+    dies leaves the old content or the new.
 
     Args:
         root: The folder; it must exist.
@@ -235,82 +276,206 @@ class HostFilesystem(Filesystem):
     root = host_folder
 
     def _kind(self, path: str) -> EntryKind | None:
-        for folder in parents(path):
-            found = self._unlinked(folder)
-            if found is None or not stat.S_ISDIR(found.st_mode):
-                return None
-        found = self._unlinked(path)
+        with _named(path), self._place(path) as place:
+            found = None if place is None else _look(place, path)
         return None if found is None else _kind_of(found, path)
 
-    def _unlinked(self, path: str) -> os.stat_result | None:
-        with _named(path):
-            found = self._look(path)
-        if found is not None and stat.S_ISLNK(found.st_mode):
-            raise FilesystemError(f"{path!r} is a symbolic link; links are not followed")
-        return found
+    @contextmanager
+    def _place(self, path: str) -> Generator[Place | None]:
+        """Yield where a path is; None if there is no folder in which it could be.
 
-    def _look(self, path: str) -> os.stat_result | None:
+        Raises:
+            FilesystemError: If a link is on the way.
+            OSError: If the root is gone, or a folder may not be entered.
+        """
+        if not HAS_HANDLES:
+            yield self._path_of(path)
+            return
+        way, _, name = path.rpartition("/")
+        folder: int | None = os.open(self._root, WAY_FLAGS)
         try:
-            return os.lstat(os.path.join(self._root, path))  # half the time of a new Path
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            done = ""
+            for part in way.split("/") if way else ():
+                done = join(done, part)
+                inner = _entered(Place(part, folder), done)
+                os.close(cast("int", folder))
+                folder = inner
+                if folder is None:
+                    yield None
+                    return
+            yield Place(name or ".", folder)
+        finally:
+            if folder is not None:
+                os.close(folder)
+
+    def _path_of(self, path: str) -> Place | None:
+        for folder in parents(path):
+            found = _look(Place(os.path.join(self._root, folder), None), folder)
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                return None
+        return Place(os.path.join(self._root, path), None)
+
+    @contextmanager
+    def _found(self, path: str) -> Generator[Place]:
+        """Yield where a path is that was there a moment ago.
+
+        Raises:
+            FilesystemError: If its folder is gone, or a link stands on the way.
+        """
+        with _named(path), self._place(path) as place:
+            if place is None:
+                raise FilesystemError(f"there is no folder for {path!r} any more")
+            yield place
 
     def _read(self, path: str) -> bytes:
-        with _named(path):
-            return (self._root / path).read_bytes()
+        with self._found(path) as place, _opened(place, path) as file:
+            return file.read()
 
     def _size(self, path: str) -> int:
-        with _named(path):
-            return os.lstat(self._root / path).st_size
+        with self._found(path) as place:
+            return _status(place).st_size
 
     def _version(self, path: str) -> object:
-        with _named(path):
-            found = os.lstat(self._root / path)
+        with self._found(path) as place:
+            found = _status(place)
         if stat.S_ISDIR(found.st_mode):
             return "directory"
         # The clock of a disk is coarse, so writes through this port are counted as well.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
 
     def _names(self, path: str) -> Iterable[str]:
-        with _named(path), os.scandir(os.path.join(self._root, path)) as entries:
+        with self._found(path) as place, _listed(place) as entries:
             return [entry.name for entry in entries if _is_plain(entry)]
 
+    def _files(self, folder: str) -> Iterable[str]:
+        """Look every folder through from its open parent; one that is gone, or became a link, holds nothing."""
+        if not HAS_HANDLES:
+            return super()._files(folder)
+        found: list[str] = []
+        with self._found(folder) as place:
+            _collect(place, folder, found)
+        return found
+
     def _put(self, entry: Entry) -> None:
-        path, place = entry.path, self._root / entry.path
-        with _named(path):
+        path = entry.path
+        with self._found(path) as place:
             if entry.kind == "file":
                 self._write(entry, place)
             elif entry.kind == "directory":
-                place.mkdir()
-            elif place.is_dir():
-                place.rmdir()
+                os.mkdir(place.name, dir_fd=place.folder)
+            elif stat.S_ISDIR((before := _status(place)).st_mode):
+                os.rmdir(place.name, dir_fd=place.folder)
             else:
                 # A file that is put back, or written anew, keeps the rights it had.
-                self._rights[path] = stat.S_IMODE(os.lstat(place).st_mode)
-                place.unlink()
+                self._rights[path] = _rights(before)
+                os.unlink(place.name, dir_fd=place.folder)
 
-    def _write(self, entry: Entry, place: Path) -> None:
-        before = self._look(entry.path)
-        beside, handle = self._new_file_in(place.parent)
+    def _write(self, entry: Entry, place: Place) -> None:
+        before = _look(place, entry.path)
+        beside, handle = self._new_file_beside(place)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(entry.data)
-            rights = self._rights.get(entry.path) if before is None else stat.S_IMODE(before.st_mode)
-            if rights is not None:
-                os.chmod(beside, rights)
-            os.replace(beside, place)
+                rights = self._rights.get(entry.path) if before is None else _rights(before)
+                if rights is not None:
+                    os.chmod(beside.name if beside.folder is None else handle, rights)
+            os.replace(beside.name, place.name, src_dir_fd=beside.folder, dst_dir_fd=place.folder)
         except BaseException:
             with suppress(FileNotFoundError):
-                beside.unlink()
+                os.unlink(beside.name, dir_fd=beside.folder)
             raise
 
-    def _new_file_in(self, folder: Path) -> tuple[Path, int]:
+    def _new_file_beside(self, place: Place) -> tuple[Place, int]:
         """Make a file under a name that nobody has, with the rights that the process gives new files."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FOLLOWS_NOTHING | getattr(os, "O_BINARY", 0)
         while True:
             self._parts += 1
-            beside = folder / f".{os.getpid()}-{self._parts}.part"
+            name = os.path.join(os.path.dirname(place.name), f".{os.getpid()}-{self._parts}.part")
             with suppress(FileExistsError):
-                return beside, os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+                return Place(name, place.folder), os.open(name, flags, 0o666, dir_fd=place.folder)
+
+
+def _status(place: Place) -> os.stat_result:
+    return os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+
+
+def _look(place: Place, path: str) -> os.stat_result | None:
+    """Return what stands at a place, or None if nothing does.
+
+    Raises:
+        FilesystemError: If it is a link.
+    """
+    try:
+        found = _status(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(found.st_mode):
+        raise FilesystemError(f"{path!r} is a symbolic link; links are not followed")
+    return found
+
+
+def _entered(place: Place, path: str) -> int | None:
+    """Return a folder, opened, or None if there is none.
+
+    Raises:
+        FilesystemError: If it is a link.
+    """
+    try:
+        return os.open(place.name, WAY_FLAGS, dir_fd=place.folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):  # what systems say of a link
+            raise
+    _look(place, path)
+    return None
+
+
+@contextmanager
+def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
+    """Yield a file, opened to be read; what was put in its place a moment ago is not opened, or not read."""
+    flags = os.O_RDONLY | FOLLOWS_NOTHING | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(place.name, flags, dir_fd=place.folder), "rb") as file:
+        if _kind_of(os.fstat(file.fileno()), path) != "file":
+            raise FilesystemError(f"{path!r} is a folder, not a file")
+        yield file
+
+
+@contextmanager
+def _listed(place: Place) -> Generator[Iterable[os.DirEntry[str]]]:
+    """Yield what lies in a folder."""
+    if place.folder is None:
+        with os.scandir(place.name) as entries:
+            yield entries
+        return
+    folder = os.open(place.name, os.O_RDONLY | FOLDER_FLAGS, dir_fd=place.folder)
+    try:
+        with os.scandir(folder) as entries:
+            yield entries
+    finally:
+        os.close(folder)
+
+
+def _collect(place: Place, path: str, found: list[str]) -> None:
+    """Add the paths of all files below an open folder."""
+    with _listed(place) as entries:
+        plain = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if _is_plain(entry)]
+    inner = [name for name, is_folder in plain if is_folder and is_nameable(join(path, name))]
+    found += [below for name, is_folder in plain if not is_folder and is_nameable(below := join(path, name))]
+    if not inner:
+        return
+    folder = os.open(place.name, WAY_FLAGS, dir_fd=place.folder)
+    try:
+        for name in inner:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                _collect(Place(name, folder), join(path, name), found)
+    finally:
+        os.close(folder)
+
+
+def _rights(found: os.stat_result) -> int:
+    """Return the rights that a file passes on when it is written anew: none to run as its owner or group."""
+    return found.st_mode & 0o777
 
 
 def _kind_of(found: os.stat_result, path: str) -> EntryKind:

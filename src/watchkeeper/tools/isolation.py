@@ -301,8 +301,8 @@ class ProcessPipes:
         ended = self._numbers_from_guard().get("ended")
         status = None if ended is None else os.waitstatus_to_exitcode(ended)
         flooded = len(self._result) > MAX_RESULT_BYTES + 8
-        output = self._output.decode("utf-8", "replace").strip()
-        return ProcessEnd(None if flooded else unframed(self._result), status, output, flooded)
+        printed = self._output.decode("utf-8", "replace").strip()
+        return ProcessEnd(None if flooded else unframed(self._result), status, printed, flooded)
 
     def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
         """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
