@@ -30,11 +30,15 @@ _NOUNS: Final[Mapping[EntryKind, str]] = {"file": "file", "directory": "folder"}
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What stands at a path; a folder has no bytes, and where nothing stands there is no kind."""
+    """What stands at a path; a folder has no bytes, and where nothing stands there is no kind.
+
+    In a journal, ``size`` stands for the content of a file to which something was added: its first so many bytes.
+    """
 
     path: str
     kind: EntryKind | None = None
     data: bytes = b""
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -76,6 +80,13 @@ class UndoJournal:
             self._entries.append(look())
         else:
             self._entries.clear()
+
+    def note_growth(self, path: str, look: Callable[[], int]) -> None:
+        """Note the size that ``look`` sees of a file to which something is added, once between two snapshots."""
+        last = self._entries[-1] if self._entries else None
+        grows = last is not None and last.path == path and last.size is not None
+        if not grows or any(snapshot.position == len(self._entries) for snapshot in self._snapshots):
+            self.note(lambda: Entry(path, "file", size=look()))
 
     def since(self, snapshot: FilesystemSnapshot) -> list[Entry]:
         """Return what was noted since a snapshot, the newest first.
@@ -299,15 +310,19 @@ class Filesystem(ABC):
         self.write_bytes(path, _encoded(path, text))
 
     def append_text(self, path: str, text: str) -> None:
-        """Add text to the end of a file, or start one.
+        """Add text to the end of a file, or start one; what is there already is neither read nor written.
 
         Raises:
             FilesystemError: As `write_text`.
         """
-        place = normal_path(path)
+        place, data = normal_path(path), _encoded(path, text)
         with self._lock:
-            before = self._read(place) if self._kind(place) == "file" else b""
-            self.write_bytes(place, before + _encoded(path, text))
+            if self._kind(place) != "file":
+                self.write_bytes(place, data)
+                return
+            self.journal.note_growth(place, lambda: self._size(place))
+            self._append(place, data)
+            self._count_write(place)
 
     def make_dirs(self, path: str) -> None:
         """Make a folder and those on the way; harmless if it exists.
@@ -388,6 +403,10 @@ class Filesystem(ABC):
     def _put(self, entry: Entry) -> None:
         """Write a file or make a folder where its parent exists; remove a file or an empty folder if it has no kind."""
 
+    def _append(self, path: str, data: bytes) -> None:
+        """Add to the end of a file that exists."""
+        self._put(Entry(path, "file", self._read(path) + data))
+
     def _size(self, path: str) -> int:
         """Return the bytes of a file that exists."""
         return len(self._read(path))
@@ -434,7 +453,10 @@ class Filesystem(ABC):
         """Put an entry in its place; journal what stands there before, if anybody may want it back."""
         self.journal.note(lambda: self._stands_at(entry.path))
         self._put(entry)
-        self._writes[entry.path] = self._writes.get(entry.path, 0) + 1
+        self._count_write(entry.path)
+
+    def _count_write(self, path: str) -> None:
+        self._writes[path] = self._writes.get(path, 0) + 1
 
     def _stands_at(self, path: str) -> Entry:
         kind = self._kind(path)
@@ -442,6 +464,10 @@ class Filesystem(ABC):
 
     def _put_back(self, before: Entry) -> None:
         kind = self._kind(before.path)
+        if before.size is not None:
+            if kind != "file":
+                raise FilesystemError(f"there is no file {before.path!r} any more")
+            before = Entry(before.path, "file", self._read(before.path)[: before.size])
         if kind is not None and kind != before.kind:
             self._change(Entry(before.path))
         if before.kind == "file" or before.kind not in (None, kind):

@@ -56,6 +56,7 @@ class OverlayFilesystem(Filesystem):
         super().__init__()
         self._base = base
         self._upper: dict[str, Entry] = {}
+        self._tails: dict[str, bytearray] = {}  # what was added to files, here or in the base
         self._seen: dict[str, object] = {}
         self._over = ""
         self._ending = threading.Lock()  # held for a moment, never while the base or anybody's code runs
@@ -63,19 +64,19 @@ class OverlayFilesystem(Filesystem):
     @property
     def is_changed(self) -> bool:
         """Whether something was changed here and is neither committed nor discarded; waits for nobody."""
-        return bool(self._upper)
+        return bool(self._upper or self._tails)
 
     def changes(self) -> tuple[FileChange, ...]:
         """Return what a commit would change, sorted by path."""
         with self._lock:
-            found: list[FileChange] = []
+            found = [FileChange(path, "modified") for path in self._tails.keys() - self._upper.keys()]
             for path, upper in sorted(self._upper.items()):
                 before = self._base.kind(path)
                 if upper.kind is None and before is not None:
                     found.append(FileChange(path, "deleted"))
                 elif upper.kind is not None and (upper.kind != before or upper.kind == "file"):
                     found.append(FileChange(path, "created" if before is None else "modified"))
-            return tuple(found)
+            return tuple(sorted(found, key=lambda change: change.path))
 
     def commit(self) -> None:
         """Apply all changes to the base, or none.
@@ -88,17 +89,19 @@ class OverlayFilesystem(Filesystem):
             return
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
-            for path, upper in sorted(self._upper.items()):
-                folder_twice = upper.kind == "directory" == self._base.kind(path)
+            for path in sorted(self._upper.keys() | self._tails.keys()):
+                upper = self._upper.get(path)
+                folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
                 if not folder_twice and self._base.version(path) != self._seen[path]:
                     raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
             before = self._base.snapshot()
-            changes, seen = self._upper, self._seen
+            changes = self._upper, self._tails, self._seen
             self._end("committed")
             try:
-                self._apply(changes)
+                self._apply(*changes[:2])
             except BaseException:
-                self._over, self._upper, self._seen = "", changes, seen
+                self._over = ""
+                self._upper, self._tails, self._seen = changes
                 self._base.restore(before)
                 raise
 
@@ -118,14 +121,15 @@ class OverlayFilesystem(Filesystem):
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
             self._expect(place, "file")
-            upper = self._upper.get(place)
-            if upper is None:
+            upper, tail = self._upper.get(place), self._tails.get(place)
+            if upper is None and tail is None:
                 return False
             if self._base.version(place) != self._seen[place]:
                 raise FilesystemError(f"{place!r} was changed by somebody else meanwhile; it was not kept")
             self._refuse_if_over()  # discarded while the base was waited for
-            self._base.write_bytes(place, upper.data)
+            self._write_through(place, upper, tail)
             self._upper.pop(place, None)
+            self._tails.pop(place, None)
             self._seen[place] = self._base.version(place)
             return True
 
@@ -134,17 +138,25 @@ class OverlayFilesystem(Filesystem):
         with suppress(FilesystemError):
             self._end("discarded")
 
-    def _apply(self, upper: Mapping[str, Entry]) -> None:
+    def _write_through(self, path: str, upper: Entry | None, tail: bytearray | None) -> None:
+        """Write a file to the base; where only something was added to it, add that."""
+        if upper is not None:
+            self._base.write_bytes(path, upper.data + tail if tail else upper.data)
+        elif tail:
+            self._base.append_text(path, tail.decode())
+
+    def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray]) -> None:
         base = self._base
         for path in sorted(upper, reverse=True):
             kind = base.kind(path)
             if kind is not None and kind != upper[path].kind:
                 base.delete(path)
-        for path in sorted(upper):
-            if upper[path].kind == "directory":
+        for path in sorted(upper.keys() | tails.keys()):
+            entry = upper.get(path)
+            if entry is not None and entry.kind == "directory":
                 base.make_dirs(path)
-            elif upper[path].kind == "file":
-                base.write_bytes(path, upper[path].data)
+            elif entry is None or entry.kind == "file":
+                self._write_through(path, entry, tails.get(path))
 
     def _end(self, how: str, *, if_unchanged: bool = False) -> bool:
         """End it; return False, and do nothing, if that is to be so only without changes and there are some.
@@ -154,10 +166,10 @@ class OverlayFilesystem(Filesystem):
         """
         with self._ending:
             self._refuse_if_over()
-            if if_unchanged and self._upper:
+            if if_unchanged and self.is_changed:
                 return False
             self._over = how
-            self._upper, self._seen = {}, {}  # a thread that is late may be reading the old ones
+            self._upper, self._tails, self._seen = {}, {}, {}  # a thread that is late may be reading the old ones
             return True
 
     def _refuse_if_over(self) -> None:
@@ -173,18 +185,25 @@ class OverlayFilesystem(Filesystem):
         return upper.kind if upper is not None else self._base.kind(path)
 
     def _read(self, path: str) -> bytes:
-        upper = self._upper.get(path)
-        if upper is not None:
-            return upper.data
-        self._look(path)
-        return self._base.read_bytes(path)
+        upper, tail = self._upper.get(path), self._tails.get(path)
+        if upper is None:
+            self._look(path)
+        data = self._base.read_bytes(path) if upper is None else upper.data
+        return data + tail if tail else data
 
     def _size(self, path: str) -> int:
         upper = self._upper.get(path)
-        return len(upper.data) if upper is not None else self._base.stat(path).size
+        return (len(upper.data) if upper is not None else self._base.stat(path).size) + len(self._tails.get(path, b""))
 
     def _version(self, path: str) -> object:
         return self._writes.get(path, 0), None if path in self._upper else self._base.version(path)
+
+    def _append(self, path: str, data: bytes) -> None:
+        if path not in self._upper:
+            self._look(path)
+        with self._ending:
+            self._refuse_if_over()
+            self._tails.setdefault(path, bytearray()).extend(data)
 
     def _names(self, path: str) -> Iterable[str]:
         names: set[str] = set()
@@ -217,6 +236,7 @@ class OverlayFilesystem(Filesystem):
         with self._ending:
             self._refuse_if_over()
             self._upper[entry.path] = entry
+            self._tails.pop(entry.path, None)
 
     def _look(self, path: str) -> None:
         """Remember what the base had when this path was first looked into."""
@@ -228,6 +248,9 @@ FOLLOWS_NOTHING: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC",
 FOLDER_FLAGS: Final = FOLLOWS_NOTHING | getattr(os, "O_DIRECTORY", 0)
 WAY_FLAGS: Final = FOLDER_FLAGS | getattr(os, "O_PATH", os.O_RDONLY)
 """O_PATH of Linux needs no right to read a folder on the way, as naming a path through it does not."""
+
+MAX_APPENDED_BYTES: Final = 1 << 20
+"""How much is added to a file in its place; for more, it is written anew."""
 
 HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
 """Whether names can be looked up in a folder that is open; Windows cannot."""
@@ -250,7 +273,7 @@ class HostFilesystem(Filesystem):
     is neither a file nor a folder (a pipe would hang its reader). Every folder on the way is opened in the one before
     it, without following links, and the file in the last of them: another process that puts links in the way at that
     moment gains nothing (on Windows it can). A file is written beside its place and moved there, so that a process that
-    dies leaves the old content or the new.
+    dies leaves the old content or the new; only what `append_text` adds, up to 1 MiB, is written in its place.
 
     Args:
         root: The folder; it must exist.
@@ -370,6 +393,12 @@ class HostFilesystem(Filesystem):
                 self._rights[path] = _rights(before)
                 os.unlink(place.name, dir_fd=place.folder)
 
+    def _append(self, path: str, data: bytes) -> None:
+        with self._found(path) as place:
+            if len(data) <= MAX_APPENDED_BYTES and _appended(place, data):
+                return
+        super()._append(path, data)
+
     def _write(self, entry: Entry, place: Place) -> None:
         before = _look(place, entry.path)
         beside, handle = self._new_file_beside(place)
@@ -439,6 +468,32 @@ def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
         if _kind_of(os.fstat(file.fileno()), path) != "file":
             raise FilesystemError(f"{path!r} is a folder, not a file")
         yield file
+
+
+def _appended(place: Place, data: bytes) -> bool:
+    """Add to a file in its place; return False, with nothing changed, if it is to be written anew instead.
+
+    That is so if it has another name, if it could run as its owner or group, and if it is not to be written to.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | FOLLOWS_NOTHING | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        file = os.open(place.name, flags, dir_fd=place.folder)
+    except OSError:
+        return False  # what is wrong is told by what tries next
+    try:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or stat.S_IMODE(before.st_mode) & ~0o777:
+            return False
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+        except BaseException:
+            os.ftruncate(file, before.st_size)
+            raise
+        return True
+    finally:
+        os.close(file)
 
 
 @contextmanager
@@ -515,7 +570,7 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
-        self._contents: dict[str, bytes] = {}
+        self._contents: dict[str, bytes | bytearray] = {}
         self._folders: dict[str, set[str]] = {ROOT: set()}
         for path, data in (files or {}).items():
             if isinstance(data, str):
@@ -529,7 +584,19 @@ class MemoryFilesystem(Filesystem):
         return "directory" if path in self._folders else None
 
     def _read(self, path: str) -> bytes:
-        return self._contents[path]
+        data = self._contents[path]
+        if isinstance(data, bytearray):
+            data = self._contents[path] = bytes(data)
+        return data
+
+    def _size(self, path: str) -> int:
+        return len(self._contents[path])
+
+    def _append(self, path: str, data: bytes) -> None:
+        content = self._contents[path]
+        if not isinstance(content, bytearray):
+            content = self._contents[path] = bytearray(content)
+        content += data
 
     def _names(self, path: str) -> Iterable[str]:
         return list(self._folders[path])
