@@ -167,8 +167,9 @@ def _load(data: Any) -> Any:
     try:
         return _form_of(type_of(tag)).read(data)
     except _Refused as refused:
-        why = "means a type that has no typed JSON form" if not refused.args else f"stands before {refused}"
-        raise CodecError(f"the tag {tag!r} {why}") from None
+        if refused.args:
+            raise CodecError(f"this is no {tag!r}: {refused} cannot be taken") from None
+        raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
     except (CodecError, SnapshotError, RecursionError):
         raise
     except Exception as error:  # of a __post_init__, too
