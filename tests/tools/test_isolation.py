@@ -28,7 +28,7 @@ from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
 from watchkeeper.tools.process_guard import TERMINATE
-from watchkeeper.tools.process_worker import framed
+from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, framed
 from watchkeeper.tools.tool import Tool, tool
 from watchkeeper.tools.values import ToolResult
 
@@ -110,7 +110,7 @@ class TestFailures:
         assert said.endswith("x [cut: the first 65,536 of 80,000,012 characters]")
 
     async def test_a_process_that_sends_too_much_is_told_as_that(self) -> None:
-        said = await self.said(functions.flood_reply, size=isolation.MAX_RESULT_BYTES + 9)
+        said = await self.said(functions.flood_reply, size=MAX_RESULT_BYTES + 9)
         assert said == "its process sent more than the 67,108,864 bytes that may leave it"
 
     async def test_a_refusal_for_the_model_stays_one(self) -> None:

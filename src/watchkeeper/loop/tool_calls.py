@@ -210,7 +210,10 @@ class ToolCalls:
         attempt = recordable(attempt)
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
-                await self._keep(attempt.context)
+                if attempt.context.has_changed_files:
+                    await self._keep(attempt.context)
+                else:
+                    attempt.context.commit()
             except (SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
@@ -218,15 +221,12 @@ class ToolCalls:
         return self._record(call, attempt)
 
     async def _keep(self, context: ToolContext) -> None:
-        """Commit what a tool did; files on a worker thread, because they may be slow or held by a call that is late.
+        """Commit what a tool did on a worker thread: files may be slow, or held by a call that is late.
 
         Raises:
             SessionError: If it cannot be kept.
             FilesystemError: If a file cannot be kept, or the work was over before all of them were written.
         """
-        if not context.has_changed_files:
-            context.commit()
-            return
         gate, clock = self._scope.gate, self._scope.clock
         until = over_at(gate, clock)
         try:

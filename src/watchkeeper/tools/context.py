@@ -200,6 +200,9 @@ class ToolContext:
             if self._over == COMMITTED:
                 return
             self._refuse_if_over()
+            if self._overlay is None and self._branch is None:  # it asked for neither, as most do
+                self._over = COMMITTED
+                return
             self._over = COMMITTING
         try:
             self._commit_both()
