@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,25 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
     result = await play(agent(isolated(functions.fail)), model)
     assert outcomes(result) == [("work", "crashed")]
     assert tool_texts(model) == ["work failed: ValueError: not this"]
+
+
+async def test_a_reply_with_a_number_that_would_take_minutes_is_a_crash() -> None:
+    model = ScriptedModel([Call("work"), Say(Report(0))])
+    result = await play(agent(isolated(functions.reply_forged)), model)
+    assert outcomes(result) == [("work", "crashed")]
+    assert "what its process returned cannot be read: this is no 'fraction'" in tool_texts(model)[0]
+
+
+async def test_arguments_with_a_number_that_would_take_minutes_are_invalid() -> None:
+    @tool
+    def pay(amount: Decimal) -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel([Call("pay", {"amount": "1e99999999"}), Say(Report(0))])
+    result = await play(agent(pay), model)
+    assert outcomes(result) == [("pay", "invalid")]
+    assert "exponents end at 6,144" in tool_texts(model)[0]
 
 
 async def test_a_refusal_for_the_model_is_invalid() -> None:

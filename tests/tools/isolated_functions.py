@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -44,6 +47,20 @@ class Filed:
 def file_order(order: Order) -> Filed:
     """File an order."""
     return Filed(order, Decimal("1.50"), os.getpid())
+
+
+def reply_forged() -> str:
+    """Send a reply of its own to where its process sends its reply."""
+    forged = b'{"kind":"returned","result":{"$type":"fraction","value":"1e10000000"}}'
+    for entry in os.listdir("/dev/fd"):
+        descriptor = int(entry)
+        try:
+            pipe = descriptor > 2 and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+            if pipe and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                os.write(descriptor, len(forged).to_bytes(8) + forged)
+        except OSError:
+            continue
+    os._exit(0)
 
 
 def add(a: int, b: int = 2) -> int:
@@ -203,6 +220,48 @@ def fork_and_exit(fifo: str) -> str:
     if os.fork() == 0:
         tell_and_wait(fifo, writing)
     os.read(reading, 1)
+    os._exit(0)
+
+
+def outlive(fifo: str, number: int, again: bool) -> str:
+    """Hide a process from the guard, as far from it as can be, and stop or kill the guard."""
+    guard = os.getppid()
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for each in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(each, signal.SIG_IGN)
+            os.closerange(0, 3)
+            with open(fifo, "w") as pipe:
+                print(os.getpid(), file=pipe, flush=True)
+                os.write(writing, b"!")
+                while again:
+                    with suppress(ProcessLookupError):
+                        os.kill(guard, number)
+                while True:
+                    signal.pause()
+        os._exit(0)
+    os.read(reading, 1)
+    os.kill(guard, number)
+    while True:
+        signal.pause()
+
+
+def fail_at_length(characters: int) -> str:
+    """Raise an exception that says too much."""
+    raise ValueError("x" * characters)
+
+
+def flood_reply(size: int) -> str:
+    """Send more than a reply may take."""
+    for entry in os.listdir("/dev/fd"):
+        descriptor = int(entry)
+        with suppress(OSError):
+            pipe = descriptor > 2 and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+            if pipe and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                while size > 0:
+                    size -= os.write(descriptor, bytes(min(size, 1 << 20)))
     os._exit(0)
 
 

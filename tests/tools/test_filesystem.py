@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.tools.filesystem import (
+    EntryKind,
     FileStat,
     Filesystem,
     FilesystemSnapshot,
@@ -478,3 +479,53 @@ def test_a_pattern_of_many_stars_ends_soon_and_agrees_with_plain_recursion(patte
 
     last = [*pattern, "*"] if pattern[-1] == "**" else pattern
     assert fits("/".join(path), "/".join(pattern)) == plain(path, last)
+
+
+@pytest.mark.parametrize("path", ["/".join(["d"] * 129), "d" * 4097, "\N{GRINNING FACE}" * 1025, "/" * 4097])
+def test_a_path_that_is_too_long_or_too_deep_is_refused_in_few_words(filesystem: Filesystem, path: str) -> None:
+    for act in (
+        filesystem.exists,
+        filesystem.glob,
+        filesystem.make_dirs,
+        lambda path: filesystem.write_text(path, "x"),
+    ):
+        with pytest.raises(
+            FilesystemError, match=r"is longer than 4,096 bytes|has 129 parts; 128 are allowed"
+        ) as caught:
+            act(path)
+        assert len(str(caught.value)) < 400
+
+
+def test_the_deepest_path_works(filesystem: Filesystem) -> None:
+    path = "/".join(["d"] * 128)
+    filesystem.write_text(path, "x")
+    assert filesystem.read_text(path) == "x"
+    assert filesystem.glob("**") == (path,)
+
+
+class CountingFilesystem(MemoryFilesystem):
+    """Counts how often it is asked what stands at a path."""
+
+    looks = 0
+
+    def _kind(self, path: str) -> EntryKind | None:
+        self.looks += 1
+        return super()._kind(path)
+
+
+@pytest.mark.parametrize("there", [0, 1, 64, 126])
+@pytest.mark.parametrize("file", [False, True])
+def test_few_of_the_folders_on_the_way_are_looked_at(there: int, file: bool) -> None:
+    files = CountingFilesystem()
+    names = ["d"] * 128
+    if there:
+        files.make_dirs("/".join(names[:there]))
+    if file:
+        files.write_text("/".join(names[: there + 1]), "x")
+    files.looks = 0
+    if file:
+        with pytest.raises(FilesystemError, match=r"is a file, so '.*' cannot be in it"):
+            files.write_text("/".join(names), "y")
+    else:
+        files.write_text("/".join(names), "y")
+    assert files.looks < 12

@@ -113,7 +113,7 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_beside_it(
     files = HostFilesystem(root)
     files.write_text("a", "old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
@@ -372,3 +372,99 @@ class TestKeeping:
         overlay.discard()
         with pytest.raises(FilesystemError, match="discarded"):
             overlay.keep("a")
+
+
+@pytest.fixture(params=["memory", "host", "overlay on memory", "overlay on host"])
+def grown(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Filesystem:
+    """Files with a log of two megabytes, of which nothing may be read."""
+    files: Filesystem = HostFilesystem(tmp_path) if "host" in request.param else MemoryFilesystem()
+    files.write_bytes("log", b"x" * 2_000_000)
+
+    def refuse(self: Filesystem, path: str) -> bytes:
+        raise AssertionError(f"{path} was read")
+
+    for each in (HostFilesystem, MemoryFilesystem):
+        monkeypatch.setattr(each, "_read", refuse)
+    return OverlayFilesystem(files) if "overlay" in request.param else files
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_adding_to_a_file_costs_what_is_added(grown: Filesystem, held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = grown.snapshot() if held else None
+    for number in range(1000):
+        grown.append_text("log", f"line {number}\n")
+    size = grown.stat("log").size
+    if isinstance(grown, OverlayFilesystem):
+        assert grown.changes() == (FileChange("log", "modified"),)
+        grown.commit()
+    monkeypatch.undo()
+    assert size == grown.stat("log").size == 2_000_000 + sum(len(f"line {number}\n") for number in range(1000))
+    assert grown.read_text("log")[1_999_999:].startswith("xline 0\nline 1\n")
+    if before is not None and not isinstance(grown, OverlayFilesystem):
+        grown.restore(before)
+        assert grown.read_bytes("log") == b"x" * 2_000_000
+
+
+def test_snapshots_between_additions_are_all_kept(base: Filesystem) -> None:
+    for files in (base, OverlayFilesystem(base)):
+        files.write_text("log", "")
+        taken = []
+        for number in range(6):
+            taken.append((files.snapshot(), files.read_text("log")))
+            for _ in range(number % 3):
+                files.append_text("log", f"{number} ")
+        for snapshot, text in (*reversed(taken), *taken):
+            files.restore(snapshot)
+            assert files.read_text("log") == text
+
+
+def test_an_addition_that_fails_leaves_what_was_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = HostFilesystem(root)
+    files.write_text("log", "old ")
+    real = os.write
+
+    def full(file: int, data: memoryview) -> int:
+        if len(data) < 3:
+            raise OSError(28, "No space left on device")
+        return real(file, data[:2])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(FilesystemError, match="'log': No space left on device"):
+        files.append_text("log", "new")
+    monkeypatch.undo()
+    assert files.read_text("log") == "old "
+
+
+def test_an_addition_reaches_no_other_name_and_keeps_no_bit_to_run_as_the_owner(root: Path, outside: Path) -> None:
+    files = HostFilesystem(root)
+    os.link(outside / "secret", root / "hard")
+    files.append_text("hard", " and more")
+    assert files.read_text("hard") == "secret and more"
+    assert (outside / "secret").read_text() == "secret"
+    files.write_text("run", "old")
+    (root / "run").chmod(0o4755)
+    files.append_text("run", " new")
+    assert stat.S_IMODE((root / "run").stat().st_mode) == 0o755
+    (root / "run").chmod(0o444)
+    files.append_text("run", "er")
+    assert files.read_text("run") == "old newer"
+    assert stat.S_IMODE((root / "run").stat().st_mode) == 0o444
+
+
+def test_what_was_added_is_kept_with_what_was_written_and_a_conflict_is_refused(base: Filesystem) -> None:
+    overlay = OverlayFilesystem(base)
+    overlay.append_text("a", "2")
+    overlay.write_text("new", "x")
+    overlay.append_text("new", "y")
+    overlay.append_text("folder/b", "3")
+    overlay.delete("folder/b")
+    assert overlay.keep("a")
+    assert base.read_text("a") == "12"
+    overlay.append_text("a", "3")
+    base.append_text("a", "!")
+    with pytest.raises(FilesystemError, match="'a' was changed by somebody else"):
+        overlay.commit()
+    assert overlay.read_text("a") == "12!3"
+    overlay.write_text("a", "mine")
+    overlay.discard()
+    assert (base.read_text("a"), base.exists("new"), base.exists("folder/b")) == ("12!", False, True)

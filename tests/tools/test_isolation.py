@@ -10,10 +10,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from signal import SIGKILL, SIGSTOP
 from typing import Any, cast
 
 import pytest
@@ -27,7 +28,7 @@ from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
 from watchkeeper.tools.process_guard import TERMINATE
-from watchkeeper.tools.process_worker import framed
+from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, framed
 from watchkeeper.tools.tool import Tool, tool
 from watchkeeper.tools.values import ToolResult
 
@@ -43,6 +44,14 @@ async def called(function: Callable[..., Any], grace: str = "100ms", **arguments
     context = ToolContext(CallInfo("call-1", "any"), ToolScope(session, root_run_context(session.session_id)))
     given = next(iter(arguments.values())) if function is functions.file_order else arguments
     return await cast("Awaitable[ToolResult[Any]]", isolated(function, grace).call(given, context))
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this one that is part of no call."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
 
 
 class TestResults:
@@ -94,6 +103,15 @@ class TestFailures:
 
     async def test_what_it_raises_is_named(self) -> None:
         assert await self.said(functions.fail, text="not this") == "ValueError: not this"
+
+    async def test_an_exception_that_says_too_much_is_cut(self) -> None:
+        said = await self.said(functions.fail_at_length, characters=80_000_000)
+        assert said.startswith("ValueError: xxx")
+        assert said.endswith("x [cut: the first 65,536 of 80,000,012 characters]")
+
+    async def test_a_process_that_sends_too_much_is_told_as_that(self) -> None:
+        said = await self.said(functions.flood_reply, size=MAX_RESULT_BYTES + 9)
+        assert said == "its process sent more than the 67,108,864 bytes that may leave it"
 
     async def test_a_refusal_for_the_model_stays_one(self) -> None:
         with pytest.raises(ToolValidationError, match="only digits"):
@@ -196,7 +214,11 @@ class TestEnds:
         task = asyncio.ensure_future(called(function, fifo=lives.fifo, **more))
         reading = asyncio.ensure_future(asyncio.to_thread(lives.begun))
         await asyncio.wait((task, reading), return_when=asyncio.FIRST_COMPLETED)
-        if task.done() and task.exception() is not None and function is not functions.fork_and_exit:
+        if (
+            task.done()
+            and task.exception() is not None
+            and function not in (functions.fork_and_exit, functions.outlive)
+        ):
             task.result()
         return task, await reading
 
@@ -261,6 +283,25 @@ class TestEnds:
         with pytest.raises(asyncio.CancelledError):
             await task
         lives.wait_for_the_end()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="a process that leaves the group is found on Linux only")
+    @pytest.mark.parametrize(("number", "again"), [(SIGSTOP, False), (SIGSTOP, True), (SIGKILL, False)])
+    async def test_nothing_outlives_a_guard_that_was_stopped_or_killed(
+        self,
+        lives: Lives,
+        bystander: subprocess.Popen[bytes],
+        monkeypatch: pytest.MonkeyPatch,
+        number: int,
+        again: bool,
+    ) -> None:
+        monkeypatch.setattr(isolation, "PATIENCE_SECONDS", 0.2)
+        task, _ = await self.started(functions.outlive, lives, number=number, again=again)
+        if number == SIGSTOP:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError if number == SIGSTOP else ToolProcessError):
+            await task
+        assert lives.all_dead()
+        assert bystander.poll() is None
 
     async def test_a_call_that_is_cancelled_before_its_process_is_there_starts_none(self) -> None:
         pipes = ProcessPipes(b"", 1.0)

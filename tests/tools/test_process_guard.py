@@ -1,10 +1,10 @@
-"""The guard's part of an isolated call, called here and now; the workers are real processes."""
+"""The guard's part of an isolated call; what signals and reaps processes runs in a process of its own."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,102 +13,95 @@ from typing import Any
 import pytest
 
 from watchkeeper.tools import process_guard
-from watchkeeper.tools.process_guard import Guard, children, group_lives, main, read_frame, send, tell
+from watchkeeper.tools.process_guard import Guard, children, main, read_frame, send, tell
 from watchkeeper.tools.process_worker import framed
 
 
-@pytest.fixture(autouse=True)
+class Guarded:
+    """A guard over a shell, in a process of its own, whose lifeline is held here."""
+
+    def __init__(self, command: str, grace: float = 0.05, parent: int = 0) -> None:
+        arguments = [command, str(grace), str(parent), "0.5" if parent == 0 else "0.01"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.tools.guarded_shell", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._lifeline, self._said = self._process.stdin, self._process.stdout
+        assert self._said.readline() == b"ready\n"
+
+    def tell(self, words: bytes) -> None:
+        self._lifeline.write(words)
+
+    def end(self) -> int:
+        """Wait until it is over; return the shell's exit code."""
+        with self._said:
+            said = self._said.read()
+        self._lifeline.close()
+        assert self._process.wait() == 0
+        return int(said)
+
+    def leave(self) -> int:
+        """Close the lifeline, as a parent that ends does, and wait."""
+        self._lifeline.close()
+        return self.end()
+
+
+def test_a_worker_that_ends_is_reaped_with_its_code() -> None:
+    assert Guarded("READY; exit 3").end() == 3
+
+
+def test_what_a_worker_leaves_gets_term_and_then_kill() -> None:
+    assert Guarded("trap '' TERM; sleep 600 9>&- & READY; exit 4").end() == 4
+
+
+def test_a_word_of_the_parent_is_term() -> None:
+    # it takes its time to clean up
+    guarded = Guarded("sleep 600 9>&- & trap 'sleep 0.1; exit 9' TERM; READY; wait", grace=600)
+    guarded.tell(process_guard.TERMINATE)
+    assert guarded.end() == 9
+
+
+def test_kill_comes_after_the_grace() -> None:
+    guarded = Guarded("trap '' TERM; READY; exec sleep 600")
+    guarded.tell(process_guard.TERMINATE)
+    assert guarded.end() == -signal.SIGKILL
+
+
+def test_the_word_for_kill_ends_the_grace() -> None:
+    guarded = Guarded("trap '' TERM; READY; exec sleep 600", grace=600)
+    guarded.tell(process_guard.TERMINATE + process_guard.KILL)
+    assert guarded.end() == -signal.SIGKILL
+
+
+def test_the_end_of_the_parent_is_kill_at_once() -> None:
+    assert Guarded("trap '' TERM; READY; exec sleep 600", grace=600).leave() == -signal.SIGKILL
+
+
+def test_a_parent_that_is_gone_is_noticed_though_its_pipe_is_held_open() -> None:
+    another = 1 if os.getpid() != 1 else 2
+    assert Guarded("trap '' TERM; READY; exec sleep 600", grace=600, parent=another).end() == -signal.SIGKILL
+
+
+def test_a_guard_leaves_the_processes_of_others_alone() -> None:
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            assert Guarded("trap '' TERM; READY; exec sleep 600", grace=0).leave() == -signal.SIGKILL
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+@pytest.fixture
 def _same_signals() -> Iterator[None]:
     numbers = (signal.SIGCHLD, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
-
-
-@pytest.fixture
-def lifeline() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    yield reading, writing
-    for descriptor in (reading, writing):
-        try:
-            os.close(descriptor)
-        except OSError:
-            continue
-
-
-@pytest.fixture
-def orphans_come_here() -> Iterator[None]:
-    """Let this process reap what a worker leaves, as the guard's own process does; else it waits for the system's."""
-    process_guard.adopt_orphans()
-    yield
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(process_guard.SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def started(command: str) -> int:
-    """Start a shell in a group of its own that says on a pipe when it is ready; return its process id."""
-    reading, writing = os.pipe()
-    worker = os.posix_spawn(
-        "/bin/sh",
-        ["sh", "-c", command.replace("READY", "echo >&9; exec 9>&-")],
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_DUP2, writing, 9)],
-        setpgroup=0,
-    )
-    os.close(writing)
-    assert os.read(reading, 1) == b"\n", "the shell did not start"
-    os.close(reading)
-    return worker
-
-
-def watched(worker: int, lifeline: int, grace: float = 0.05, parent: int | None = None) -> int:
-    guard = Guard(worker, os.getppid() if parent is None else parent, grace)
-    guard.watch(lifeline)
-    assert not group_lives(worker)
-    return os.waitstatus_to_exitcode(guard.status)
-
-
-def test_a_worker_that_ends_is_reaped_with_its_code(lifeline: tuple[int, int]) -> None:
-    assert watched(started("READY; exit 3"), lifeline[0]) == 3
-
-
-@pytest.mark.usefixtures("orphans_come_here")
-def test_what_a_worker_leaves_gets_term_and_then_kill(lifeline: tuple[int, int]) -> None:
-    assert watched(started("trap '' TERM; sleep 600 9>&- & READY; exit 4"), lifeline[0]) == 4
-
-
-@pytest.mark.usefixtures("orphans_come_here")
-def test_a_word_of_the_parent_is_term(lifeline: tuple[int, int]) -> None:
-    worker = started("sleep 600 9>&- & trap 'sleep 0.1; exit 9' TERM; READY; wait")  # it takes its time to clean up
-    os.write(lifeline[1], process_guard.TERMINATE)
-    assert watched(worker, lifeline[0], grace=600) == 9
-
-
-def test_kill_comes_after_the_grace(lifeline: tuple[int, int]) -> None:
-    worker = started("trap '' TERM; READY; exec sleep 600")
-    os.write(lifeline[1], process_guard.TERMINATE)
-    assert watched(worker, lifeline[0]) == -signal.SIGKILL
-
-
-def test_the_word_for_kill_ends_the_grace(lifeline: tuple[int, int]) -> None:
-    worker = started("trap '' TERM; READY; exec sleep 600")
-    os.write(lifeline[1], process_guard.TERMINATE + process_guard.KILL)
-    assert watched(worker, lifeline[0], grace=600) == -signal.SIGKILL
-
-
-def test_the_end_of_the_parent_is_kill_at_once(lifeline: tuple[int, int]) -> None:
-    worker = started("trap '' TERM; READY; exec sleep 600")
-    os.close(lifeline[1])
-    assert watched(worker, lifeline[0], grace=600) == -signal.SIGKILL
-
-
-def test_a_parent_that_is_gone_is_noticed_though_its_pipe_is_held_open(
-    lifeline: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_guard, "LOOK_SECONDS", 0.01)
-    worker = started("trap '' TERM; READY; exec sleep 600")
-    assert watched(worker, lifeline[0], grace=600, parent=1 if os.getppid() != 1 else 2) == -signal.SIGKILL
 
 
 class Forked(BaseException):
@@ -128,16 +121,18 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(os, "read", read)
 
 
+@pytest.mark.usefixtures("_same_signals")
 def test_it_ends_if_the_parent_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, framed(b"path")[:-1])
     main(["5", "1", "2.0"])
 
 
+@pytest.mark.usefixtures("_same_signals")
 def test_it_reports_the_group_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     closed: list[int] = []
     piped(monkeypatch, framed(b"path") + framed(b"order"))
-    worker = started("READY; exit 6")
+    worker = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 6"], os.environ, setpgroup=0)
 
     def reap(guard: Guard, lifeline: int) -> None:
         guard.status = os.waitpid(worker, 0)[1]
@@ -152,6 +147,7 @@ def test_it_reports_the_group_and_the_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert closed == [77]
 
 
+@pytest.mark.usefixtures("_same_signals")
 def test_the_fork_becomes_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, framed(b"a\0b") + framed(b"order"))
     given: list[Any] = []

@@ -2,20 +2,26 @@
 
 msgspec does the work for dataclasses, msgspec structs, enums, dates, Decimal and containers. Pydantic models are taken
 where a user brings them; pydantic is never imported here unless the type at hand is already one of its models.
-What comes in from a model or a file is checked against its type, and an error says where and what was expected.
+What comes in from a model or a file is checked against its type, and an error says where and what was expected. Depth
+and numbers have bounds: what is short to write may not take minutes, or all memory, to compute with.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final, TypeGuard, TypeVar, cast
 
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
+from watchkeeper.core.text import clipped
 
 T = TypeVar("T")
 
@@ -43,8 +49,8 @@ def decode(data: str | bytes, type_: type[T]) -> T:
     """
     try:
         if is_pydantic(type_):
-            return cast("T", cast("Any", type_).model_validate_json(data))
-        return msgspec.json.decode(data, type=type_, dec_hook=_from_foreign)
+            return _bounded(cast("T", cast("Any", type_).model_validate_json(data)), type_)
+        return _bounded(msgspec.json.decode(data, type=type_, dec_hook=_from_foreign), type_)
     except (ValueError, TypeError, RecursionError, NotImplementedError) as error:
         raise CodecError(_clean(error)) from error
 
@@ -56,9 +62,78 @@ def convert(value: Any, type_: type[T]) -> T:
         CodecError: If the value does not fit; the message names the place.
     """
     try:
-        return msgspec.convert(value, type=type_, str_keys=True, dec_hook=_from_foreign)
+        return _bounded(msgspec.convert(value, type=type_, str_keys=True, dec_hook=_from_foreign), type_)
     except (ValueError, TypeError, RecursionError, NotImplementedError) as error:
         raise CodecError(_clean(error)) from error
+
+
+MAX_EXPONENT: Final = 6144
+"""How large or small a decimal number may be, as a power of ten: the range of IEEE 754's decimal128."""
+
+MAX_DIGITS: Final = 4300
+"""How many digits a number may have: as many as Python reads and writes of an integer."""
+
+_MAX_BITS: Final = int(MAX_DIGITS * math.log2(10))
+
+
+def number_problem(value: Decimal | Fraction) -> str | None:
+    """Say why a number may not come in, and not be written either, or return None if it may."""
+    if isinstance(value, Fraction):
+        bits = max(value.numerator.bit_length(), value.denominator.bit_length())
+        return None if bits <= _MAX_BITS else f"a fraction of more than {MAX_DIGITS:,} digits"
+    digits = value.as_tuple().digits
+    if len(digits) > MAX_DIGITS:
+        return f"a decimal number of {len(digits):,} digits; {MAX_DIGITS:,} are allowed"
+    if value.is_finite() and abs(value.adjusted()) > MAX_EXPONENT:
+        return f"the decimal number {clipped(str(value), 80)}; exponents end at {MAX_EXPONENT:,}"
+    return None
+
+
+def _bounded(value: T, type_: Any) -> T:
+    """Return a value that was read, if all decimal numbers in it are within bounds.
+
+    Raises:
+        ValueError: Naming the first that is not.
+    """
+    if not _bears_decimals(type_):
+        return value
+    parts: list[Any] = [msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=_with_decimals, str_keys=True)]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Decimal):
+            problem = number_problem(part)
+            if problem is not None:
+                raise ValueError(f"the value holds {problem}")
+        elif isinstance(part, dict):
+            parts += cast("dict[str, Any]", part).values()
+        elif isinstance(part, list | tuple):
+            parts += cast("Sequence[Any]", part)
+    return value
+
+
+def _with_decimals(value: Any) -> Any:
+    return value.model_dump() if is_pydantic(type(value)) else None
+
+
+@lru_cache(maxsize=256)
+def _find_decimals(type_: Any) -> bool:
+    try:
+        schema = msgspec.json.schema(type_, schema_hook=_schema_of_foreign)
+    except (TypeError, ValueError, RuntimeError, KeyError, NameError):
+        return False
+    return b'"format":"decimal"' in msgspec.json.encode(schema)
+
+
+def _schema_of_foreign(type_: type) -> dict[str, Any]:
+    return {"format": "decimal" if is_pydantic(type_) and "Decimal" in repr(type_.model_fields) else "none"}
+
+
+def _bears_decimals(type_: Any) -> bool:
+    """Return whether values of a type may hold decimal numbers; found out once for each type."""
+    try:
+        return _find_decimals(type_)
+    except TypeError:  # a type that has no hash
+        return _find_decimals.__wrapped__(type_)
 
 
 def _from_foreign(type_: type[Any], value: Any) -> Any:
@@ -100,7 +175,7 @@ def encode(value: Any) -> bytes:
     """
     try:
         return _ENCODER.encode(value)
-    except (TypeError, NotImplementedError, ValueError) as error:
+    except (TypeError, NotImplementedError, ValueError, RecursionError) as error:
         raise CodecError(f"cannot write {type(value).__name__} as JSON: {error}") from error
 
 
@@ -112,7 +187,7 @@ def to_builtins(value: Any) -> Any:
     """
     try:
         return msgspec.to_builtins(value, enc_hook=_foreign, str_keys=True)
-    except (TypeError, NotImplementedError, ValueError) as error:
+    except (TypeError, NotImplementedError, ValueError, RecursionError) as error:
         raise CodecError(f"cannot write {type(value).__name__} as JSON: {error}") from error
 
 

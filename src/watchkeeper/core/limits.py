@@ -132,6 +132,7 @@ class Limits:
     def __post_init__(self) -> None:
         """Parse every friendly form; name the field and the value where one makes no sense."""
         put = object.__setattr__
+        put(self, "max_cost_nanos", None)  # a stored one is checked here, too, and may say anything
         put(self, "deadline", _deadline(self.deadline))
         for meter in METERS:
             value = getattr(self, meter.field)

@@ -33,11 +33,11 @@ from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import CrashError
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.core.workers import run_in_worker
+from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import ToolsDone
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
-from watchkeeper.runtime.user_code import closed, raise_failure
+from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
@@ -210,12 +210,33 @@ class ToolCalls:
         attempt = recordable(attempt)
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
-                attempt.context.commit()
+                if attempt.context.has_changed_files:
+                    await self._keep(attempt.context)
+                else:
+                    attempt.context.commit()
             except (SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
         await self._drop(attempt)
         return self._record(call, attempt)
+
+    async def _keep(self, context: ToolContext) -> None:
+        """Commit what a tool did on a worker thread: files may be slow, or held by a call that is late.
+
+        Raises:
+            SessionError: If it cannot be kept.
+            FilesystemError: If a file cannot be kept, or the work was over before all of them were written.
+        """
+        gate, clock = self._scope.gate, self._scope.clock
+        until = over_at(gate, clock)
+        try:
+            await run_in_worker(context.commit, patience=Patience(lambda: until, clock, gate.cancellation))
+        except TimeoutError:
+            if context.discard():
+                raise FilesystemError("the work was over before its files were written") from None
+        except BaseException:
+            context.discard()
+            raise
 
     async def _drop(self, attempt: Attempt) -> None:
         """End what was made for the attempt; after a commit there is nothing left to discard."""

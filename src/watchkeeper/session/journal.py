@@ -131,6 +131,7 @@ class Journal:
             except ReducerError as error:
                 failure, after = error, self._with(before, event, before.slices, before.writes)
             envelope = cast("Envelope", after.log.latest())
+            self.refuse_if_ended()  # a branch may have been discarded while its reducers ran
             self._state = after
             if self._dispatcher is not None and not self._is_alone():
                 self._queue.append(envelope)
@@ -156,11 +157,13 @@ class Journal:
         target.publish()
 
     def discard(self) -> None:
-        """End a branch without a trace; doing so again changes nothing, after a merge it is an error."""
-        with self._lock:
-            if self._ended is MERGED:
-                raise SessionError("this branch was merged; what it wrote is part of its session and stays")
-            self._ended = DISCARDED
+        """End a branch without a trace; doing so again changes nothing, after a merge it is an error.
+
+        The lock is not taken: a thread that was given up may hold it, in a reducer that takes long.
+        """
+        if self._ended is MERGED:
+            raise SessionError("this branch was merged; what it wrote is part of its session and stays")
+        self._ended = DISCARDED
 
     def close(self, why: str, own: InProcessDispatcher) -> None:
         """Refuse every write from now on, saying why, and close ``own`` as soon as everything is told."""

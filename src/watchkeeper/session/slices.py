@@ -21,6 +21,7 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
+from watchkeeper.core.text import clipped
 from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.session.tagging import MARK, Form, dump, load, register_form, register_sequence
 
@@ -286,7 +287,7 @@ class Snapshot:
         """
         try:
             data: Any = msgspec.json.decode(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SnapshotError(f"this is no snapshot: {error}") from error
         if not isinstance(data, dict) or cast("dict[str, Any]", data).get(MARK) != TAG:
             raise SnapshotError("this is no snapshot: expected an object written by Snapshot.to_json()")
@@ -310,6 +311,10 @@ def _write(snapshot: Snapshot) -> dict[str, Any]:
     return data
 
 
+def _shown(value: object) -> str:
+    return f"a {type(value).__name__}: {clipped(repr(value), 200)}"
+
+
 def _read(data: dict[str, Any]) -> Snapshot:
     version = data["version"]
     if version != SNAPSHOT_VERSION:
@@ -323,11 +328,13 @@ def _read(data: dict[str, Any]) -> Snapshot:
         slices[slice_type] = SliceView(map(load, items))
         strange = next((item for item in slices[slice_type] if not isinstance(item, slice_type)), None)
         if strange is not None:
-            raise SnapshotError(f"the snapshot's slice {tag!r} holds a {type(strange).__name__}: {strange!r}")
+            raise SnapshotError(
+                f"the snapshot's slice {tag!r} holds a {type(strange).__name__}: {clipped(repr(strange), 200)}"
+            )
     children = tuple(map(load, data.get("children", ())))
     stranger = next((child for child in children if not isinstance(child, Snapshot)), None)
     if stranger is not None:
-        raise SnapshotError(f"the snapshot's children hold a {type(stranger).__name__}: {stranger!r}")
+        raise SnapshotError(f"the snapshot's children hold {_shown(stranger)}")
     return Snapshot(
         session_id=UUID(data["session_id"]),
         seq=int(data["seq"]),

@@ -2,8 +2,10 @@
 
 Plain JSON stands for itself; everything else is an object whose ``$type`` holds the tag of its type. Dataclasses,
 enums, named tuples, msgspec structs and pydantic models are their fields. Types that are more than their fields (open
-files, locks, functions) are refused, by name and place. Reading runs no code that a file chose: no import, and fields
-are put back as they were, without ``__init__`` and validators (msgspec structs alone run their ``__post_init__``).
+files, locks, functions) are refused, by name and place. Reading imports nothing and calls no ``__init__``: fields are
+put back as they were. But what is put back is checked as a new value is, by the ``__post_init__`` of its class, which
+therefore has to accept what it made itself, as for `dataclasses.replace`. Numbers have bounds: a short text must not
+stand for one that takes minutes to compute with.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import base64
 import dataclasses
 import enum
 import math
+import re
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,16 +25,22 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from watchkeeper.core.codec import CodecError, is_pydantic
-from watchkeeper.core.text import error_text, is_storable
-from watchkeeper.core.type_tags import register, tag_of, type_of
+from watchkeeper.core.codec import CodecError, is_pydantic, number_problem
+from watchkeeper.core.errors import SnapshotError
+from watchkeeper.core.text import clipped, error_text, is_storable
+from watchkeeper.core.type_tags import OURS, register, tag_of, type_of
 
 MARK: Final = "$type"
+
+SHOWN_CHARS: Final = 500
+"""How much of what was wrong is told: it may quote what was read."""
+
+N = TypeVar("N", Decimal, Fraction)
 
 Step = Callable[[Any], Any]
 
@@ -59,7 +68,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class _Refused(Exception):
-    """Values of a type have no form."""
+    """A value has no form: because of its type, or, where that is said, of what it is."""
 
 
 def dump(value: Any) -> Any:
@@ -157,10 +166,14 @@ def _load(data: Any) -> Any:
         raise CodecError(f"{MARK} must be the tag of a type, got {tag!r}")
     try:
         return _form_of(type_of(tag)).read(data)
-    except _Refused:
+    except _Refused as refused:
+        if refused.args:
+            raise CodecError(f"this is no {tag!r}: {refused} cannot be taken") from None
         raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise CodecError(f"this is no {tag!r}: {error_text(error)}") from error
+    except (CodecError, SnapshotError, RecursionError):
+        raise
+    except Exception as error:  # of a __post_init__, too
+        raise CodecError(f"this is no {tag!r}: {clipped(error_text(error), SHOWN_CHARS)}") from error
 
 
 def _explain(value: Any) -> NoReturn:
@@ -171,23 +184,23 @@ def _explain(value: Any) -> NoReturn:
         found = None
     if found is None:
         raise CodecError(f"{place} cannot be written: it is nested too deeply, or contains itself")
-    place, name = found
-    raise CodecError(
-        f"{place} cannot be written: {name} has no typed JSON form;"
-        " use dataclasses, enums, pydantic models, msgspec structs, containers and plain values"
-    )
+    place, why = found
+    raise CodecError(f"{place} cannot be written: {why}")
 
 
 def _find(value: object, place: str) -> tuple[str, str] | None:
-    """Return the place and the type's name of the first thing that has no form."""
+    """Return the place of the first thing that has no form, and why it has none."""
     type_ = type(value)
     try:
         form = _form_of(type_)
-    except _Refused:
-        return place, f"{type_.__module__}.{type_.__qualname__}"
-    if form.parts is None:
+        parts = None if form.parts is None else form.parts(value)
+    except _Refused as refused:
+        name = f"{type_.__module__}.{type_.__qualname__}"
+        use = "use dataclasses, enums, pydantic models, msgspec structs, containers and plain values"
+        return place, str(refused) or f"{name} has no typed JSON form; {use}"
+    if parts is None:
         return None
-    for label, part in zip(form.labels(value), form.parts(value), strict=True):
+    for label, part in zip(form.labels(value), parts, strict=True):
         found = _find(part, place + label)
         if found is not None:
             return found
@@ -260,14 +273,43 @@ def _dataclass_form(type_: Any) -> Form:
             return field.default_factory()
         raise CodecError(f"{tag_of(type_)!r} needs the field {field.name!r}; it was written by another version")
 
+    check_as_new = _check_as_new(type_)
+
     def read(data: dict[str, Any]) -> Any:
         known = _known(data, names)
         value = type_.__new__(type_)
         for field in fields:
-            object.__setattr__(value, field.name, known[field.name] if field.name in known else default(field))
+            if field.name not in known:
+                known[field.name] = default(field)
+            object.__setattr__(value, field.name, known[field.name])
+        if check_as_new is not None:
+            check_as_new(value, known)
         return value
 
     return _fields_form(type_, names, read)
+
+
+def _check_as_new(type_: Any) -> Callable[[Any, dict[str, Any]], None] | None:
+    """Return what checks a value of a dataclass whose fields were put back; None if nothing does for new ones."""
+    after: Callable[..., object] | None = getattr(type_, "__post_init__", None)
+    if after is None:
+        return None
+    marker = getattr(dataclasses, "_FIELD_INITVAR")  # noqa: B009  # dataclasses tell of these fields nowhere else
+    given = [each for each in type_.__dataclass_fields__.values() if getattr(each, "_field_type", None) is marker]
+    if any(each.default is dataclasses.MISSING for each in given):
+        return None  # what it was made from is not kept
+    arguments = [each.default for each in given]
+    ours = type_.__module__.partition(".")[0] == OURS
+
+    def check_as_new(value: Any, known: dict[str, Any]) -> None:
+        after(value, *arguments)
+        if ours:  # what is computed from other fields there has to agree with them
+            return
+        for name, stored in known.items():
+            if getattr(value, name) is not stored:
+                object.__setattr__(value, name, stored)
+
+    return check_as_new
 
 
 def _enum_form(type_: type[enum.Enum]) -> Form:
@@ -318,6 +360,9 @@ def _read_text(data: dict[str, Any]) -> str:
 
 def _write_float(value: float) -> Any:
     return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
+
+
+_FRACTION: Final = re.compile(r"-?[0-9]+(/[0-9]+)?")
 
 
 def _base64(data: bytes | bytearray) -> str:
@@ -379,6 +424,34 @@ def _keyed(value: Mapping[Any, Any]) -> list[str]:
     return [*(f" (key {key!r})" for key in value), *(f"[{key!r}]" for key in value)]
 
 
+def _bounded(value: N) -> N:
+    """Return a number, if it is not too large to be read back and computed with."""
+    problem = number_problem(value)
+    if problem is not None:
+        raise _Refused(problem)
+    return value
+
+
+def _register_number(type_: type[N], tag: str, from_json: Callable[[str], N]) -> None:
+    def none(value: N) -> tuple[()]:
+        _bounded(value)  # so that what cannot be written is refused when it comes in, not when it is written
+        return ()
+
+    form = Form(
+        lambda value: {MARK: tag, "value": str(_bounded(value))},
+        lambda data: _bounded(from_json(data["value"])),
+        none,
+        lambda _: (),
+    )
+    register_form(type_, tag, form)
+
+
+def _read_fraction(text: str) -> Fraction:
+    if not _FRACTION.fullmatch(text):  # with an exponent it would be computed here and now
+        raise ValueError(f"expected whole numbers, not {clipped(text, SHOWN_CHARS)!r}")
+    return Fraction(text)
+
+
 def _register_value(type_: type, tag: str, to_json: Step, from_json: Step) -> None:
     form = Form(lambda value: {MARK: tag, "value": to_json(value)}, lambda data: from_json(data["value"]))
     register_form(type_, tag, form)
@@ -420,7 +493,9 @@ def _register_all() -> None:
     _register_value(bytes, "bytes", _base64, _from_base64)
     _register_value(bytearray, "bytearray", _base64, lambda text: bytearray(_from_base64(text)))
     paths = ((type(Path()), "path"), (PurePosixPath, "posix_path"), (PureWindowsPath, "windows_path"))
-    for written, tag in ((Decimal, "decimal"), (Fraction, "fraction"), (UUID, "uuid"), *paths):
+    _register_number(Decimal, "decimal", Decimal)
+    _register_number(Fraction, "fraction", _read_fraction)
+    for written, tag in ((UUID, "uuid"), *paths):
         _register_value(written, tag, str, written)
     for moment in (datetime, time):
         register_form(moment, moment.__name__, Form(_write_moment, partial(_read_moment, moment)))

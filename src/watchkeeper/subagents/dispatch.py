@@ -218,13 +218,13 @@ class Dispatch:
         prompt = prompt_of(task, self.registry)
         snapshot = (self.session or calling.context.session).snapshot(cascade=self.cascade)
         check_version(task, snapshot)
-        files = calling.workspace.open(task.expected_artifacts)
+        files = await calling.workspace.handled(calling.workspace.open, task.expected_artifacts)
         name = f"{task.prompt_ns}/{task.prompt_key}"
         try:
             run = await calling.children.start(self._child(task, prompt, snapshot, files, calling))
             if run.result.stop is not None or run.result.output is None:
                 raise failure(name, run.result) from run.result.error
-            return collected(task, run.result, snapshot, files)
+            return await calling.workspace.handled(collected, task, run.result, snapshot, files)
         except (ToolValidationError, DispatchSubagentError):
             raise
         except Exception as error:

@@ -13,7 +13,8 @@ follows the prompt as one message, so that the instructions always arrive.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -22,6 +23,7 @@ from watchkeeper.core.codec import display
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.messages import Message, UserMessage
 from watchkeeper.core.text import clipped
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.session.slices import Snapshot
@@ -30,6 +32,7 @@ from watchkeeper.tools.filesystem import Filesystem, normal_path
 from watchkeeper.tools.filesystems import OverlayFilesystem
 
 OutputT = TypeVar("OutputT")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,24 @@ class HandedOver:
 class Workspace:
     """The files of one tool call, and which of them its children have changed so far."""
 
-    __slots__ = ("base", "came")
+    __slots__ = ("_lock", "base", "came")
 
     def __init__(self, base: Filesystem | None) -> None:
         """Take the files of the call, if it has any."""
         self.base = base
         self.came: list[str] = []
+        self._lock = threading.Lock()
+
+    async def handled(self, work: Callable[..., T], *args: Any) -> T:
+        """Return what ``work`` makes of the files, of one child at a time.
+
+        It runs on a worker thread if there are files: they may be slow, or held by a call that is late.
+        """
+        return work(*args) if self.base is None else await run_in_worker(self._alone, work, *args)
+
+    def _alone(self, work: Callable[..., T], *args: Any) -> T:
+        with self._lock:
+            return work(*args)
 
     def open(self, expected: Iterable[str]) -> ChildFiles:
         """Return the files of a child that begins now."""

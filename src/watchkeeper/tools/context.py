@@ -27,6 +27,7 @@ from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.filesystems import OverlayFilesystem
 from watchkeeper.tools.resources import Resources
 
+COMMITTING: Final = "being committed"
 COMMITTED: Final = "committed"
 DISCARDED: Final = "discarded"
 
@@ -181,53 +182,86 @@ class ToolContext:
         """Whether the tool asked for resources, so that there may be something to close."""
         return self._resources is not None
 
+    @property
+    def has_changed_files(self) -> bool:
+        """Whether `commit` has files to write, which may take long; waits for nobody."""
+        overlay = self._overlay
+        return overlay is not None and overlay.is_changed
+
     def commit(self) -> None:
         """Make what the tool did visible: its files and its session, or neither; harmless if that happened already.
 
         Raises:
             FilesystemError: If somebody else changed the same file meanwhile; everything is discarded.
             ReducerError: If a reducer refuses an event of the tool; everything is discarded.
-            SessionError: If it was discarded before.
+            SessionError: If it was discarded before, or is by the time its files are written.
         """
         with self._lock:
             if self._over == COMMITTED:
                 return
-            if self._over:
-                raise SessionError(f"tool call {self.call_id!r} was discarded; it cannot be committed")
-            self._over = COMMITTED
-            try:
-                self._commit_both()
-            except BaseException:
-                self._over = ""
-                self.discard()
-                raise
+            self._refuse_if_over()
+            if self._overlay is None and self._branch is None:  # it asked for neither, as most do
+                self._over = COMMITTED
+                return
+            self._over = COMMITTING
+        try:
+            self._commit_both()
+        except BaseException:
+            self._over = DISCARDED
+            self._drop_both()
+            raise
 
     def _commit_both(self) -> None:
         base = self.scope.filesystem
-        if self._overlay is None or base is None:
+        if self._overlay is None or base is None or not self._overlay.is_changed:
+            if self._overlay is not None:
+                self._overlay.commit()
+            self._decide()
             if self._branch is not None:
                 self._branch.merge()
             return
         with base.exclusive():
             before = base.snapshot()
             self._overlay.commit()
-            if self._branch is not None:
-                try:
+            try:
+                self._decide()
+                if self._branch is not None:
                     self._branch.merge()
-                except BaseException:
-                    base.restore(before)
-                    raise
+            except BaseException:
+                base.restore(before)
+                raise
 
-    def discard(self) -> None:
-        """Drop what the tool did; harmless if it is over already."""
+    def _decide(self) -> None:
+        """Turn what is being committed into what is committed, if it was not discarded meanwhile."""
         with self._lock:
-            if self._over:
-                return
+            if self._over != COMMITTING:
+                self._refuse_if_over()
+            self._over = COMMITTED
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise SessionError(f"tool call {self.call_id!r} was {self._over}; it cannot be committed")
+
+    def discard(self) -> bool:
+        """Drop what the tool did; harmless if it is over already. It waits for nobody, so the loop may call it.
+
+        Files that another thread is committing at that moment are put back by that thread.
+
+        Returns:
+            Whether nothing of it stays; False if it was committed.
+        """
+        with self._lock:
+            if self._over in (COMMITTED, DISCARDED):
+                return self._over == DISCARDED
             self._over = DISCARDED
-            if self._branch is not None:
-                self._branch.discard()
-            if self._overlay is not None:
-                self._overlay.discard()
+        self._drop_both()
+        return True
+
+    def _drop_both(self) -> None:
+        if self._branch is not None:
+            self._branch.discard()
+        if self._overlay is not None:
+            self._overlay.discard()
 
     async def aclose(self) -> None:
         """Close what was made for this call alone; to be called once it is over, whatever became of it.

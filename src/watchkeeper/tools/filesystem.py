@@ -30,11 +30,15 @@ _NOUNS: Final[Mapping[EntryKind, str]] = {"file": "file", "directory": "folder"}
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What stands at a path; a folder has no bytes, and where nothing stands there is no kind."""
+    """What stands at a path; a folder has no bytes, and where nothing stands there is no kind.
+
+    In a journal, ``size`` stands for the content of a file to which something was added: its first so many bytes.
+    """
 
     path: str
     kind: EntryKind | None = None
     data: bytes = b""
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -77,6 +81,13 @@ class UndoJournal:
         else:
             self._entries.clear()
 
+    def note_growth(self, path: str, look: Callable[[], int]) -> None:
+        """Note the size that ``look`` sees of a file to which something is added, once between two snapshots."""
+        last = self._entries[-1] if self._entries else None
+        grows = last is not None and last.path == path and last.size is not None
+        if not grows or any(snapshot.position == len(self._entries) for snapshot in self._snapshots):
+            self.note(lambda: Entry(path, "file", size=look()))
+
     def since(self, snapshot: FilesystemSnapshot) -> list[Entry]:
         """Return what was noted since a snapshot, the newest first.
 
@@ -91,13 +102,25 @@ class UndoJournal:
 ROOT: Final = ""
 ANY_FOLDERS: Final = "**"
 
+MAX_PATH_BYTES: Final = 4096
+"""How long a path may be, in UTF-8: what Linux takes."""
+
+MAX_PATH_PARTS: Final = 128
+"""How deep a path may lead: models write paths, and every folder on the way is looked at."""
+
+SHOWN_CHARS: Final = 80
+"""How much of a path that is too long is shown."""
+
 
 def normal_path(path: str) -> str:
     """Return a path in its one normal form: no empty or ``.`` parts; the root is empty.
 
     Raises:
-        FilesystemError: If it is absolute, leads upwards, or holds a character that no path may hold.
+        FilesystemError: If it is absolute, leads upwards, is too long or too deep, or holds a character that no path
+            may hold.
     """
+    if not _is_short(path):
+        raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... is longer than {MAX_PATH_BYTES:,} bytes")
     if "\0" in path:
         raise FilesystemError(f"{path!r} holds a null byte")
     if "\\" in path:
@@ -107,7 +130,20 @@ def normal_path(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise FilesystemError(f"{path!r} leads upwards ('..'); give a path from the root")
+    if len(parts) > MAX_PATH_PARTS:
+        raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... has {len(parts)} parts; {MAX_PATH_PARTS} are allowed")
     return "/".join(parts)
+
+
+def _is_short(path: str) -> bool:
+    if len(path) * 4 <= MAX_PATH_BYTES:  # no character has more bytes
+        return True
+    return len(path) <= MAX_PATH_BYTES and len(path.encode("utf-8", "surrogatepass")) <= MAX_PATH_BYTES
+
+
+def is_nameable(path: str) -> bool:
+    """Return whether a path that was found, in normal form, is one that `normal_path` lets pass."""
+    return "\\" not in path and _is_short(path) and path.count("/") < MAX_PATH_PARTS
 
 
 def parents(path: str) -> list[str]:
@@ -274,15 +310,19 @@ class Filesystem(ABC):
         self.write_bytes(path, _encoded(path, text))
 
     def append_text(self, path: str, text: str) -> None:
-        """Add text to the end of a file, or start one.
+        """Add text to the end of a file, or start one; what is there already is neither read nor written.
 
         Raises:
             FilesystemError: As `write_text`.
         """
-        place = normal_path(path)
+        place, data = normal_path(path), _encoded(path, text)
         with self._lock:
-            before = self._read(place) if self._kind(place) == "file" else b""
-            self.write_bytes(place, before + _encoded(path, text))
+            if self._kind(place) != "file":
+                self.write_bytes(place, data)
+                return
+            self.journal.note_growth(place, lambda: self._size(place))
+            self._append(place, data)
+            self._count_write(place)
 
     def make_dirs(self, path: str) -> None:
         """Make a folder and those on the way; harmless if it exists.
@@ -363,6 +403,10 @@ class Filesystem(ABC):
     def _put(self, entry: Entry) -> None:
         """Write a file or make a folder where its parent exists; remove a file or an empty folder if it has no kind."""
 
+    def _append(self, path: str, data: bytes) -> None:
+        """Add to the end of a file that exists."""
+        self._put(Entry(path, "file", self._read(path) + data))
+
     def _size(self, path: str) -> int:
         """Return the bytes of a file that exists."""
         return len(self._read(path))
@@ -381,16 +425,25 @@ class Filesystem(ABC):
             raise FilesystemError(f"{path!r} is a {_NOUNS[kind]}, not a {_NOUNS[wanted]}")
 
     def _make_parents(self, path: str) -> None:
-        for parent in parents(path):
-            kind = self._kind(parent)
-            if kind == "file":
+        folders = parents(path)
+        standing, end = 0, len(folders)  # so many are folders; those from the end on are none
+        while standing < end:
+            middle = (standing + end) // 2
+            if self._kind(folders[middle]) == "directory":
+                standing = middle + 1
+            else:
+                end = middle
+        for parent in folders[standing : standing + 1]:
+            if self._kind(parent) == "file":
                 raise FilesystemError(f"{parent!r} is a file, so {path!r} cannot be in it")
-            if kind is None:
-                self._change(Entry(parent, "directory"))
+        for parent in folders[standing:]:
+            self._change(Entry(parent, "directory"))
 
     def _files(self, folder: str) -> Iterable[str]:
         for name in self._names(folder):
             path = join(folder, name)
+            if not is_nameable(path):
+                continue
             if self._kind(path) == "directory":
                 yield from self._files(path)
             else:
@@ -400,7 +453,10 @@ class Filesystem(ABC):
         """Put an entry in its place; journal what stands there before, if anybody may want it back."""
         self.journal.note(lambda: self._stands_at(entry.path))
         self._put(entry)
-        self._writes[entry.path] = self._writes.get(entry.path, 0) + 1
+        self._count_write(entry.path)
+
+    def _count_write(self, path: str) -> None:
+        self._writes[path] = self._writes.get(path, 0) + 1
 
     def _stands_at(self, path: str) -> Entry:
         kind = self._kind(path)
@@ -408,6 +464,10 @@ class Filesystem(ABC):
 
     def _put_back(self, before: Entry) -> None:
         kind = self._kind(before.path)
+        if before.size is not None:
+            if kind != "file":
+                raise FilesystemError(f"there is no file {before.path!r} any more")
+            before = Entry(before.path, "file", self._read(before.path)[: before.size])
         if kind is not None and kind != before.kind:
             self._change(Entry(before.path))
         if before.kind == "file" or before.kind not in (None, kind):

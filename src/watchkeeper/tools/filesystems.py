@@ -9,15 +9,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Final, Literal, NamedTuple, cast
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import own_value
-from watchkeeper.tools.filesystem import ROOT, Entry, EntryKind, Filesystem, normal_path, parents
+from watchkeeper.tools.filesystem import (
+    ANY_FOLDERS,
+    ROOT,
+    Entry,
+    EntryKind,
+    Filesystem,
+    is_nameable,
+    join,
+    normal_path,
+    parents,
+)
 
 ChangeKind = Literal["created", "modified", "deleted"]
 
@@ -37,6 +48,7 @@ class OverlayFilesystem(Filesystem):
     Until `commit` the base sees nothing. `commit` applies all or nothing, and refuses if somebody else changed a path
     that was changed here since this overlay first looked at it; `keep` applies a single file in the same way. After
     `commit` or `discard` every write is refused, so that a tool that was given up on can do no harm when it wakes late.
+    `discard` waits for nobody: not for a thread that reads or writes here, and not for the base.
     """
 
     def __init__(self, base: Filesystem) -> None:
@@ -44,20 +56,27 @@ class OverlayFilesystem(Filesystem):
         super().__init__()
         self._base = base
         self._upper: dict[str, Entry] = {}
+        self._tails: dict[str, bytearray] = {}  # what was added to files, here or in the base
         self._seen: dict[str, object] = {}
         self._over = ""
+        self._ending = threading.Lock()  # held for a moment, never while the base or anybody's code runs
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was changed here and is neither committed nor discarded; waits for nobody."""
+        return bool(self._upper or self._tails)
 
     def changes(self) -> tuple[FileChange, ...]:
         """Return what a commit would change, sorted by path."""
         with self._lock:
-            found: list[FileChange] = []
+            found = [FileChange(path, "modified") for path in self._tails.keys() - self._upper.keys()]
             for path, upper in sorted(self._upper.items()):
                 before = self._base.kind(path)
                 if upper.kind is None and before is not None:
                     found.append(FileChange(path, "deleted"))
                 elif upper.kind is not None and (upper.kind != before or upper.kind == "file"):
                     found.append(FileChange(path, "created" if before is None else "modified"))
-            return tuple(found)
+            return tuple(sorted(found, key=lambda change: change.path))
 
     def commit(self) -> None:
         """Apply all changes to the base, or none.
@@ -66,19 +85,25 @@ class OverlayFilesystem(Filesystem):
             FilesystemError: If somebody else changed one of the paths meanwhile (it is named), if the base cannot
                 take a change, or if this overlay is over.
         """
+        if self._end("committed", if_unchanged=True):
+            return
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
-            for path, upper in sorted(self._upper.items()):
-                folder_twice = upper.kind == "directory" == self._base.kind(path)
+            for path in sorted(self._upper.keys() | self._tails.keys()):
+                upper = self._upper.get(path)
+                folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
                 if not folder_twice and self._base.version(path) != self._seen[path]:
                     raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
             before = self._base.snapshot()
+            changes = self._upper, self._tails, self._seen
+            self._end("committed")
             try:
-                self._apply()
+                self._apply(*changes[:2])
             except BaseException:
+                self._over = ""
+                self._upper, self._tails, self._seen = changes
                 self._base.restore(before)
                 raise
-            self._end("committed")
 
     def watch(self, path: str) -> None:
         """Look at a path of the base now: what others change there from here on stands against what is done here."""
@@ -96,38 +121,56 @@ class OverlayFilesystem(Filesystem):
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
             self._expect(place, "file")
-            upper = self._upper.get(place)
-            if upper is None:
+            upper, tail = self._upper.get(place), self._tails.get(place)
+            if upper is None and tail is None:
                 return False
             if self._base.version(place) != self._seen[place]:
                 raise FilesystemError(f"{place!r} was changed by somebody else meanwhile; it was not kept")
-            self._base.write_bytes(place, upper.data)
-            del self._upper[place]
+            self._refuse_if_over()  # discarded while the base was waited for
+            self._write_through(place, upper, tail)
+            self._upper.pop(place, None)
+            self._tails.pop(place, None)
             self._seen[place] = self._base.version(place)
             return True
 
     def discard(self) -> None:
-        """Drop all changes; harmless if the overlay is over already."""
-        with self._lock:
-            if not self._over:
-                self._end("discarded")
+        """Drop all changes, without waiting for anybody; harmless if the overlay is over already."""
+        with suppress(FilesystemError):
+            self._end("discarded")
 
-    def _apply(self) -> None:
-        base, upper = self._base, self._upper
+    def _write_through(self, path: str, upper: Entry | None, tail: bytearray | None) -> None:
+        """Write a file to the base; where only something was added to it, add that."""
+        if upper is not None:
+            self._base.write_bytes(path, upper.data + tail if tail else upper.data)
+        elif tail:
+            self._base.append_text(path, tail.decode())
+
+    def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray]) -> None:
+        base = self._base
         for path in sorted(upper, reverse=True):
             kind = base.kind(path)
             if kind is not None and kind != upper[path].kind:
                 base.delete(path)
-        for path in sorted(upper):
-            if upper[path].kind == "directory":
+        for path in sorted(upper.keys() | tails.keys()):
+            entry = upper.get(path)
+            if entry is not None and entry.kind == "directory":
                 base.make_dirs(path)
-            elif upper[path].kind == "file":
-                base.write_bytes(path, upper[path].data)
+            elif entry is None or entry.kind == "file":
+                self._write_through(path, entry, tails.get(path))
 
-    def _end(self, how: str) -> None:
-        self._over = how
-        self._upper.clear()
-        self._seen.clear()
+    def _end(self, how: str, *, if_unchanged: bool = False) -> bool:
+        """End it; return False, and do nothing, if that is to be so only without changes and there are some.
+
+        Raises:
+            FilesystemError: If it is over already.
+        """
+        with self._ending:
+            self._refuse_if_over()
+            if if_unchanged and self.is_changed:
+                return False
+            self._over = how
+            self._upper, self._tails, self._seen = {}, {}, {}  # a thread that is late may be reading the old ones
+            return True
 
     def _refuse_if_over(self) -> None:
         if self._over:
@@ -142,18 +185,25 @@ class OverlayFilesystem(Filesystem):
         return upper.kind if upper is not None else self._base.kind(path)
 
     def _read(self, path: str) -> bytes:
-        upper = self._upper.get(path)
-        if upper is not None:
-            return upper.data
-        self._look(path)
-        return self._base.read_bytes(path)
+        upper, tail = self._upper.get(path), self._tails.get(path)
+        if upper is None:
+            self._look(path)
+        data = self._base.read_bytes(path) if upper is None else upper.data
+        return data + tail if tail else data
 
     def _size(self, path: str) -> int:
         upper = self._upper.get(path)
-        return len(upper.data) if upper is not None else self._base.stat(path).size
+        return (len(upper.data) if upper is not None else self._base.stat(path).size) + len(self._tails.get(path, b""))
 
     def _version(self, path: str) -> object:
         return self._writes.get(path, 0), None if path in self._upper else self._base.version(path)
+
+    def _append(self, path: str, data: bytes) -> None:
+        if path not in self._upper:
+            self._look(path)
+        with self._ending:
+            self._refuse_if_over()
+            self._tails.setdefault(path, bytearray()).extend(data)
 
     def _names(self, path: str) -> Iterable[str]:
         names: set[str] = set()
@@ -166,13 +216,27 @@ class OverlayFilesystem(Filesystem):
                 (names.discard if upper.kind is None else names.add)(name)
         return names
 
+    def _files(self, folder: str) -> Iterable[str]:
+        upper = self._upper
+        hidden = {place for place, entry in upper.items() if entry.kind != "directory"}
+        below = self._base.glob(join(folder, ANY_FOLDERS)) if self._base.kind(folder) == "directory" else ()
+        for path in below:
+            if path not in upper and (not hidden or hidden.isdisjoint(parents(path))):
+                yield path
+        for place, entry in list(upper.items()):
+            if entry.kind == "file" and place.startswith(f"{folder}/" if folder else ""):
+                yield place
+
     def _change(self, entry: Entry) -> None:
         self._refuse_if_over()
         super()._change(entry)
 
     def _put(self, entry: Entry) -> None:
         self._look(entry.path)
-        self._upper[entry.path] = entry
+        with self._ending:
+            self._refuse_if_over()
+            self._upper[entry.path] = entry
+            self._tails.pop(entry.path, None)
 
     def _look(self, path: str) -> None:
         """Remember what the base had when this path was first looked into."""
@@ -180,13 +244,36 @@ class OverlayFilesystem(Filesystem):
             self._seen[path] = self._base.version(path)
 
 
+FOLLOWS_NOTHING: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+FOLDER_FLAGS: Final = FOLLOWS_NOTHING | getattr(os, "O_DIRECTORY", 0)
+WAY_FLAGS: Final = FOLDER_FLAGS | getattr(os, "O_PATH", os.O_RDONLY)
+"""O_PATH of Linux needs no right to read a folder on the way, as naming a path through it does not."""
+
+MAX_APPENDED_BYTES: Final = 1 << 20
+"""How much is added to a file in its place; for more, it is written anew."""
+
+HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
+"""Whether names can be looked up in a folder that is open; Windows cannot."""
+
+
+class Place(NamedTuple):
+    """Where a file or folder stands: its name, and the open folder that the name is looked up in.
+
+    Where the system has no such thing, the name is the whole path and there is no folder.
+    """
+
+    name: str
+    folder: int | None
+
+
 class HostFilesystem(Filesystem):
     """The files below one folder of this machine.
 
     Nothing outside the folder is read or written: a path is refused if a part of it is a symbolic link, and so is what
-    is neither a file nor a folder (a pipe would hang its reader). A file is written beside its place and moved there,
-    so that a process that dies leaves the old content or the new. What this cannot hold off is another process that
-    puts a link in the way between the look and the write; run hostile programs in a container.
+    is neither a file nor a folder (a pipe would hang its reader). Every folder on the way is opened in the one before
+    it, without following links, and the file in the last of them: another process that puts links in the way at that
+    moment gains nothing (on Windows it can). A file is written beside its place and moved there, so that a process that
+    dies leaves the old content or the new; only what `append_text` adds, up to 1 MiB, is written in its place.
 
     Args:
         root: The folder; it must exist.
@@ -212,82 +299,238 @@ class HostFilesystem(Filesystem):
     root = host_folder
 
     def _kind(self, path: str) -> EntryKind | None:
-        for folder in parents(path):
-            found = self._unlinked(folder)
-            if found is None or not stat.S_ISDIR(found.st_mode):
-                return None
-        found = self._unlinked(path)
+        with _named(path), self._place(path) as place:
+            found = None if place is None else _look(place, path)
         return None if found is None else _kind_of(found, path)
 
-    def _unlinked(self, path: str) -> os.stat_result | None:
-        with _named(path):
-            found = self._look(path)
-        if found is not None and stat.S_ISLNK(found.st_mode):
-            raise FilesystemError(f"{path!r} is a symbolic link; links are not followed")
-        return found
+    @contextmanager
+    def _place(self, path: str) -> Generator[Place | None]:
+        """Yield where a path is; None if there is no folder in which it could be.
 
-    def _look(self, path: str) -> os.stat_result | None:
+        Raises:
+            FilesystemError: If a link is on the way.
+            OSError: If the root is gone, or a folder may not be entered.
+        """
+        if not HAS_HANDLES:
+            yield self._path_of(path)
+            return
+        way, _, name = path.rpartition("/")
+        folder: int | None = os.open(self._root, WAY_FLAGS)
         try:
-            return os.lstat(os.path.join(self._root, path))  # half the time of a new Path
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            done = ""
+            for part in way.split("/") if way else ():
+                done = join(done, part)
+                inner = _entered(Place(part, folder), done)
+                os.close(cast("int", folder))
+                folder = inner
+                if folder is None:
+                    yield None
+                    return
+            yield Place(name or ".", folder)
+        finally:
+            if folder is not None:
+                os.close(folder)
+
+    def _path_of(self, path: str) -> Place | None:
+        for folder in parents(path):
+            found = _look(Place(os.path.join(self._root, folder), None), folder)
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                return None
+        return Place(os.path.join(self._root, path), None)
+
+    @contextmanager
+    def _found(self, path: str) -> Generator[Place]:
+        """Yield where a path is that was there a moment ago.
+
+        Raises:
+            FilesystemError: If its folder is gone, or a link stands on the way.
+        """
+        with _named(path), self._place(path) as place:
+            if place is None:
+                raise FilesystemError(f"there is no folder for {path!r} any more")
+            yield place
 
     def _read(self, path: str) -> bytes:
-        with _named(path):
-            return (self._root / path).read_bytes()
+        with self._found(path) as place, _opened(place, path) as file:
+            return file.read()
 
     def _size(self, path: str) -> int:
-        with _named(path):
-            return os.lstat(self._root / path).st_size
+        with self._found(path) as place:
+            return _status(place).st_size
 
     def _version(self, path: str) -> object:
-        with _named(path):
-            found = os.lstat(self._root / path)
+        with self._found(path) as place:
+            found = _status(place)
         if stat.S_ISDIR(found.st_mode):
             return "directory"
         # The clock of a disk is coarse, so writes through this port are counted as well.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
 
     def _names(self, path: str) -> Iterable[str]:
-        with _named(path), os.scandir(os.path.join(self._root, path)) as entries:
+        with self._found(path) as place, _listed(place) as entries:
             return [entry.name for entry in entries if _is_plain(entry)]
 
+    def _files(self, folder: str) -> Iterable[str]:
+        """Look every folder through from its open parent; one that is gone, or became a link, holds nothing."""
+        if not HAS_HANDLES:
+            return super()._files(folder)
+        found: list[str] = []
+        with self._found(folder) as place:
+            _collect(place, folder, found)
+        return found
+
     def _put(self, entry: Entry) -> None:
-        path, place = entry.path, self._root / entry.path
-        with _named(path):
+        path = entry.path
+        with self._found(path) as place:
             if entry.kind == "file":
                 self._write(entry, place)
             elif entry.kind == "directory":
-                place.mkdir()
-            elif place.is_dir():
-                place.rmdir()
+                os.mkdir(place.name, dir_fd=place.folder)
+            elif stat.S_ISDIR((before := _status(place)).st_mode):
+                os.rmdir(place.name, dir_fd=place.folder)
             else:
                 # A file that is put back, or written anew, keeps the rights it had.
-                self._rights[path] = stat.S_IMODE(os.lstat(place).st_mode)
-                place.unlink()
+                self._rights[path] = _rights(before)
+                os.unlink(place.name, dir_fd=place.folder)
 
-    def _write(self, entry: Entry, place: Path) -> None:
-        before = self._look(entry.path)
-        beside, handle = self._new_file_in(place.parent)
+    def _append(self, path: str, data: bytes) -> None:
+        with self._found(path) as place:
+            if len(data) <= MAX_APPENDED_BYTES and _appended(place, data):
+                return
+        super()._append(path, data)
+
+    def _write(self, entry: Entry, place: Place) -> None:
+        before = _look(place, entry.path)
+        beside, handle = self._new_file_beside(place)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(entry.data)
-            rights = self._rights.get(entry.path) if before is None else stat.S_IMODE(before.st_mode)
-            if rights is not None:
-                os.chmod(beside, rights)
-            os.replace(beside, place)
+                rights = self._rights.get(entry.path) if before is None else _rights(before)
+                if rights is not None:
+                    os.chmod(beside.name if beside.folder is None else handle, rights)
+            os.replace(beside.name, place.name, src_dir_fd=beside.folder, dst_dir_fd=place.folder)
         except BaseException:
             with suppress(FileNotFoundError):
-                beside.unlink()
+                os.unlink(beside.name, dir_fd=beside.folder)
             raise
 
-    def _new_file_in(self, folder: Path) -> tuple[Path, int]:
+    def _new_file_beside(self, place: Place) -> tuple[Place, int]:
         """Make a file under a name that nobody has, with the rights that the process gives new files."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FOLLOWS_NOTHING | getattr(os, "O_BINARY", 0)
         while True:
             self._parts += 1
-            beside = folder / f".{os.getpid()}-{self._parts}.part"
+            name = os.path.join(os.path.dirname(place.name), f".{os.getpid()}-{self._parts}.part")
             with suppress(FileExistsError):
-                return beside, os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+                return Place(name, place.folder), os.open(name, flags, 0o666, dir_fd=place.folder)
+
+
+def _status(place: Place) -> os.stat_result:
+    return os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+
+
+def _look(place: Place, path: str) -> os.stat_result | None:
+    """Return what stands at a place, or None if nothing does.
+
+    Raises:
+        FilesystemError: If it is a link.
+    """
+    try:
+        found = _status(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(found.st_mode):
+        raise FilesystemError(f"{path!r} is a symbolic link; links are not followed")
+    return found
+
+
+def _entered(place: Place, path: str) -> int | None:
+    """Return a folder, opened, or None if there is none.
+
+    Raises:
+        FilesystemError: If it is a link.
+    """
+    try:
+        return os.open(place.name, WAY_FLAGS, dir_fd=place.folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):  # what systems say of a link
+            raise
+    _look(place, path)
+    return None
+
+
+@contextmanager
+def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
+    """Yield a file, opened to be read; what was put in its place a moment ago is not opened, or not read."""
+    flags = os.O_RDONLY | FOLLOWS_NOTHING | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(place.name, flags, dir_fd=place.folder), "rb") as file:
+        if _kind_of(os.fstat(file.fileno()), path) != "file":
+            raise FilesystemError(f"{path!r} is a folder, not a file")
+        yield file
+
+
+def _appended(place: Place, data: bytes) -> bool:
+    """Add to a file in its place; return False, with nothing changed, if it is to be written anew instead.
+
+    That is so if it has another name, if it could run as its owner or group, and if it is not to be written to.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | FOLLOWS_NOTHING | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        file = os.open(place.name, flags, dir_fd=place.folder)
+    except OSError:
+        return False  # what is wrong is told by what tries next
+    try:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or stat.S_IMODE(before.st_mode) & ~0o777:
+            return False
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+        except BaseException:
+            os.ftruncate(file, before.st_size)
+            raise
+        return True
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _listed(place: Place) -> Generator[Iterable[os.DirEntry[str]]]:
+    """Yield what lies in a folder."""
+    if place.folder is None:
+        with os.scandir(place.name) as entries:
+            yield entries
+        return
+    folder = os.open(place.name, os.O_RDONLY | FOLDER_FLAGS, dir_fd=place.folder)
+    try:
+        with os.scandir(folder) as entries:
+            yield entries
+    finally:
+        os.close(folder)
+
+
+def _collect(place: Place, path: str, found: list[str]) -> None:
+    """Add the paths of all files below an open folder."""
+    with _listed(place) as entries:
+        plain = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if _is_plain(entry)]
+    inner = [name for name, is_folder in plain if is_folder and is_nameable(join(path, name))]
+    found += [below for name, is_folder in plain if not is_folder and is_nameable(below := join(path, name))]
+    if not inner:
+        return
+    folder = os.open(place.name, WAY_FLAGS, dir_fd=place.folder)
+    try:
+        for name in inner:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                _collect(Place(name, folder), join(path, name), found)
+    finally:
+        os.close(folder)
+
+
+def _rights(found: os.stat_result) -> int:
+    """Return the rights that a file passes on when it is written anew: none to run as its owner or group."""
+    return found.st_mode & 0o777
 
 
 def _kind_of(found: os.stat_result, path: str) -> EntryKind:
@@ -327,7 +570,7 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
-        self._contents: dict[str, bytes] = {}
+        self._contents: dict[str, bytes | bytearray] = {}
         self._folders: dict[str, set[str]] = {ROOT: set()}
         for path, data in (files or {}).items():
             if isinstance(data, str):
@@ -341,7 +584,19 @@ class MemoryFilesystem(Filesystem):
         return "directory" if path in self._folders else None
 
     def _read(self, path: str) -> bytes:
-        return self._contents[path]
+        data = self._contents[path]
+        if isinstance(data, bytearray):
+            data = self._contents[path] = bytes(data)
+        return data
+
+    def _size(self, path: str) -> int:
+        return len(self._contents[path])
+
+    def _append(self, path: str, data: bytes) -> None:
+        content = self._contents[path]
+        if not isinstance(content, bytearray):
+            content = self._contents[path] = bytearray(content)
+        content += data
 
     def _names(self, path: str) -> Iterable[str]:
         return list(self._folders[path])

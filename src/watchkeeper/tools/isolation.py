@@ -26,10 +26,12 @@ from watchkeeper.core import codec
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
+from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.text import logger
 from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
+from watchkeeper.tools.process_sweep import Lost, environment, sweep
 from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, framed, refuse_while_importing
 from watchkeeper.tools.values import ToolResult
 
@@ -154,6 +156,8 @@ def result_of(ended: ProcessEnd) -> ToolResult[Any]:
         ToolValidationError: If the function raised it.
         ToolProcessError: If there is no result.
     """
+    if ended.flooded:
+        raise ToolProcessError(f"its process sent more than the {MAX_RESULT_BYTES:,} bytes that may leave it")
     if ended.reply is None:
         said = f". Its output ended with:\n{ended.output}" if ended.output else ""
         raise ToolProcessError(f"its process {_ending(ended.status)} before it returned a result{said}")
@@ -207,11 +211,13 @@ class ProcessEnd(msgspec.Struct, frozen=True):
         reply: What the worker sent, or None if it sent nothing whole.
         status: Its exit code, or the negative number of the signal that killed it; None if nobody knows.
         output: The end of what it printed.
+        flooded: Whether it sent more than a reply may take.
     """
 
     reply: bytes | None
     status: int | None
     output: str
+    flooded: bool = False
 
 
 class ProcessPipes:
@@ -239,6 +245,8 @@ class ProcessPipes:
         self._result = bytearray()
         self._output = bytearray()
         self._lines = bytearray()
+        self._mark = SYSTEM_IDS.uuid().hex
+        self._guard = 0
 
     def end(self, request: bytes) -> None:
         """End the call, from any thread, any number of times.
@@ -279,9 +287,10 @@ class ProcessPipes:
             receiving, sending = os.pipe()
             stack.callback(os.close, receiving)
             try:
-                guard = stack.enter_context(start_guard(sending, self._grace))
+                guard = stack.enter_context(start_guard(sending, self._grace, self._mark))
             finally:
                 os.close(sending)
+            self._guard = guard.pid
             pipes = [cast("IO[bytes]", pipe) for pipe in (guard.stdin, guard.stdout, guard.stderr)]
             lifeline, lines, output = (pipe.fileno() for pipe in pipes)
             sources = {lines: self._lines, receiving: self._result, output: self._output}
@@ -291,7 +300,9 @@ class ProcessPipes:
                 self._drain(source, kept)
         ended = self._numbers_from_guard().get("ended")
         status = None if ended is None else os.waitstatus_to_exitcode(ended)
-        return ProcessEnd(unframed(self._result), status, self._output.decode("utf-8", "replace").strip())
+        flooded = len(self._result) > MAX_RESULT_BYTES + 8
+        printed = self._output.decode("utf-8", "replace").strip()
+        return ProcessEnd(None if flooded else unframed(self._result), status, printed, flooded)
 
     def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
         """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
@@ -331,6 +342,8 @@ class ProcessPipes:
         if request == self._sent_request:
             return False
         self._sent_request = request
+        with suppress(ProcessLookupError, PermissionError):  # what runs below it may have stopped it
+            os.kill(self._guard, signal.SIGCONT)
         self._unsent = memoryview(bytes(self._unsent) + request)
         self._give_up_at = SYSTEM_CLOCK.monotonic() + PATIENCE_SECONDS
         if request == TERMINATE:
@@ -363,10 +376,7 @@ class ProcessPipes:
         """Reap the guard; if it died, or hangs, kill what it was to kill."""
         numbers = self._numbers_from_guard()
         if "ended" not in numbers:
-            for group in (guard.pid, numbers.get("group")):
-                with suppress(ProcessLookupError, PermissionError):
-                    if group is not None:
-                        os.killpg(group, signal.SIGKILL)
+            sweep(Lost(guard.pid, numbers.get("group"), self._mark))
             logger().warning("process.guard_lost", guard=guard.pid, group=numbers.get("group"))
         guard.wait()
 
@@ -376,12 +386,13 @@ class ProcessPipes:
         return {name: int(number) for name, _, number in lines if number.isdecimal()}
 
 
-def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
+def start_guard(sending: int, grace: float, mark: str) -> subprocess.Popen[bytes]:
     """Start the guard in a session of its own; it inherits the environment and the working directory.
 
     Args:
         sending: Where the worker is to write its result.
         grace: Seconds between TERM and KILL.
+        mark: Id of the call, by which its processes are found if the guard is lost.
     """
     if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
         raise OSError(f"this program's Python cannot be started again: sys.executable={sys.executable!r}")
@@ -393,6 +404,7 @@ def start_guard(sending: int, grace: float) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         pass_fds=(sending,),
         start_new_session=True,
+        env=environment(mark),
     )
 
 

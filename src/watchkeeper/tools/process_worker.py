@@ -160,6 +160,10 @@ MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
 """How large a result may be on its way, as JSON."""
 
 
+MAX_SAID_CHARS: Final = 64 * 1024
+"""How much of what an exception says leaves the process."""
+
+
 class Order(msgspec.Struct, frozen=True):
     """What the worker is to do.
 
@@ -242,8 +246,15 @@ def answer(order: bytes) -> bytes:
         raise
     except BaseException as error:
         if isinstance(error, ToolValidationError) and not said:
-            return encoded(Reply("invalid", str(error)))
-        return encoded(Reply("failed", said + error_text(error)))
+            return encoded(Reply("invalid", bounded(str(error))))
+        return encoded(Reply("failed", bounded(said + error_text(error))))
+
+
+def bounded(text: str) -> str:
+    """Return what an exception says, cut where it says more than anybody reads."""
+    if len(text) <= MAX_SAID_CHARS:
+        return text
+    return f"{text[:MAX_SAID_CHARS]} [cut: the first {MAX_SAID_CHARS:,} of {len(text):,} characters]"
 
 
 def prepare(order: Order) -> tuple[Any, Any]:
