@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
+from weakref import ReferenceType
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.accounting.admission import Demand
@@ -26,7 +27,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
-from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
+from watchkeeper.containment.guards import GuardedCall, Guards, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
@@ -104,10 +105,21 @@ class ContextCalls:
         closed: Whether nothing is admitted any more.
         aborted: Whether somebody aborted; closing is not aborting.
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
+        home: The context whose calls they are.
+        apart: Whether it stands apart, on purpose, from a context inside which it was made.
     """
 
-    def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        account: Account,
+        cancellation: CancellationToken,
+        incidents: Incidents,
+        home: ReferenceType[Any],
+    ) -> None:
         """Open for calls."""
+        self.home = home
+        self.apart = False
         self.clock, self.ledger, self._numbers, self._guards = tree
         self.nodes = NodeStore(tree.clock)
         self.in_flight: dict[int, InFlightCall] = {}
@@ -146,7 +158,7 @@ class ContextCalls:
         else:
             if self.closed:
                 self.check_open()
-            if guards is not None and ASKING.get() is guards:  # asked about itself, the hook would never end
+            if guards is not None and guards.are_asking:  # asked about itself, the hook would never end
                 raise ConfigurationError(
                     "a hook called the ExecutionContext that asks it; give it a context of its own"
                 )
@@ -180,7 +192,7 @@ class ContextCalls:
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
         node = Node(next(self._numbers), outer.node if outer else None, request.kind, request.operation_name, now)
-        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer)
+        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer, self.home)
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
         if timeout is not None and now + timeout < until:
@@ -353,6 +365,8 @@ class ContextCalls:
             events_dropped=self.incidents.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
+            parent_id=self.incidents.parent_id,
+            apart=self.apart,
         )
 
     def _running_nodes(self) -> Iterator[Node]:
