@@ -43,11 +43,15 @@ PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
 """Looks up what a provider's model charges for a call; None if nobody knows."""
 
 
+BLOCKS: Final[dict[int, Containment]] = {}
+"""The blocks that are open in this process, by the `id` of their contexts."""
+
+
 class CallStopped(BreakOut):
     """A call was not let through, and nothing was sent; ends the contained block that it was made in.
 
     It is no Exception, as CancelledError is none: a stop has to get past every layer that retries what failed. The
-    block turns it into an error where it ends.
+    block turns it into an error where it ends; in the code of a run it is a failure of that code, as a tool's is.
 
     Attributes:
         stop: Why, if the gate or a hook refused.
@@ -59,6 +63,8 @@ class CallStopped(BreakOut):
         super().__init__(str(stop.message if stop is not None else error))
         self.stop = stop
         self.error = error
+        place = enclosing.innermost()
+        self.is_local = place is not None and innermost_run() is not None and id(place.context) not in BLOCKS
 
 
 class Counted:
@@ -146,9 +152,6 @@ class Containment:
 
 ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_contained", default=None)
 """The block inside which the running code was called; None outside of all."""
-
-BLOCKS: Final[dict[int, Containment]] = {}
-"""The blocks that are open in this process, by the `id` of their contexts."""
 
 
 def in_force() -> Containment | None:

@@ -129,7 +129,7 @@ def refuse_own(above: Clock, clock: Clock, shared: Ledger, ledger: Ledger | None
 
 def inherited(limits: Limits, above: Account) -> Limits:
     """Return limits without the ceilings at their defaults of which there is one above: that one holds."""
-    lifted = {
+    lifted: dict[str, Any] = {
         meter.field: None
         for place, meter in enumerate(SHARED)
         if limits.ceiling(meter.ceiling) == DEFAULTS.ceiling(meter.ceiling) is not None and above.has_ceiling(place)
