@@ -27,7 +27,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
-from watchkeeper.containment.guards import GuardedCall, Guards, stop_by_hook
+from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
@@ -151,6 +151,8 @@ class ContextCalls:
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer = self._guards, CURRENT_CALL.get()
+        if guards is not None and ASKING.get():
+            guards = guards.left_to_ask()
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
             if self.closed:
@@ -158,10 +160,6 @@ class ContextCalls:
         else:
             if self.closed:
                 self.check_open()
-            if guards is not None and guards.are_asking:  # asked about itself, the hook would never end
-                raise ConfigurationError(
-                    "a hook called the ExecutionContext that asks it; give it a context of its own"
-                )
             if self._priced and not request.estimate.known_cost:
                 raise UnpricedModelError(
                     f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds;"
@@ -179,7 +177,8 @@ class ContextCalls:
         if type(grant) is Refused:
             return self._refuse(request, grant, outer, now)
         if waiter is None:
-            return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
+            around = [call.demand for call in outer.chain()] if outer else []
+            return Waiter(demand, (*around, *(each.demand for each in ASKING.get() if each.demand is not None)))
         if not waiter.last_chance or not isinstance(grant, Waits):
             return waiter
         stop = exhausted(grant, self.account, landing=request.phase == "landing")
@@ -280,10 +279,11 @@ class ContextCalls:
         self.check_open()
         if stop_of(self.account) is not None:
             return Decision.HALT
-        if self._guards is None:
+        guards = self._guards.left_to_ask() if self._guards is not None else None
+        if guards is None:
             return Decision.ALLOW
         inside = CURRENT_CALL.get()
-        event = self._guards.egress(inside.nearest_guarded() if inside else None, url, method)
+        event = guards.egress(inside.nearest_guarded() if inside else None, url, method)
         if event is None:
             return Decision.ALLOW
         self.incidents.record(event)

@@ -8,7 +8,7 @@ passed keeps it: what becomes of the call is told to the breaker and to the hook
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -25,8 +25,21 @@ from watchkeeper.shield.pipeline import ShieldPipeline
 BEFORE: Final = {"llm": "before_llm_call", "tool": "before_tool_call"}
 """What a pipeline is asked before a call, by its kind; child runs are not asked about, the calls in them are."""
 
-ASKING: Final[ContextVar[object]] = ContextVar("watchkeeper_asking", default=None)
-"""The guards that are asking their hooks, in the code of a hook."""
+
+class Asking(NamedTuple):
+    """A question that hooks are answering.
+
+    Attributes:
+        guards: Who asks.
+        demand: What the call that it is about holds until it is answered; None if there is no call.
+    """
+
+    guards: Guards
+    demand: Demand | None
+
+
+ASKING: Final[ContextVar[tuple[Asking, ...]]] = ContextVar("watchkeeper_asking", default=())
+"""In the code of a hook, the questions that it is answering; calls that it makes are not asked about by them."""
 
 
 class Guards:
@@ -65,16 +78,18 @@ class Guards:
         above = self.above.blocks_for[kind] if self.above is not None else None
         return above if own is None else own + (above or 0.0)
 
-    @property
-    def are_asking(self) -> bool:
-        """Whether this code runs in one of their hooks, which would be asked about itself."""
-        return ASKING.get() is self or (self.above is not None and self.above.are_asking)
+    def left_to_ask(self) -> Guards | None:
+        """Return the guards without those whose hook makes the call: asked about itself, it would never end."""
+        above = None if self.above is None else self.above.left_to_ask()
+        if any(each.guards is self for each in ASKING.get()):
+            return above
+        return self if above is self.above else Guards(self.pipeline, self.breaker, self._chain, above)
 
-    def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
+    def ask(self, method: str, ctx: ToolCallContext, *facts: Any, demand: Demand | None = None) -> SafetyEvent | None:
         """Ask the pipeline; `ASKING` tells the gate when one of its own hooks calls it."""
         if self.pipeline is None:
             return None
-        mark = ASKING.set(self)
+        mark = ASKING.set((*ASKING.get(), Asking(self, demand)))
         try:
             return self.pipeline.ask(method, ctx, *facts)
         finally:
@@ -169,7 +184,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         if refused is not None:
             return refused
         self.asked = True
-        return self.guards.ask(BEFORE[self.ctx.kind], self.ctx)
+        return self.guards.ask(BEFORE[self.ctx.kind], self.ctx, demand=self.demand)
 
     def unanswered(self) -> SafetyEvent | None:
         """Record that a hook that blocks did not answer in time."""
