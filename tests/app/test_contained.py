@@ -525,6 +525,7 @@ def calling(act: Callable[[], object], **limits: Any) -> Agent[str]:
     return Agent(ScriptedModel(script), "Do it.", str, tools=(start,), limits=Limits(**limits))
 
 
+@pytest.mark.spec("FR-181")
 def test_a_call_inside_a_tool_counts_in_its_run_at_the_runs_prices(client: OpenAI) -> None:
     result = calling(lambda: ask(client), max_cost_usd=1).run("go", store=None, prices={**PAID, "scripted": FREE})
     assert result.output == "done"
@@ -583,6 +584,7 @@ def in_a_thread(act: Callable[[], object]) -> list[object]:
     return seen
 
 
+@pytest.mark.spec("FR-181")
 def test_a_bare_thread_counts_in_the_only_block_that_is_open(client: OpenAI) -> None:
     with contained(max_steps=2) as block:
         assert in_a_thread(lambda: ask(client)) == ["Good."]

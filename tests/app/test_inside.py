@@ -30,6 +30,8 @@ from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.tools.tool import Tool, tool
 
+pytestmark = pytest.mark.spec("FR-180")
+
 PRICES = {"scripted": ModelPrice.per_million(10, 10)}
 
 

@@ -24,6 +24,8 @@ from watchkeeper.shield.circuit_breaker import CircuitBreaker
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
 
+pytestmark = pytest.mark.spec("FR-180")
+
 HINT = WrapOptions("call", 0.25)
 
 
