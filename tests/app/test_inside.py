@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,16 +14,21 @@ from typing import Any
 
 import pytest
 
-from tests.kit import ANSWER, Call, Calls, Say, ScriptedModel, events, inside
+from tests.kit import ANSWER, Call, Calls, Say, ScriptedModel, events, inside, question
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import contained
+from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+from watchkeeper.core.errors import BudgetExceededError, ConfigurationError
 from watchkeeper.core.limits import UNLIMITED, Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.loop.run import Adapter
+from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.completion import TaskCompletionContext
+from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.runtime.events import ChildEnded, ChildStarted, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.shield.decision import Decision
@@ -378,3 +385,80 @@ async def test_what_outlives_the_run_in_which_it_began_cannot_start_anything() -
 async def test_runs_one_after_the_other_are_not_inside_each_other() -> None:
     results = [await child().arun("x", store=None) for _ in range(2)]
     assert [events(each, RunStarted)[0].parent_run_id for each in results] == [None, None]
+
+
+# --- what else asks a model, or ends a run ----------------------------------------------------------------------------
+
+
+async def test_an_evaluation_inside_a_tool_is_bound_and_counted() -> None:
+    adapter = Adapter(ScriptedModel(lambda _: "fine"))
+    start, seen = started_by(lambda: adapter.evaluate_async(question()))
+    result = await parent(start).arun("go", store=None)
+    assert seen[0].output == "fine"
+    assert result.usage.tokens.total == 3 * 120
+    start, _ = started_by(lambda: adapter.evaluate_async(question()))
+    stopped = await parent(start, limits=Limits(max_steps=2, landing=None)).arun("go", store=None)
+    assert stopped.usage.model_calls == 1
+
+
+async def test_one_with_a_shared_budget_is_counted_once_here_and_once_there() -> None:
+    tracker = BudgetTracker(Budget(max_total_tokens=600))
+    adapter = Adapter(ScriptedModel(lambda _: "fine"))
+    start, seen = started_by(lambda: adapter.evaluate_async(question(), budget_tracker=tracker))
+    result = await parent(start, calls=2).arun("go", store=None)
+    assert [each.output for each in seen] == ["fine", "fine"]
+    assert result.usage.tokens.total == 5 * 120
+    assert tracker.usage.tokens.total == 240
+    await adapter.evaluate_async(question(), budget_tracker=tracker)
+    with pytest.raises(BudgetExceededError):
+        await adapter.evaluate_async(question(), budget_tracker=tracker)
+
+
+async def test_in_an_observer_it_is_bound_too() -> None:
+    class Asks:
+        name = "asks"
+
+        async def observe(self, session: Any, *, context: Any) -> Assessment | None:
+            await child().arun("x", store=None)
+            return None
+
+        def should_run(self, session: Any, *, context: Any) -> bool:
+            return True
+
+    start, _ = started_by(lambda: asyncio.sleep(0))
+    watched = replace(parent(start), observers=(ObserverConfig(Asks(), trigger=ObserverTrigger(every_n_calls=1)),))
+    result = await watched.arun("go", store=None)
+    assert result.usage.tokens.total == 3 * 120
+    assert len(events(result, ChildStarted)) == 1
+
+
+def test_the_first_ctrl_c_lands_the_run_inside_too() -> None:
+    @tool
+    def interrupt() -> str:
+        """Press Ctrl-C, and wait until it has arrived."""
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            if gates[0].work_stop is not None:
+                return "pressed"
+            SYSTEM_CLOCK.wait(threading.Event(), 0.01)
+        raise AssertionError("it never arrived")
+
+    gates: list[ExecutionContext] = []
+    inner = Agent(
+        ScriptedModel([Call("interrupt", {}), "so far"]),
+        "Do it.",
+        str,
+        tools=(interrupt,),
+        name="inner",
+    )
+
+    async def act() -> RunResult[str]:
+        gates.append(enclosing.current())
+        return await inner.arun("x", store=None)
+
+    start, seen = started_by(act)
+    result = parent(start, calls=3).run("go", store=None)
+    assert seen[0].stop is not None
+    assert (seen[0].stop.reason, seen[0].partial) == ("interrupted", "so far")
+    assert result.stop is not None
+    assert result.stop.reason == "interrupted"

@@ -164,7 +164,10 @@ class ExecutionContext:
             incidents = Incidents(metadata, tree.clock, on_event or ours.listener, ours)
         if pipeline is not None or circuit_breaker is not None:
             tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, tree.guards))
-        self._set_up(account, tree, incidents, parent)
+        call = CURRENT_CALL.get()
+        inside = parent is not None and call is not None and call.home() is parent
+        token = call.cancellation if call is not None and inside else None  # what overruns its time takes it along
+        self._set_up(account, tree, incidents, parent, token)
         self._calls.apart = parent is None and enclosing.innermost() is not None
         self._opened(tree.ledger.open(account))
 
@@ -178,19 +181,32 @@ class ExecutionContext:
         """
         return cls(ONE_CALL, pipeline, metadata, clock=clock)
 
-    def _set_up(self, account: Account, tree: Tree, incidents: Incidents, parent: ExecutionContext | None) -> None:
-        """Do what a root and a child have in common before the ledger opens their account."""
+    def _set_up(
+        self,
+        account: Account,
+        tree: Tree,
+        incidents: Incidents,
+        parent: ExecutionContext | None,
+        token: CancellationToken | None = None,
+    ) -> None:
+        """Do what a root and a child have in common before the ledger opens their account.
+
+        Args:
+            account: Its figures.
+            tree: What it shares with the others of its tree.
+            incidents: Its record.
+            parent: The context above, or None.
+            token: Whose cancellation aborts it; the parent's by default.
+        """
         self.account: Account = account
         self.ledger: Ledger = tree.ledger
         self._tree = tree
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         set_ends(account, parent.account if parent else None, tree.clock)
-        call = CURRENT_CALL.get()
-        above = None if parent is None else parent.cancellation
-        if call is not None and call.home() is parent is not None:  # what overruns its time takes it along
-            above = call.cancellation
-        self.cancellation: CancellationToken = CancellationToken(above)
+        if token is None and parent is not None:
+            token = parent.cancellation
+        self.cancellation: CancellationToken = CancellationToken(token)
         self._calls = ContextCalls(tree, account, self.cancellation, incidents, ref(self))
 
     def _opened(self, stop: Stop | None) -> None:

@@ -13,7 +13,7 @@ import math
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -133,7 +133,7 @@ def _drawn_inside(shared: _Shared, tracker: BudgetTracker, limits: Limits, clock
         reservation.close()
         raise BudgetExceededError(reservation.stop.message)
     try:
-        with reservation:
+        with closing(reservation):  # not entered: what runs is inside the gate above it
             yield Share(tighten(whole, replace(reservation.limits, deadline=None), clock), None, tracker, reservation)
     finally:
         _give_back(shared)
@@ -226,7 +226,7 @@ async def share_of(
             yield Share(whole, reservation.stop)
             return
     try:
-        with reservation:
+        with closing(reservation):  # not entered: what runs is inside the gate above it
             drawn = tighten(whole, replace(reservation.limits, deadline=None), clock)
             yield Share(drawn, None, tracker, reservation)
     finally:
