@@ -151,8 +151,6 @@ class ContextCalls:
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer = self._guards, CURRENT_CALL.get()
-        if guards is not None and ASKING.get():
-            guards = guards.left_to_ask()
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
             if self.closed:
@@ -160,6 +158,10 @@ class ContextCalls:
         else:
             if self.closed:
                 self.check_open()
+            if guards is not None and request.kind != "child" and guards.left_to_ask() is not guards:
+                raise ConfigurationError(  # asked about itself, the hook would never end
+                    "a hook called the ExecutionContext that asks it; give it a context of its own"
+                )
             if self._priced and not request.estimate.known_cost:
                 raise UnpricedModelError(
                     f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds;"

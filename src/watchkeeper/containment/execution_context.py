@@ -157,7 +157,7 @@ class ExecutionContext:
         else:
             parent._calls.check_open()
             enclosing.refuse_own(parent.clock, clock, parent.ledger, ledger)
-            ours, tree = parent._calls.incidents, parent._tree
+            ours, tree = parent._calls.incidents, parent._tree_here()
             metadata = metadata or replace(ours.metadata, chain_id=str(ids.uuid()))
             limits = enclosing.inherited(limits, parent.account)
             account = Account(limits, account_above(limits, parent.account))
@@ -208,6 +208,11 @@ class ExecutionContext:
             token = parent.cancellation
         self.cancellation: CancellationToken = CancellationToken(token)
         self._calls = ContextCalls(tree, account, self.cancellation, incidents, ref(self))
+
+    def _tree_here(self) -> Tree:
+        """Return the tree for a context below; what a hook opens is not asked about by that hook."""
+        guards = self._tree.guards
+        return self._tree if guards is None else self._tree._replace(guards=guards.left_to_ask())
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
@@ -312,7 +317,7 @@ class ExecutionContext:
         limits = limits_of(limits)
         above = account_above(limits, self.account)
         account = Account(limits, above, name, carved_on_open=carved, for_verdict=for_verdict)
-        child._set_up(account, self._tree, incidents, self)
+        child._set_up(account, self._tree_here(), incidents, self)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Asking(NamedTuple):
 
 
 ASKING: Final[ContextVar[tuple[Asking, ...]]] = ContextVar("watchkeeper_asking", default=())
-"""In the code of a hook, the questions that it is answering; calls that it makes are not asked about by them."""
+"""In the code of a hook, the questions that it is answering."""
 
 
 class Guards:
@@ -79,7 +79,9 @@ class Guards:
         return above if own is None else own + (above or 0.0)
 
     def left_to_ask(self) -> Guards | None:
-        """Return the guards without those whose hook makes the call: asked about itself, it would never end."""
+        """Return the guards without those whose hook runs this code: asked about itself, it would never end."""
+        if not ASKING.get():
+            return self
         above = None if self.above is None else self.above.left_to_ask()
         if any(each.guards is self for each in ASKING.get()):
             return above
