@@ -8,7 +8,8 @@ import asyncio
 import contextvars
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -17,21 +18,26 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import watchkeeper
-from tests.kit import collect_garbage
+from tests.kit import Call, ScriptedModel, collect_garbage, events
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.app import contained as contained_block
+from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.usage import ModelPrice
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.tool import tool
 
 MESSAGES: Any = [{"role": "user", "content": "Hello."}]
 
@@ -500,3 +506,147 @@ def test_a_block_that_is_closed_from_elsewhere_closes_all_the_same() -> None:
     contextvars.copy_context().run(block.__enter__)
     block.__exit__(None, None, None)
     assert ACTIVE.get() is None
+
+
+# --- a client without a block of its own ------------------------------------------------------------------------------
+
+PAID = {"openai:gpt-5-mini": ModelPrice.per_million(1, 1)}
+
+
+def calling(act: Callable[[], object], **limits: Any) -> Agent[str]:
+    """Return an agent whose one tool does something on a worker thread."""
+
+    @tool
+    def start() -> str:
+        """Do it."""
+        return str(act())
+
+    script = [Call("start", {}), "done"]
+    return Agent(ScriptedModel(script), "Do it.", str, tools=(start,), limits=Limits(**limits))
+
+
+@pytest.mark.spec("FR-181")
+def test_a_call_inside_a_tool_counts_in_its_run_at_the_runs_prices(client: OpenAI) -> None:
+    result = calling(lambda: ask(client), max_cost_usd=1).run("go", store=None, prices={**PAID, "scripted": FREE})
+    assert result.output == "done"
+    assert result.usage.model_calls == 3
+    assert result.usage.tokens.total == 2 * 120 + 15
+    assert result.usage.cost is not None
+    assert result.usage.cost > 0
+
+
+def test_a_ceiling_of_the_run_refuses_a_call_inside_a_tool_and_an_unknown_price_does(
+    client: OpenAI, server: FakeOpenAI
+) -> None:
+    result = calling(lambda: ask(client), max_steps=2, landing=None).run("go", store=None)
+    assert result.stop is not None
+    assert result.stop.reason == "step_limit_exceeded"
+    unknown = lambda: client.chat.completions.create(model="unheard-of", messages=MESSAGES)  # noqa: E731
+    result = calling(unknown, max_cost_usd=1).run("go", store=None, prices={"scripted": FREE})
+    assert result.output == "done"
+    assert "unheard-of has no known price" in events(result, ToolInvoked)[0].rendered_output
+    assert server.requests == []
+
+
+def test_inside_a_run_in_a_block_a_call_counts_in_both(client: OpenAI) -> None:
+    with contained(max_steps=20) as block:
+        result = calling(lambda: ask(client)).run("go", store=None)
+    assert result.usage.model_calls == 3
+    assert block.usage.model_calls == 3
+    assert block.get_snapshot().step_count == 5  # the run, its two turns, the tool and the call in it
+
+
+def test_a_run_whose_model_asks_by_a_contained_client_counts_each_call_once(client: OpenAI) -> None:
+    class ByClient(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await asyncio.to_thread(ask, client)
+            return await super().turn(request)
+
+    with contained(max_steps=20) as block:
+        result = Agent(ByClient(["done"]), "Do it.", str).run("go", store=None)
+    assert result.output == "done"
+    assert (result.usage.model_calls, block.usage.model_calls) == (1, 1)
+
+
+def in_a_thread(act: Callable[[], object]) -> list[object]:
+    """Do something in a thread that carries no context variables; return what it returned or raised."""
+    seen: list[object] = []
+
+    def work() -> None:
+        try:
+            seen.append(act())
+        except BaseException as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=contextvars.Context().run, args=(work,))
+    thread.start()
+    thread.join()
+    return seen
+
+
+@pytest.mark.spec("FR-181")
+def test_a_bare_thread_counts_in_the_only_block_that_is_open(client: OpenAI) -> None:
+    with contained(max_steps=2) as block:
+        assert in_a_thread(lambda: ask(client)) == ["Good."]
+        assert block.get_snapshot().step_count == 1
+        with contained(max_steps=1):
+            assert in_a_thread(lambda: ask(client)) == ["Good."]
+        assert block.get_snapshot().step_count == 2
+        assert isinstance(in_a_thread(lambda: ask(client))[0], CallStopped)
+    assert in_a_thread(lambda: ask(client)) == ["Good."]
+
+
+def test_a_bare_thread_in_a_run_counts_there(client: OpenAI) -> None:
+    result = calling(lambda: in_a_thread(lambda: ask(client))).run("go", store=None, prices=PAID)
+    assert result.usage.model_calls == 3
+
+
+def test_a_bare_thread_beside_several_blocks_is_refused_with_the_line_to_write(
+    client: OpenAI, server: FakeOpenAI
+) -> None:
+    with contained() as one, contained(parent=None) as two:
+        apart = contextvars.Context()
+        third = apart.run(contained().__enter__)
+        said = in_a_thread(lambda: ask(client))[0]
+        assert isinstance(said, CallStopped)
+        assert "2 blocks or runs are open" in str(said)
+        assert "threading.Thread(target=contextvars.copy_context().run" in str(said)
+        assert [each.get_snapshot().step_count for each in (one, two, third)] == [0, 0, 0]
+        third.close()
+    assert server.requests == []
+
+
+def test_the_main_thread_and_the_tasks_outside_of_a_block_are_not_in_it(client: OpenAI) -> None:
+    opened, done = threading.Event(), threading.Event()
+    steps: list[int] = []
+
+    def elsewhere() -> None:
+        with contained() as block:
+            opened.set()
+            assert done.wait(10)
+            steps.append(block.get_snapshot().step_count)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    assert opened.wait(10)
+    assert ask(client) == "Good."
+    done.set()
+    thread.join()
+    assert steps == [0]
+
+
+def test_hosts_that_the_run_does_not_allow_are_refused_inside_a_tool(client: OpenAI, server: FakeOpenAI) -> None:
+    shield = ShieldPipeline(egress=EgressAllowList(["example.com"]))
+    result = replace(calling(lambda: ask(client)), shield=shield).run("go", store=None)
+    assert result.output == "done"
+    assert "not allowed to leave" in events(result, ToolInvoked)[0].rendered_output
+    assert server.requests == []
+
+
+def test_a_block_that_stands_apart_says_so(client: OpenAI) -> None:
+    with contained(max_steps=1) as outer, contained(parent=None) as apart:
+        ask(client)
+        assert (apart.get_snapshot().apart, apart.get_snapshot().parent_id) == (True, None)
+        assert (apart.get_snapshot().step_count, outer.get_snapshot().step_count) == (1, 0)
+    with pytest.raises(ConfigurationError, match="parent='x' must be None"):
+        contained(parent=cast("Any", "x"))

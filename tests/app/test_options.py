@@ -72,6 +72,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "store": (False, "store=False must be a path, an open RunStore, or None"),
     "ledger": (None, "ledger=None must be a path or an open ledger"),
     "raise_on_stop": ("no", "raise_on_stop='no' must be True or False"),
+    "parent": ("run", "parent=.run. must be None, for a run that stands apart"),
     "clock": (3, "clock=3 must be a Clock"),
     "ids": (random.Random, "ids=.* must be an IdSource"),
     "rng": (7, "rng=7 must be a random.Random"),

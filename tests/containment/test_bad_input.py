@@ -449,8 +449,9 @@ async def test_a_closed_context_refuses_every_call_loudly_and_still_tells_what_h
 
 
 @pytest.mark.spec("FR-134")
-def test_nested_contexts_count_each_what_passes_it_and_stop_by_themselves() -> None:
-    with ExecutionContext(config(max_steps=2)) as outer, ExecutionContext(config(max_retries_total=0)) as inner:
+def test_contexts_that_stand_apart_count_each_what_passes_it_and_stop_by_themselves() -> None:
+    apart = ExecutionContext(config(max_retries_total=0), parent=None)
+    with ExecutionContext(config(max_steps=2)) as outer, apart as inner:
 
         def work() -> Outcome[str]:
             return inner.call_tool(lambda: "inside", HINT)

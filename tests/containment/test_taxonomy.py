@@ -330,8 +330,8 @@ def test_a_closed_context_refuses_calls_loudly_and_still_tells_what_happened(nam
     assert (ctx.get_snapshot().step_count, ctx.get_snapshot().cost_usd_accumulated) == (1, 0.5)
 
 
-def test_nested_contexts_do_not_know_of_each_other_but_for_who_called_whom() -> None:
-    with ExecutionContext(config()) as outer, ExecutionContext(config(max_steps=1)) as inner:
+def test_contexts_that_stand_apart_do_not_know_of_each_other_but_for_who_called_whom() -> None:
+    with ExecutionContext(config()) as outer, ExecutionContext(config(max_steps=1), parent=None) as inner:
         outcome = outer.call_tool(lambda: [inner.wrap_llm_call(lambda: None, HINT) for _ in range(2)])
         assert outcome.value == [Decision.ALLOW, Decision.HALT]
         assert (outer.get_snapshot().step_count, outer.get_snapshot().cost_usd_accumulated) == (1, 0.0)

@@ -507,7 +507,7 @@ def test_in_a_file_it_is_kept_from_other_processes_too_and_passes_the_end_of_the
     with SqliteLedger(tmp_path / "ledger.sqlite3") as one, SqliteLedger(tmp_path / "ledger.sqlite3") as two:
         limits = unlimited(max_cost_usd=1, landing=Landing())
         with ExecutionContext(limits, metadata=chain, ledger=one) as root, keep(root) as verdict:
-            with ExecutionContext(limits, metadata=chain, ledger=two) as other:
+            with ExecutionContext(limits, metadata=chain, ledger=two, parent=None) as other:
                 assert all(other.call(costing(0.1), lambda _: None).admitted for _ in range(9))
                 assert isinstance(two.admit(Demand(account_of(other), costing(0.1)), 0.0), Waits)
             assert spend_all(root, costing(0.1)).message.endswith("$0.10 kept for its verdict.")

@@ -91,7 +91,8 @@ def test_chains_with_the_same_names_share_a_window_and_mix_nothing_up() -> None:
             await held.wait()
             return "done"
 
-        with gate(shield, metadata=names) as one, gate(shield, metadata=names) as two:
+        one, two = gate(shield, metadata=names), gate(shield, metadata=names)
+        with one, two:
             first = asyncio.ensure_future(one.acall(request, wait, charged(0, 10, 5)))
             second = asyncio.ensure_future(two.acall(request, wait, charged(0, 1, 1)))
             await asyncio.sleep(0)

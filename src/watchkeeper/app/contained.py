@@ -17,16 +17,17 @@ from contextvars import Token
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
 from watchkeeper.app.surroundings import is_async, own_ledger
-from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf
+from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
-from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment import enclosing
+from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
@@ -45,7 +46,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-OWN: Final = ("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "ledger", "on_event", "clock")
+OWN: Final = (
+    "limits",
+    "pipeline",
+    "circuit_breaker",
+    "prices",
+    "max_part_tokens",
+    "ledger",
+    "on_event",
+    "clock",
+    "parent",
+)
 """The arguments of `contained` beside single ceilings."""
 
 
@@ -91,6 +102,7 @@ def contained(
     ledger: Ledger | Path | str = "default",
     on_event: Callable[[SafetyEvent], object] | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    parent: Literal["around"] | None = "around",
     **ceilings: Unpack[Ceilings],
 ) -> Contained:
     """Return a decorator and context manager, sync and async, that contains the model calls made inside.
@@ -108,6 +120,8 @@ def contained(
             default a file in the user's data folder if an account is named, else this process's memory.
         on_event: Told of every stop.
         clock: Where time comes from.
+        parent: None for blocks that stand apart, on purpose, from the block, run or context inside which they are
+            entered. By default they are a part of it: bound by it, and counted there.
         **ceilings: Single ceilings; see `Ceilings`.
 
     Raises:
@@ -124,7 +138,10 @@ def contained(
     check_arguments({"limits": limits})
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
     limits = replace(limits, landing=None)
-    return Contained(Terms(limits, pipeline, circuit_breaker, prices or {}, part, ledger, on_event, clock))
+    if parent not in ("around", None):
+        raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
+    terms = Terms(limits, pipeline, circuit_breaker, prices or {}, part, ledger, on_event, clock, parent is None)
+    return Contained(terms)
 
 
 def _limits(ceilings: Ceilings) -> Limits:
@@ -244,6 +261,7 @@ class Terms:
     ledger: Ledger | Path | str
     on_event: Callable[[SafetyEvent], object] | None
     clock: Clock
+    apart: bool
 
 
 class Block:
@@ -255,7 +273,7 @@ class Block:
 
     def __init__(self, terms: Terms) -> None:
         """Open the context and put it in force."""
-        outer = ACTIVE.get()
+        outer = None if terms.apart else in_force()
         self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
         try:
             self.context = open_context(terms, outer, self._ledger)
@@ -263,7 +281,7 @@ class Block:
             self._shut_ledger()
             raise
         fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
-        price_of = lookup(terms, None if outer is None else outer.price_of)
+        price_of = lookup(terms.prices, terms.clock, None if outer is None else outer.price_of)
         bounded, part = is_bounded(terms.limits), terms.max_part_tokens
         block = Containment(self.context, price_of, bounded, part, fallback, clock=terms.clock)
         if outer is not None:
@@ -277,6 +295,8 @@ class Block:
             )
         self._clock = block.clock
         self._mark: Token[Containment | None] = ACTIVE.set(block)
+        self._entered = enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
+        BLOCKS[id(self.context)] = block
         self._guard: Guard | None = None
 
     def watch(self, task: asyncio.Task[Any]) -> None:
@@ -292,6 +312,8 @@ class Block:
         """
         with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
             ACTIVE.reset(self._mark)
+        enclosing.leave(self.context, self._entered)
+        BLOCKS.pop(id(self.context), None)
         interrupted = self._guard is not None and self._guard.end(error)
         context = self.context
         refused = refusal_behind(error)
@@ -367,29 +389,39 @@ def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger |
     Raises:
         ConfigurationError: For hooks or a ledger of its own inside another block.
     """
-    if outer is None:
-        return ExecutionContext(
-            terms.limits,
-            terms.pipeline,
-            circuit_breaker=terms.circuit_breaker,
-            ledger=ledger if ledger is not None or isinstance(terms.ledger, str | Path) else terms.ledger,
-            clock=terms.clock,
-            on_event=terms.on_event,
-        )
-    if terms.pipeline is not None or terms.circuit_breaker is not None or terms.ledger != "default":
-        raise ConfigurationError(
-            "a contained block inside another one has the hooks, the circuit breaker and the ledger of the outer one; "
-            "say pipeline=..., circuit_breaker=... and ledger=... there"
-        )
-    return outer.context.child(terms.limits, carve=False, on_event=terms.on_event)
+    if outer is not None and id(outer.context) in BLOCKS:
+        if terms.pipeline is not None or terms.circuit_breaker is not None or terms.ledger != "default":
+            raise ConfigurationError(
+                "a contained block inside another one has the hooks, the circuit breaker and the ledger of the outer "
+                "one; say pipeline=..., circuit_breaker=... and ledger=... there"
+            )
+        limits = enclosing.inherited(terms.limits, outer.context.account)
+        return outer.context.child(limits, carve=False, on_event=terms.on_event)
+    named = ledger if ledger is not None or isinstance(terms.ledger, str | Path) else terms.ledger
+    place: Around = {"parent": None} if outer is None else {}
+    return ExecutionContext(
+        terms.limits,
+        terms.pipeline,
+        circuit_breaker=terms.circuit_breaker,
+        ledger=named,
+        clock=terms.clock,
+        on_event=terms.on_event,
+        **place,
+    )
 
 
-def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
-    """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
+def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceOf:
+    """Return what looks up prices: the block's own, those of what is around it, or the list; each once.
+
+    Args:
+        prices: The block's own, or the run's.
+        clock: Tells which of the listed prices are in force.
+        outer: What looks up prices around it.
+    """
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
     def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-        own = own_price(terms.prices, provider, model)
+        own = own_price(prices, provider, model)
         if own is not None:
             return own
         if outer is not None:
@@ -397,7 +429,7 @@ def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
         options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
         question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:
-            known[question] = listed_price(provider, model, sent.wishes, **options, clock=terms.clock)
+            known[question] = listed_price(provider, model, sent.wishes, **options, clock=clock)
         return known[question]
 
     return price_of

@@ -125,6 +125,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "store": Rule(_any_of(str, Path, RunStore), "a path, an open RunStore, or None for no store", True),
     "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
     "raise_on_stop": Rule(_any_of(bool), "True or False"),
+    "parent": Rule(lambda value: False, "None, for a run that stands apart; else leave it out", True),
     "clock": Rule(_with("now", "monotonic", "call_at"), "a Clock, for example SystemClock()"),
     "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
     "rng": Rule(_with("random", "uniform"), "a random.Random"),
@@ -248,6 +249,8 @@ class RunOptions(TypedDict, total=False):
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if the limits name an account, else this process's memory.
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
+        parent: None for a run that stands apart from the run, block or context inside which it is started, on purpose;
+            its record says so. By default it is a part of that: bound by it, and counted there.
         clock: Time.
         ids: Identifiers.
         rng: Randomness, for backoff.
@@ -266,6 +269,7 @@ class RunOptions(TypedDict, total=False):
     store: RunStore | StoreLike
     ledger: Ledger | LedgerLike
     raise_on_stop: bool
+    parent: None
     clock: Clock
     ids: IdSource
     rng: random.Random

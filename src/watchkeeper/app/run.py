@@ -16,19 +16,23 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
+from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import ManyOptions, RunOptions, check_arguments, options_for_run
 from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surroundings
-from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.children.inside import NO_DEPTHS, Surrounding, refuse_own_account, surrounding
+from watchkeeper.containment.enclosing import refuse_own
+from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
-from watchkeeper.core.ids import SYSTEM_IDS, RunContext, derive_child_run_context, root_run_context
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
 from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
 from watchkeeper.core.model import Model
 from watchkeeper.core.text import clipped, error_text
+from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
@@ -39,10 +43,10 @@ from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import ChainMetadata
+from watchkeeper.store.sqlite import DEFAULT
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
-ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
 PER_ITEM: Final = UNLIMITED
 """The limits of one item beside the ceilings over all: only the turns, unless the caller gives others."""
@@ -65,7 +69,7 @@ def run(
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
     request = _Request(prompt, model, limits, options_for_run(options), session)
-    return PORTAL.call(request.carry_out(_run), "arun", request.interrupts.interrupt)
+    return cast("RunResult[OutputT]", PORTAL.call(request.carry_out(), "arun", request.interrupts.interrupt))
 
 
 async def arun(
@@ -90,7 +94,8 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    return await _Request(prompt, model, limits, options_for_run(options), session).carry_out(_run)
+    request = _Request(prompt, model, limits, options_for_run(options), session)
+    return cast("RunResult[OutputT]", await request.carry_out())
 
 
 def run_many(
@@ -102,9 +107,8 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    work = partial(_run_items, listed(items))
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions))
-    return PORTAL.call(request.carry_out(work, landing=False), "arun_many", request.interrupts.interrupt)
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
+    return cast("ManyResult[OutputT]", PORTAL.call(request.carry_out(), "arun_many", request.interrupts.interrupt))
 
 
 async def arun_many(
@@ -129,8 +133,8 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the run over all items was stopped.
     """
-    work = partial(_run_items, listed(items))
-    return await _Request(prompt, model, limits, options_for_run(options, ManyOptions)).carry_out(work, landing=False)
+    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
+    return cast("ManyResult[OutputT]", await request.carry_out())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,50 +146,118 @@ class _Request(Generic[OutputT]):
     limits: Limits
     options: ManyOptions
     session: Session | None = None
+    items: tuple[Any, ...] | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
 
-    async def carry_out(
-        self, work: Callable[[_Opened[OutputT]], Awaitable[ResultT]], *, landing: bool = True
-    ) -> ResultT:
-        """Open what a run needs, do the work, and close everything again, also after an error.
-
-        Args:
-            work: One run, or one for each item.
-            landing: Whether the gate has a last turn; over many items every item has one instead, inside the same
-                ceilings.
-        """
+    async def carry_out(self) -> RunResult[OutputT] | ManyResult[OutputT]:
+        """Do what was asked for, as a part of what is around it, and return how it ended."""
         check_arguments({"prompt": self.prompt, "model": self.model, "limits": self.limits, "session": self.session})
         options = self.options
-        clock, ids = options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS)
-        session = self.session or Session(clock=clock, ids=ids)
+        around = surrounding(apart="parent" in options)
+        gate = around.gate
+        if gate is not None:
+            ledger = options.get("ledger", DEFAULT)
+            own = None if isinstance(ledger, str) and ledger == DEFAULT else cast("Ledger", ledger)
+            refuse_own(gate.clock, options.get("clock", SYSTEM_CLOCK), gate.ledger, own)
+            refuse_own_account(self.limits.account, around)
+        clock = options.get("clock", SYSTEM_CLOCK) if gate is None else gate.clock
+        session = self.session or Session(clock=clock, ids=self.ids)
+        context = around.run_context(session.session_id, self.ids)
         limits = in_force(self.limits, session, clock)
+        start = _Start(around, clock, session, context, limits)
         prompt = Prompt(self.prompt) if isinstance(self.prompt, PromptTemplate) else self.prompt
-        async with AsyncExitStack() as stack:
-            around = open_surroundings(stack, prompt.template, self.model, limits, options)
-            context = root_run_context(session.session_id, ids)
-            gate = ExecutionContext(
-                limits if landing else replace(limits, landing=None),
-                options.get("shield"),
-                ChainMetadata(str(context.request_id), str(context.run_id)),
-                circuit_breaker=around.breakers,
-                ledger=around.ledger,
-                clock=clock,
-                ids=ids,
-                on_event=session.dispatch,
-            )
-            resources = options.get("resources") or Resources()
-            unwatch = around.watch(session, context.run_id)
-            try:
-                with gate, self.interrupts.over(gate):
-                    result = await work(_Opened(prompt, limits, options, resources, around, gate, context, session))
-            finally:
-                unwatch()
-                if not resources.end_unused():
-                    await closed("the run's resources", resources.aclose())
+        ended = await around.passed(prompt.template.name, partial(self._opened, start, prompt))
+        result = self._refused(start, prompt, ended) if isinstance(ended, Stop) else ended
         if result.stop is not None and options.get("raise_on_stop"):
             error = result.error if isinstance(result, RunResult) else None
             raise RunStoppedError(result.sentence(), stop=result.stop, result=result) from error
         return result
+
+    @property
+    def ids(self) -> IdSource:
+        """Where identifiers come from."""
+        return self.options.get("ids", SYSTEM_IDS)
+
+    async def _opened(self, start: _Start, prompt: Prompt[OutputT]) -> RunResult[OutputT] | ManyResult[OutputT]:
+        """Open what a run needs, do the work, and close everything again, also after an error.
+
+        The gate of a run over many items has no last turn; every item has one instead, inside the same ceilings.
+        """
+        options, limits, session, context = self.options, start.limits, start.session, start.context
+        async with AsyncExitStack() as stack:
+            around = open_surroundings(stack, prompt.template, self.model, limits, options, start.around)
+            place: Around = {"parent": None} if start.around.gate is None else {}
+            gate = ExecutionContext(
+                limits if self.items is None else replace(limits, landing=None),
+                options.get("shield"),
+                ChainMetadata(str(context.request_id), str(context.run_id)),
+                circuit_breaker=around.breakers,
+                ledger=around.ledger,
+                clock=start.clock,
+                ids=self.ids,
+                on_event=session.dispatch,
+                **place,
+            )
+            start.gates.append(gate)
+            resources = options.get("resources") or Resources()
+            unwatch = around.watch(session, context.run_id)
+            opened = _Opened(prompt, options, resources, around, gate, start)
+            try:
+                with gate, self.interrupts.over(gate):
+                    model = around.models.first.label
+                    run = partial(_run, opened) if self.items is None else _Items(self.items, opened).work
+                    work = cast("Callable[[], Awaitable[RunResult[OutputT] | ManyResult[OutputT]]]", run)
+                    whole = opened.scope(session, gate, context)
+                    return await start.around.recorded(whole, prompt.template.name, model, work)
+            finally:
+                unwatch()
+                if not resources.end_unused():
+                    await closed("the run's resources", resources.aclose())
+
+    def _refused(self, start: _Start, prompt: Prompt[OutputT], stop: Stop) -> RunResult[OutputT] | ManyResult[OutputT]:
+        """Return the result of what the gate around it did not let begin, or ended without a result."""
+        model = self.model if isinstance(self.model, str) else f"{self.model.provider}:{self.model.name}"
+        begun: RunResult[OutputT] = RunResult(
+            stop=stop,
+            run_id=start.context.run_id,
+            prompt_name=prompt.template.name,
+            model=model,
+            limits=start.limits,
+            started_at=start.clock.now(),
+            session=start.session,
+            usage=start.usage,
+        )
+        if self.items is None:
+            return begun
+        label = self.options.get("label", str)
+        items = tuple(replace(begun, item=one_line(label(item)), usage=Usage()) for item in self.items)
+        return ManyResult(start.context.run_id, items, stop, start.usage, start.limits, timedelta(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What is known of a run before anything is opened for it.
+
+    Attributes:
+        around: What it is started in.
+        clock: Where its time comes from.
+        session: Where it writes to.
+        context: Its identifiers.
+        limits: Those in force.
+        gates: Its gate, once it is open.
+    """
+
+    around: Surrounding
+    clock: Clock
+    session: Session
+    context: RunContext
+    limits: Limits
+    gates: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
+
+    @property
+    def usage(self) -> Usage:
+        """What was used so far."""
+        return self.gates[0].usage if self.gates else Usage()
 
 
 def in_force(limits: Limits, session: Session, clock: Clock) -> Limits:
@@ -208,13 +280,11 @@ class _Opened(Generic[OutputT]):
     """What is open during one call of a public function: its gate, its session, models, store and listeners."""
 
     prompt: Prompt[OutputT]
-    limits: Limits
     options: ManyOptions
     resources: Resources
     around: Surroundings
     gate: ExecutionContext
-    context: RunContext
-    session: Session
+    start: _Start
 
     def plan(self, prompt: Prompt[OutputT], gate: ExecutionContext) -> RunPlan[OutputT]:
         """Render a prompt, once, and return the plan of its run."""
@@ -240,28 +310,37 @@ class _Opened(Generic[OutputT]):
         item: str | None = None,
     ) -> RunScope:
         """Return the scope of a run."""
+        around = self.start.around
         return RunScope(
             session=session,
             gate=gate,
             run_context=context,
-            clock=self.options.get("clock", SYSTEM_CLOCK),
+            clock=self.start.clock,
             ids=self.options.get("ids", SYSTEM_IDS),
             rng=self.options.get("rng", SYSTEM_IDS.random),
             resources=self.resources,
             filesystem=self.options.get("filesystem"),
-            parent_run_id=parent_run_id,
+            parent_run_id=parent_run_id or around.parent_run_id,
             item=item,
+            depths=around.depths,
+            deepest=NO_DEPTHS if around.scope is None else around.scope.deepest,
             watch=partial(self.around.watch, child=True),
+            price_of=partial(_price_for_sdk, self),
+            apart=around.apart,
         )
 
 
+def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -> ModelPrice | None:
+    """Return what a model charges that the run's code asks by a provider's own SDK."""
+    from watchkeeper.app.contained import lookup
+
+    return lookup(opened.options.get("prices") or {}, opened.start.clock)(provider, model, sent)
+
+
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
+    start = opened.start
     plan = opened.plan(opened.prompt, opened.gate)
-    return await execute(plan, opened.scope(opened.session, opened.gate, opened.context))
-
-
-async def _run_items(items: tuple[Any, ...], opened: _Opened[OutputT]) -> ManyResult[OutputT]:
-    return await _Items(items, opened).work()
+    return await execute(plan, opened.scope(start.session, opened.gate, start.context))
 
 
 class _Items(Generic[OutputT]):
@@ -272,7 +351,7 @@ class _Items(Generic[OutputT]):
         self.items = items
         self.opened = opened
         self.gate = opened.gate
-        self.clock = options.get("clock", SYSTEM_CLOCK)
+        self.clock = opened.start.clock
         self.ids = options.get("ids", SYSTEM_IDS)
         self.owner = asyncio.current_task()
         label = options.get("label", str)
@@ -280,7 +359,7 @@ class _Items(Generic[OutputT]):
         self.results: list[RunResult[OutputT] | None] = [None] * len(items)
         self.next = iter(range(len(items)))
         self.concurrency = options.get("concurrency", CONCURRENCY)
-        limits, each = opened.limits, options.get("each") or PER_ITEM
+        limits, each = opened.start.limits, options.get("each") or PER_ITEM
         side_by_side = max(min(self.concurrency, len(items)), 1)
         self.each = replace(
             each,
@@ -292,9 +371,10 @@ class _Items(Generic[OutputT]):
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
         opened, models, began = self.opened, self.opened.around.models, self.clock.monotonic()
-        opened.session.dispatch(
+        start = opened.start
+        start.session.dispatch(
             ManyStarted(
-                run_context=opened.context,
+                run_context=start.context,
                 prompt_name=opened.prompt.template.name,
                 model=models.first.label,
                 limits=self.gate.limits.describe(),
@@ -302,6 +382,8 @@ class _Items(Generic[OutputT]):
                 concurrency=self.concurrency,
                 started_at=self.clock.now(),
                 fallback=tuple(each.label for each in models.fallback),
+                parent_run_id=start.around.parent_run_id,
+                apart=start.around.apart,
             )
         )
         async with asyncio.TaskGroup() as group:
@@ -310,8 +392,8 @@ class _Items(Generic[OutputT]):
         stop = self._stop()
         results = tuple(result or self._not_started(index, stop) for index, result in enumerate(self.results))
         duration = timedelta(seconds=self.clock.monotonic() - began)
-        many = ManyResult(opened.context.run_id, results, stop, self.gate.usage, self.gate.limits, duration)
-        opened.session.dispatch(
+        many = ManyResult(start.context.run_id, results, stop, self.gate.usage, self.gate.limits, duration)
+        start.session.dispatch(
             ManyEnded(
                 run_id=many.run_id,
                 stop=stop,
@@ -361,7 +443,7 @@ class _Items(Generic[OutputT]):
             with self.gate.child(self.each, label, carve=False, on_event=session.dispatch) as gate:
                 item = self.items[index]
                 bound = opened.prompt.bind(*(item if isinstance(item, tuple) else (item,)))
-                scope = opened.scope(session, gate, context, opened.context.run_id, label)
+                scope = opened.scope(session, gate, context, opened.start.context.run_id, label)
                 return await execute(opened.plan(bound, gate), scope)
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
@@ -375,8 +457,8 @@ class _Items(Generic[OutputT]):
             unwatch()
 
     def _session_of_item(self) -> tuple[Session, RunContext]:
-        session = Session(parent=self.opened.session, clock=self.clock, ids=self.ids)
-        return session, derive_child_run_context(self.opened.context, session.session_id, self.ids)
+        session = Session(parent=self.opened.start.session, clock=self.clock, ids=self.ids)
+        return session, derive_child_run_context(self.opened.start.context, session.session_id, self.ids)
 
     def _not_started(self, index: int, stop: Stop | None) -> RunResult[OutputT]:
         why = stop or Stop("error", "loop", "The item was not started.")
@@ -404,7 +486,7 @@ class _Items(Generic[OutputT]):
     def _ended(self, index: int, result: RunResult[Any], run_id: UUID | None) -> None:
         said, now = result.sentence(), self.clock.now()
         ended = ItemEnded(index, self.labels[index], run_id, said, result.stop, now, result.completion)
-        self.opened.session.dispatch(ended)
+        self.opened.start.session.dispatch(ended)
 
 
 def shared_out(verdict: Verdict | None, count: int) -> Verdict | None:

@@ -22,6 +22,7 @@ import msgspec
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.models import RunModels, models_of_run
 from watchkeeper.app.options import RunOptions, StoreLike
+from watchkeeper.children.inside import Surrounding
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
 from watchkeeper.core.errors import Stop
@@ -54,7 +55,8 @@ class Surroundings(msgspec.Struct, frozen=True):
         breakers: Circuit breakers for providers that are down, or None.
         events: Where events go for the caller, or None.
         records: Where envelopes go, each with the id of its run: to the store, and to the caller.
-        ledger: The ledger of what is spent; None for memory.
+        ledger: The ledger of what is spent; None for memory, or for the one of what the run is started in.
+        above: Forwards events to the store and the ``on_record`` of the run around, if they go there.
     """
 
     models: RunModels
@@ -62,6 +64,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     events: Listener[tuple[Any]] | None
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
     ledger: Ledger | None
+    above: Callable[[Session, UUID], Callable[[], None]] | None = None
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
@@ -80,6 +83,8 @@ class Surroundings(msgspec.Struct, frozen=True):
         events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
         endings += [subscribe(partial(_put_record, records, run_id)) for records in self.records]
+        if self.above is not None:
+            endings.append(self.above(session, run_id))
 
         def end() -> None:
             if endings:
@@ -95,9 +100,23 @@ def _put_record(records: Listener[tuple[UUID, Envelope]], run_id: UUID, envelope
 
 
 def open_surroundings(
-    stack: AsyncExitStack, template: PromptTemplate[Any], model: Model | str, limits: Limits, options: RunOptions
+    stack: AsyncExitStack,
+    template: PromptTemplate[Any],
+    model: Model | str,
+    limits: Limits,
+    options: RunOptions,
+    inside: Surrounding,
 ) -> Surroundings:
     """Open what a run of a template needs; ``stack`` closes it.
+
+    Args:
+        stack: What closes it.
+        template: The template.
+        model: Who answers.
+        limits: Those in force.
+        options: The caller's.
+        inside: What the run is started in: its ledger is the one there, and it is stored where the run around is,
+            unless a store is named.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
@@ -105,8 +124,10 @@ def open_surroundings(
     """
     models = models_of_run(stack, model, limits, options, template)
     records: list[Listener[tuple[UUID, Envelope]]] = []
+    parent = inside.scope
+    followed = parent.watch if parent is not None and "store" not in options else None
     where = options.get("store", DEFAULT)
-    store = open_store(where)
+    store = None if followed is not None else open_store(where)
     if store is not None:
         if store is not where:
             stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close)))
@@ -120,7 +141,8 @@ def open_surroundings(
         stack.push_async_callback(events.close)
     for listener in records:
         stack.push_async_callback(listener.close)
-    return Surroundings(models, breakers_of(options), events, tuple(records), opened_ledger(stack, limits, options))
+    ledger = opened_ledger(stack, limits, options) if inside.gate is None else None
+    return Surroundings(models, breakers_of(options), events, tuple(records), ledger, followed)
 
 
 def open_store(where: RunStore | StoreLike) -> RunStore | None:

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -38,6 +38,7 @@ from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import Message
+from watchkeeper.core.model import CompletionState
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.evaluation import NESTED, NestedExecutionConfig
@@ -46,7 +47,7 @@ from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
-from watchkeeper.runtime.result import RunResult, broken_off
+from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
 from watchkeeper.runtime.shared_budget import share_of
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
@@ -63,11 +64,14 @@ Execute = Callable[[RunPlan[Any], RunScope], Awaitable[RunResult[Any]]]
 
 NO_CHARGE: Final = Charge()
 
-_innermost: Final[ContextVar[RunScope | None]] = ContextVar("watchkeeper_innermost_child", default=None)
-"""The scope of the innermost child that this code runs in."""
+_innermost: Final[ContextVar[RunScope | None]] = ContextVar("watchkeeper_innermost_run", default=None)
+"""The scope of the innermost run that this code runs in."""
 
 _runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
 """The runs inside which this code runs, the outermost first; ids, so that what outlives them keeps nothing alive."""
+
+_going_on: Final[dict[UUID, RunScope]] = {}
+"""The scopes of all runs of this process that go on, by their ids."""
 
 _lock: Final = threading.Lock()
 
@@ -124,6 +128,24 @@ class ChildRun(Generic[OutputT]):
 
     result: RunResult[OutputT]
     run_context: RunContext
+
+
+class ChildFacts(NamedTuple):
+    """What a parent's log says of a child.
+
+    Attributes:
+        kind: What it is for.
+        name: ``ns/key`` of its prompt.
+        model: ``provider:name`` of its model.
+        began: Monotonic instant of its start.
+        call_id: The tool call that asked for it, or None.
+    """
+
+    kind: ChildKind
+    name: str
+    model: str
+    began: float
+    call_id: str | None = None
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -214,11 +236,14 @@ class Children:
         origin = scope.session.origin
         with _lock:
             origin.host = (*_attached_to(origin), self)
+            _going_on[scope.run_context.run_id] = scope
         try:
-            with _set_in_block(_runs_around, (*_runs_around.get(), scope.run_context.run_id)):
+            ids = (*_runs_around.get(), scope.run_context.run_id)
+            with _set_in_block(_runs_around, ids), _set_in_block(_innermost, scope):
                 yield
         finally:
             with _lock:
+                _going_on.pop(scope.run_context.run_id, None)
                 origin.host = tuple([each for each in _attached_to(origin) if each is not self]) or None
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
@@ -299,17 +324,18 @@ class Children:
             if scope.session[kept].all():
                 scope.session[kept].clear()
         name, began = rendered.name, scope.clock.monotonic()
-        self._record_start(scope, task, name, model.label)
+        about = ChildFacts(task.kind, name, model.label, began, task.call_id)
+        record_start(self.family.scope, scope, about)
         unwatch = scope.watch(scope.session, scope.run_context.run_id) if scope.watch is not None else None
         try:
             result = await (task.execute or self._execute)(self._plan(task, rendered, model), scope)
         except BaseException as error:
-            self._record_end(scope, task, name, began, broken_off(error))
+            record_end(self.family.scope, scope, about, broken_off(error))
             raise
         finally:
             if unwatch is not None:
                 unwatch()
-        self._record_end(scope, task, name, began, result)
+        record_end(self.family.scope, scope, about, result)
         return result
 
     def _plan(
@@ -328,53 +354,57 @@ class Children:
             child_models=family.models,
         )
 
-    def _record_start(self, child: RunScope, task: ChildTask[Any], name: str, model: str) -> None:
-        """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
-        depth, limits = sum(child.depths.values()), child.gate.limits.describe()
-        self.family.scope.record(
-            ChildStarted(
-                run_context=child.run_context,
-                parent_run_id=self.family.scope.run_context.run_id,
-                kind=task.kind,
-                prompt_name=name,
-                model=model,
-                depth=depth,
-                limits=limits,
-                call_id=task.call_id,
-                started_at=child.clock.now(),
-            )
-        )
-        if is_logged(logging.INFO):
-            ids = _ids(child)
-            logger().info("child.started", kind=task.kind, prompt=name, depth=depth, limits=limits, **ids)
 
-    def _record_end(
-        self, child: RunScope, task: ChildTask[Any], name: str, began: float, ended: RunResult[Any] | Stop
-    ) -> None:
-        """Write there how it ended: its result, or if it has none what broke it off."""
-        duration = (child.clock.monotonic() - began) * 1000
-        usage = child.gate.usage
-        stop: Stop | None
-        if isinstance(ended, Stop):
-            stop, completion, said = ended, "unchecked", ended.message
-        else:
-            stop, completion, said = ended.stop, ended.completion, ended.sentence()
-        self.family.scope.record(
-            ChildEnded(
-                run_id=child.run_context.run_id,
-                parent_run_id=self.family.scope.run_context.run_id,
-                kind=task.kind,
-                prompt_name=name,
-                stop=stop,
-                completion=completion,
-                usage=usage,
-                duration_ms=duration,
-                said=said,
-                ended_at=child.clock.now(),
-            )
+def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
+    """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
+    depth, limits = sum(child.depths.values()), child.gate.limits.describe()
+    parent.record(
+        ChildStarted(
+            run_context=child.run_context,
+            parent_run_id=parent.run_context.run_id,
+            kind=about.kind,
+            prompt_name=about.name,
+            model=about.model,
+            depth=depth,
+            limits=limits,
+            call_id=about.call_id,
+            started_at=child.clock.now(),
         )
-        ids, seconds = {**_ids(child), "kind": task.kind}, round(duration / 1000, 3)
-        log_end("child.ended", ids, name, stop, completion, usage, duration_seconds=seconds)
+    )
+    if is_logged(logging.INFO):
+        ids = _ids(child)
+        logger().info("child.started", kind=about.kind, prompt=about.name, depth=depth, limits=limits, **ids)
+
+
+def record_end(
+    parent: RunScope, child: RunScope, about: ChildFacts, ended: RunResult[Any] | ManyResult[Any] | Stop
+) -> None:
+    """Write there how it ended: its result, or if it has none what broke it off."""
+    duration = (child.clock.monotonic() - about.began) * 1000
+    usage = child.gate.usage
+    stop: Stop | None
+    completion: CompletionState = "unchecked"
+    if isinstance(ended, Stop):
+        stop, said = ended, ended.message
+    else:
+        stop, said = ended.stop, ended.sentence()
+        completion = ended.completion if isinstance(ended, RunResult) else completion
+    parent.record(
+        ChildEnded(
+            run_id=child.run_context.run_id,
+            parent_run_id=parent.run_context.run_id,
+            kind=about.kind,
+            prompt_name=about.name,
+            stop=stop,
+            completion=completion,
+            usage=usage,
+            duration_ms=duration,
+            said=said,
+            ended_at=child.clock.now(),
+        )
+    )
+    ids, seconds = {**_ids(child), "kind": about.kind}, round(duration / 1000, 3)
+    log_end("child.ended", ids, about.name, stop, completion, usage, duration_seconds=seconds)
 
 
 def _ids(child: RunScope) -> dict[str, str]:
@@ -390,6 +420,18 @@ def children_of(session: Session) -> Children | None:
     if len(runs) > 1:
         runs = tuple([each for each in runs if is_inside(each.family.scope.run_context.run_id)]) or runs
     return runs[-1] if runs else None
+
+
+def innermost_run() -> RunScope | None:
+    """Return the scope of the innermost run that this code runs in; None outside of all."""
+    return _innermost.get()
+
+
+def run_below(gate: ExecutionContext) -> RunScope | None:
+    """Return the scope of a run that goes on under a gate, also in another thread; None if there is none."""
+    with _lock:
+        going_on = tuple(_going_on.values())
+    return next((scope for scope in going_on if scope.gate.stands_below(gate)), None)
 
 
 def is_inside(run_id: UUID) -> bool:

@@ -156,7 +156,12 @@ def _item_ended(body: Body) -> Line:
     return Line(mark, style, str(body["item"]), str(body["sentence"]))
 
 
-CHILD_KINDS: Final = {"evaluation": "asked", "verdict": "asked for a verdict", "summary": "asked for a summary"}
+CHILD_KINDS: Final = {
+    "evaluation": "asked",
+    "verdict": "asked for a verdict",
+    "summary": "asked for a summary",
+    "run": "started",
+}
 
 
 def _child_started(body: Body) -> Line:

@@ -8,23 +8,28 @@ refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
+from watchkeeper.children.child import innermost_run, run_below
 from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
+from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
+from watchkeeper.core.meters import SHARED
 from watchkeeper.core.usage import ModelPrice, TokenUsage
-from watchkeeper.core.workers import BreakOut
+from watchkeeper.core.workers import BreakOut, running_task
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
+from watchkeeper.runtime.plan import RunScope
 from watchkeeper.shield.decision import Decision
 
 FINE_TUNED: Final = "ft"
@@ -38,11 +43,15 @@ PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
 """Looks up what a provider's model charges for a call; None if nobody knows."""
 
 
+BLOCKS: Final[dict[int, Containment]] = {}
+"""The blocks that are open in this process, by the `id` of their contexts."""
+
+
 class CallStopped(BreakOut):
     """A call was not let through, and nothing was sent; ends the contained block that it was made in.
 
     It is no Exception, as CancelledError is none: a stop has to get past every layer that retries what failed. The
-    block turns it into an error where it ends.
+    block turns it into an error where it ends; in the code of a run it is a failure of that code, as a tool's is.
 
     Attributes:
         stop: Why, if the gate or a hook refused.
@@ -54,6 +63,8 @@ class CallStopped(BreakOut):
         super().__init__(str(stop.message if stop is not None else error))
         self.stop = stop
         self.error = error
+        place = enclosing.innermost()
+        self.is_local = place is not None and innermost_run() is not None and id(place.context) not in BLOCKS
 
 
 class Counted:
@@ -141,6 +152,88 @@ class Containment:
 
 ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_contained", default=None)
 """The block inside which the running code was called; None outside of all."""
+
+
+def in_force() -> Containment | None:
+    """Return the block of the innermost context that this code runs in; None outside of all.
+
+    For a run, or an `ExecutionContext`, it is made here: its gate, and the run's prices.
+
+    Raises:
+        ConfigurationError: If that context is over.
+    """
+    context: ExecutionContext | None = enclosing.current()
+    return None if context is None else _block_of(context, ACTIVE.get(), innermost_run())
+
+
+def for_request(url: str, method: str) -> Containment | None:
+    """Return the block whose gate a request passes; None for one that nothing contains.
+
+    A request that is made within a model call of a run is that call's own. A thread that carries no context variables
+    belongs to what is open in the process, if that is one thing.
+
+    Args:
+        url: Where it goes; refused here if it may not leave.
+        method: How.
+
+    Raises:
+        CallStopped: If it may not leave, or if nobody can say where it counts.
+    """
+    try:
+        block = in_force() or _around_bare_thread()
+    except ConfigurationError as error:
+        raise CallStopped(None, error) from None
+    if block is None:
+        return None
+    block.check(url, method)
+    call = CURRENT_CALL.get()
+    within = call is not None and call.request.kind == "llm" and call.home() is block.context
+    return None if within and id(block.context) not in BLOCKS else block
+
+
+def _block_of(context: ExecutionContext, block: Containment | None, run: RunScope | None) -> Containment:
+    """Return the block of a context.
+
+    Args:
+        context: The innermost one.
+        block: The innermost block around.
+        run: The innermost run around.
+    """
+    if block is not None and block.context is context:
+        return block
+    prices = run.price_of if run is not None and context.stands_below(run.gate) else None
+    account = context.account
+    bounded = any(account.has_ceiling(place) for place, meter in enumerate(SHARED) if not meter.is_counted)
+    if block is not None and context.stands_below(block.context):
+        return replace(block, context=context, price_of=prices or block.price_of, bounded=bounded)
+    return Containment(context, prices or _unknown, bounded, clock=context.clock)
+
+
+def _unknown(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
+    """Know no price: only runs and blocks have a list."""
+    return None
+
+
+def _around_bare_thread() -> Containment | None:
+    """Return the block of a thread that carries no context variables: that of the only context that is open.
+
+    The main thread and the tasks of a loop always carry theirs; there, none means that there is none.
+
+    Raises:
+        ConfigurationError: If several are open.
+    """
+    if threading.current_thread() is threading.main_thread() or running_task() is not None:
+        return None
+    found: tuple[ExecutionContext, ...] = enclosing.outermost()
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"a request of a contained client was made in a thread without context variables while {len(found)} blocks"
+            " or runs are open, so nobody can say which of them it belongs to; start the thread by"
+            " threading.Thread(target=contextvars.copy_context().run, args=(function,))"
+        )
+    if not found:
+        return None
+    return BLOCKS.get(id(found[0])) or _block_of(found[0], None, run_below(found[0]))
 
 
 class ContainedCall:

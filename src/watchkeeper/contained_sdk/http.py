@@ -25,11 +25,11 @@ from types import ModuleType
 from typing import Any, Final, Self
 
 from watchkeeper.contained_sdk.calls import (
-    ACTIVE,
     CallStopped,
     ContainedCall,
     as_answer,
     as_whole,
+    for_request,
     module_of,
     outgoing,
     translated,
@@ -432,9 +432,7 @@ class ContainedTransport:
         return await arun(self._handle(request, AWAITING, TaskStream))
 
     def _handle(self, request: Any, ways: Ways, stream: type[Streamed]) -> Steps:
-        block, real = ACTIVE.get(), self._real
-        if block is not None:
-            block.check(str(request.url), request.method)
+        block, real = for_request(str(request.url), request.method), self._real
         if block is None or is_unbilled(request.method, request.url.path):
             return (yield ways.send(real, request))
         call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
+from weakref import ReferenceType
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.accounting.admission import Demand
@@ -104,10 +105,21 @@ class ContextCalls:
         closed: Whether nothing is admitted any more.
         aborted: Whether somebody aborted; closing is not aborting.
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
+        home: The context whose calls they are.
+        apart: Whether it stands apart, on purpose, from a context inside which it was made.
     """
 
-    def __init__(self, tree: Tree, account: Account, cancellation: CancellationToken, incidents: Incidents) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        account: Account,
+        cancellation: CancellationToken,
+        incidents: Incidents,
+        home: ReferenceType[Any],
+    ) -> None:
         """Open for calls."""
+        self.home = home
+        self.apart = False
         self.clock, self.ledger, self._numbers, self._guards = tree
         self.nodes = NodeStore(tree.clock)
         self.in_flight: dict[int, InFlightCall] = {}
@@ -149,8 +161,8 @@ class ContextCalls:
         else:
             if self.closed:
                 self.check_open()
-            if guards is not None and ASKING.get() is guards:  # asked about itself, the hook would never end
-                raise ConfigurationError(
+            if guards is not None and request.kind != "child" and guards.left_to_ask() is not guards:
+                raise ConfigurationError(  # asked about itself, the hook would never end
                     "a hook called the ExecutionContext that asks it; give it a context of its own"
                 )
             if self._priced and not request.estimate.known_cost:
@@ -171,7 +183,8 @@ class ContextCalls:
         if type(grant) is Refused:
             return self._refuse(request, grant, outer, now)
         if waiter is None:
-            return Waiter(demand, tuple(call.demand for call in outer.chain()) if outer else ())
+            around = [call.demand for call in outer.chain()] if outer else []
+            return Waiter(demand, (*around, *(each.demand for each in ASKING.get() if each.demand is not None)))
         if not waiter.last_chance or not isinstance(grant, Waits):
             return waiter
         stop = exhausted(grant, self.account, landing=request.phase == "landing")
@@ -184,7 +197,7 @@ class ContextCalls:
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
         node = Node(demand.number, outer.node if outer else None, request.kind, request.operation_name, now)
-        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer)
+        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer, self.home)
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
         if timeout is not None and now + timeout < until:
@@ -272,10 +285,11 @@ class ContextCalls:
         self.check_open()
         if stop_of(self.account) is not None:
             return Decision.HALT
-        if self._guards is None:
+        guards = self._guards.left_to_ask() if self._guards is not None else None
+        if guards is None:
             return Decision.ALLOW
         inside = CURRENT_CALL.get()
-        event = self._guards.egress(inside.nearest_guarded() if inside else None, url, method)
+        event = guards.egress(inside.nearest_guarded() if inside else None, url, method)
         if event is None:
             return Decision.ALLOW
         self.incidents.record(event)
@@ -359,6 +373,8 @@ class ContextCalls:
             events_dropped=self.incidents.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
+            parent_id=self.incidents.parent_id,
+            apart=self.apart,
         )
 
     def _running_nodes(self) -> Iterator[Node]:

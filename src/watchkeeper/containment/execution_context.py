@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
+from weakref import ref
 
 from watchkeeper.accounting.account import (
     CEILINGS,
@@ -51,7 +52,8 @@ from watchkeeper.containment.config import (
     request_of,
     with_ticket,
 )
-from watchkeeper.containment.guards import GuardedCall, Guards
+from watchkeeper.containment import enclosing
+from watchkeeper.containment.guards import GuardedCall, guards_of
 from watchkeeper.containment.in_flight import (
     CURRENT_CALL,
     AbandonedError,
@@ -86,6 +88,18 @@ COUNTER_BITS: Final = 48
 ONE_CALL: Final = replace(UNLIMITED, max_steps=1, landing=None)
 
 
+class Around(TypedDict, total=False):
+    """Where a context is to stand.
+
+    Attributes:
+        parent: None for one that stands apart from what is around it, on purpose, which its snapshot says; another
+            context for one that is a part of that, for example in a thread that carries no context variables. By
+            default the innermost one that this code runs in.
+    """
+
+    parent: ExecutionContext | None
+
+
 class ExecutionContext:
     """The gate of one run, chain or request.
 
@@ -109,8 +123,13 @@ class ExecutionContext:
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
         on_event: Listener | None = None,
+        **around: Unpack[Around],
     ) -> None:
         """Open a context; its deadline starts to run now.
+
+        Inside another one it is a part of that: bound by its limits, its deadline, its cancellation and its hooks, and
+        counted there; it has its ledger and clock. It shares what is left there; its own ceilings hold besides, and one
+        at its default gives way to one around it.
 
         Args:
             config: What the chain may spend: an `ExecutionConfig` (hard stops) or `Limits` (with landing).
@@ -121,19 +140,38 @@ class ExecutionContext:
             clock: Where time comes from.
             ids: Where ids come from.
             on_event: Told of every incident, on the thread that found it.
+            around: ``parent=None`` for one that stands apart from what is around it; see `Around`.
+
+        Raises:
+            ConfigurationError: If the context around it is over, or for a ledger, a clock or an account of its own.
         """
         limits = limits_of(config)
-        metadata = metadata or ChainMetadata(str(ids.uuid()), str(ids.uuid()))
-        numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
-        guards = None
+        parent: ExecutionContext | None = around["parent"] if "parent" in around else enclosing.current()
+        if parent is None:
+            metadata = metadata or ChainMetadata(str(ids.uuid()), str(ids.uuid()))
+            numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
+            tree = Tree(clock, ledger if ledger is not None else MemoryLedger(), numbers, None)
+            above = account_above(limits, None, lasting=not isinstance(tree.ledger, MemoryLedger))
+            account = Account(limits, above, key=metadata.chain_id)
+            incidents = Incidents(metadata, clock, on_event)
+        else:
+            parent._calls.check_open()
+            enclosing.refuse_own(parent.clock, clock, parent.ledger, ledger)
+            ours, tree = parent._calls.incidents, parent._tree_here()
+            metadata = metadata or replace(ours.metadata, chain_id=str(ids.uuid()))
+            limits = enclosing.inherited(limits, parent.account)
+            account = Account(limits, account_above(limits, parent.account))
+            incidents = Incidents(metadata, tree.clock, on_event or ours.listener, ours)
         if pipeline is not None or circuit_breaker is not None:
-            guards = Guards(pipeline, circuit_breaker, metadata)
-        tree = Tree(clock, ledger if ledger is not None else MemoryLedger(), numbers, guards)
-        above = account_above(limits, None, lasting=not isinstance(tree.ledger, MemoryLedger))
-        account = Account(limits, above, key=metadata.chain_id)
-        self._set_up(account, tree, Incidents(metadata, clock, on_event), None)
-        ROOTS[account] = tree.ledger
-        self._opened(tree.ledger.open(self.account))
+            tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, tree.guards))
+        call = CURRENT_CALL.get()
+        inside = parent is not None and call is not None and call.home() is parent
+        token = call.cancellation if call is not None and inside else None  # what overruns its time takes it along
+        self._set_up(account, tree, incidents, parent, token)
+        self._calls.apart = parent is None and enclosing.innermost() is not None
+        if parent is None:
+            ROOTS[account] = tree.ledger
+        self._opened(tree.ledger.open(account))
 
     @classmethod
     def for_one_call(
@@ -145,16 +183,38 @@ class ExecutionContext:
         """
         return cls(ONE_CALL, pipeline, metadata, clock=clock)
 
-    def _set_up(self, account: Account, tree: Tree, incidents: Incidents, parent: ExecutionContext | None) -> None:
-        """Do what a root and a child have in common before the ledger opens their account."""
+    def _set_up(
+        self,
+        account: Account,
+        tree: Tree,
+        incidents: Incidents,
+        parent: ExecutionContext | None,
+        token: CancellationToken | None = None,
+    ) -> None:
+        """Do what a root and a child have in common before the ledger opens their account.
+
+        Args:
+            account: Its figures.
+            tree: What it shares with the others of its tree.
+            incidents: Its record.
+            parent: The context above, or None.
+            token: Whose cancellation aborts it; the parent's by default.
+        """
         self.account: Account = account
         self.ledger: Ledger = tree.ledger
         self._tree = tree
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         set_ends(account, parent.account if parent else None, tree.clock)
-        self.cancellation: CancellationToken = CancellationToken(parent.cancellation if parent else None)
-        self._calls = ContextCalls(tree, account, self.cancellation, incidents)
+        if token is None and parent is not None:
+            token = parent.cancellation
+        self.cancellation: CancellationToken = CancellationToken(token)
+        self._calls = ContextCalls(tree, account, self.cancellation, incidents, ref(self))
+
+    def _tree_here(self) -> Tree:
+        """Return the tree for a context below; what a hook opens is not asked about by that hook."""
+        guards = self._tree.guards
+        return self._tree if guards is None else self._tree._replace(guards=guards.left_to_ask())
 
     def _opened(self, stop: Stop | None) -> None:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
@@ -259,7 +319,7 @@ class ExecutionContext:
         limits = limits_of(limits)
         above = account_above(limits, self.account)
         account = Account(limits, above, name, carved_on_open=carved, for_verdict=for_verdict)
-        child._set_up(account, self._tree, incidents, self)
+        child._set_up(account, self._tree_here(), incidents, self)
         return child
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -437,6 +497,21 @@ class ExecutionContext:
     # --- what there is to see; from any thread ------------------------------------------------------------------------
 
     @property
+    def metadata(self) -> ChainMetadata:
+        """Who the chain belongs to."""
+        return self._calls.incidents.metadata
+
+    @property
+    def clock(self) -> Clock:
+        """Where its time comes from."""
+        return self._clock
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it admits nothing any more."""
+        return self._calls.closed
+
+    @property
     def deadline(self) -> Deadline | None:
         """The moment at which everything is over, or None."""
         return self.account.deadline
@@ -532,13 +607,15 @@ class ExecutionContext:
             self.close()
 
     def __enter__(self) -> ExecutionContext:
-        """Return the context."""
+        """Return the context; runs, blocks and contexts that are started inside are bound by it."""
+        self._mark = enclosing.enter(self, f"the context {self.metadata.chain_id}")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close it."""
+        enclosing.leave(self, self._mark)
         self.close()
 
     def record_event(self, event: SafetyEvent) -> None:

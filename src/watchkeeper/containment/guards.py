@@ -8,7 +8,7 @@ passed keeps it: what becomes of the call is told to the breaker and to the hook
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -25,14 +25,28 @@ from watchkeeper.shield.pipeline import ShieldPipeline
 BEFORE: Final = {"llm": "before_llm_call", "tool": "before_tool_call"}
 """What a pipeline is asked before a call, by its kind; child runs are not asked about, the calls in them are."""
 
-ASKING: Final[ContextVar[object]] = ContextVar("watchkeeper_asking", default=None)
-"""The guards that are asking their hooks, in the code of a hook."""
+
+class Asking(NamedTuple):
+    """A question that hooks are answering.
+
+    Attributes:
+        guards: Who asks.
+        demand: What the call that it is about holds until it is answered; None if there is no call.
+    """
+
+    guards: Guards
+    demand: Demand | None
+
+
+ASKING: Final[ContextVar[tuple[Asking, ...]]] = ContextVar("watchkeeper_asking", default=())
+"""In the code of a hook, the questions that it is answering."""
 
 
 class Guards:
     """The pipeline and the breaker of a tree of contexts.
 
     Attributes:
+        above: The guards of the context around it, which are asked first.
         pipeline: The hooks, if there are any.
         breaker: The breaker, or the one for each provider, if there is one.
         blocks_for: Seconds that asking may block, by kind of call; None if no hook says that it will.
@@ -40,25 +54,44 @@ class Guards:
         asked_about_answers: Whether hooks want to see what a model answered.
     """
 
-    __slots__ = ("_chain", "_facts", "asked_about_answers", "blocks_for", "breaker", "pipeline", "told_costs")
+    __slots__ = ("_chain", "_facts", "above", "asked_about_answers", "blocks_for", "breaker", "pipeline", "told_costs")
 
     def __init__(
-        self, pipeline: ShieldPipeline | None, breaker: CircuitBreaker | CircuitBreakers | None, chain: ChainMetadata
+        self,
+        pipeline: ShieldPipeline | None,
+        breaker: CircuitBreaker | CircuitBreakers | None,
+        chain: ChainMetadata,
+        above: Guards | None = None,
     ) -> None:
         """Guard a chain; at least one of pipeline and breaker is given."""
+        self.above = above
         self.pipeline = pipeline
         self.breaker = breaker
         self._chain = chain
         self._facts = facts_of(chain)
         self.told_costs = pipeline is not None and pipeline.concerns("before_charge")
         self.asked_about_answers = pipeline is not None and pipeline.concerns("after_llm_call")
-        self.blocks_for = {kind: pipeline.blocks_for(method) if pipeline else None for kind, method in BEFORE.items()}
+        self.blocks_for = {kind: self._blocks_for(kind) for kind in BEFORE}
 
-    def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
+    def _blocks_for(self, kind: str) -> float | None:
+        own = self.pipeline.blocks_for(BEFORE[kind]) if self.pipeline else None
+        above = self.above.blocks_for[kind] if self.above is not None else None
+        return above if own is None else own + (above or 0.0)
+
+    def left_to_ask(self) -> Guards | None:
+        """Return the guards without those whose hook runs this code: asked about itself, it would never end."""
+        if not ASKING.get():
+            return self
+        above = None if self.above is None else self.above.left_to_ask()
+        if any(each.guards is self for each in ASKING.get()):
+            return above
+        return self if above is self.above else Guards(self.pipeline, self.breaker, self._chain, above)
+
+    def ask(self, method: str, ctx: ToolCallContext, *facts: Any, demand: Demand | None = None) -> SafetyEvent | None:
         """Ask the pipeline; `ASKING` tells the gate when one of its own hooks calls it."""
         if self.pipeline is None:
             return None
-        mark = ASKING.set(self)
+        mark = ASKING.set((*ASKING.get(), Asking(self, demand)))
         try:
             return self.pipeline.ask(method, ctx, *facts)
         finally:
@@ -85,10 +118,14 @@ class Guards:
             spent_share(demand.account),
             request.arguments,
         )
-        return GuardedCall(self, ctx, request, demand, outer)
+        above = self.above.guard(request, demand, outer, number) if self.above is not None else None
+        return GuardedCall(self, ctx, request, demand, outer, above)
 
     def egress(self, inside: GuardedCall | None, url: str, method: str) -> SafetyEvent | None:
         """Ask about a request to the outside, made inside a call or outside of any."""
+        refused = self.above.egress(inside, url, method) if self.above is not None else None
+        if refused is not None:
+            return refused
         if inside is not None:
             ctx = replace(inside.ctx, kind="egress", endpoint=url)
         else:
@@ -97,6 +134,21 @@ class Guards:
                 chain.request_id, chain.user_id, None, None, chain.model, url, metadata=self._facts, kind="egress"
             )
         return self.ask("before_egress", ctx, url, method)
+
+
+def guards_of(
+    pipeline: ShieldPipeline | None,
+    breaker: CircuitBreaker | CircuitBreakers | None,
+    chain: ChainMetadata,
+    above: Guards | None,
+) -> Guards | None:
+    """Return the guards of a chain; None if there are none. What is among those above already is not asked twice."""
+    layer = above
+    while layer is not None:
+        pipeline = None if pipeline is layer.pipeline else pipeline
+        breaker = None if breaker is layer.breaker else breaker
+        layer = layer.above
+    return above if pipeline is None and breaker is None else Guards(pipeline, breaker, chain, above)
 
 
 class GuardedCall(msgspec.Struct, eq=False):
@@ -108,6 +160,8 @@ class GuardedCall(msgspec.Struct, eq=False):
         request: What was asked for.
         demand: What it holds at the ledger.
         outer: The guarded call inside which it is made.
+        above: The same call as the guards of the context around see it, which are asked first.
+        asked: Whether the pipeline was asked.
         answer_by: Monotonic instant up to which hooks that block are waited for.
         permit: Its leave to pass the breaker.
         after: What hooks see of it after the call, if that differs.
@@ -118,6 +172,8 @@ class GuardedCall(msgspec.Struct, eq=False):
     request: CallRequest
     demand: Demand
     outer: GuardedCall | None
+    above: GuardedCall | None = None
+    asked: bool = False
     answer_by: float = 0.0
     permit: Permit | None = None
     after: ToolCallContext | None = None
@@ -125,12 +181,18 @@ class GuardedCall(msgspec.Struct, eq=False):
     # --- before the call ----------------------------------------------------------------------------------------------
 
     def review(self) -> SafetyEvent | None:
-        """Ask the pipeline; return what it said against the call."""
-        return self.guards.ask(BEFORE[self.ctx.kind], self.ctx)
+        """Ask the pipelines; return what one of them said against the call."""
+        refused = self.above.review() if self.above is not None else None
+        if refused is not None:
+            return refused
+        self.asked = True
+        return self.guards.ask(BEFORE[self.ctx.kind], self.ctx, demand=self.demand)
 
     def unanswered(self) -> SafetyEvent | None:
         """Record that a hook that blocks did not answer in time."""
         pipeline = self.guards.pipeline
+        if self.above is not None and (pipeline is None or not self.asked):
+            return self.above.unanswered()
         return None if pipeline is None else pipeline.overran(BEFORE[self.ctx.kind], self.ctx)
 
     def stop_by_breaker(self) -> Stop | None:
@@ -138,6 +200,9 @@ class GuardedCall(msgspec.Struct, eq=False):
 
         A call made inside the probe of a breaker is part of that probe.
         """
+        refused = self.above.stop_by_breaker() if self.above is not None else None
+        if refused is not None:
+            return refused
         breaker = self.guards.breaker
         if isinstance(breaker, CircuitBreakers):
             breaker = breaker.of(self.request.provider) if self.request.provider else None
@@ -151,14 +216,22 @@ class GuardedCall(msgspec.Struct, eq=False):
     def _inside_probe(self, breaker: CircuitBreaker) -> bool:
         around = self.outer
         while around is not None:
-            if around.permit is not None and around.permit.breaker is breaker:
-                return around.permit.holds_probe
+            layer: GuardedCall | None = around
+            while layer is not None:
+                if layer.permit is not None and layer.permit.breaker is breaker:
+                    return layer.permit.holds_probe
+                layer = layer.above
             around = around.outer
         return False
 
     def release(self) -> None:
-        """Give back what the hooks have counted for the call: it does not run."""
-        if self.guards.pipeline is not None:
+        """Give back what hooks and breakers have counted for the call: it does not run."""
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.release()
+        if self.above is not None:
+            self.above.release()
+        if self.guards.pipeline is not None and (self.asked or self.above is None):
             self.guards.pipeline.release(self.ctx)
 
     def answered_late(self, value: object, error: BaseException | None) -> None:
@@ -178,6 +251,17 @@ class GuardedCall(msgspec.Struct, eq=False):
             succeeded: Whether the breaker is told of a success.
             failed: Whether it is told of a failure.
         """
+        said: SafetyEvent | None = None
+        try:
+            if self.above is not None:
+                said = self.above.settle(charge, error, succeeded=succeeded, failed=failed)
+        finally:
+            own = self._settle_own(charge, error, succeeded=succeeded, failed=failed)
+        return said or own
+
+    def _settle_own(
+        self, charge: Charge, error: BaseException | None, *, succeeded: bool, failed: bool
+    ) -> SafetyEvent | None:
         permit, self.permit = self.permit, None
         if permit is not None:
             try:
@@ -202,6 +286,9 @@ class GuardedCall(msgspec.Struct, eq=False):
 
     def answered(self, response: Any) -> SafetyEvent | None:
         """Show the hooks what a model answered; return what one of them said against it."""
+        refused = self.above.answered(response) if self.above is not None else None
+        if refused is not None:
+            return refused
         if not self.guards.asked_about_answers or self.ctx.kind != "llm":
             return None
         return self.guards.ask("after_llm_call", self.after or self.ctx, response)
@@ -212,6 +299,9 @@ class GuardedCall(msgspec.Struct, eq=False):
         Without any hook, the pipeline's policy for failures holds for calls that spend a retry when they fail
         (`wrap_*`, `call_*`); whoever repeats calls by a rule of his own, as a run does, needs none.
         """
+        refused = self.above.failed(error) if self.above is not None else None
+        if refused is not None:
+            return refused
         pipeline = self.guards.pipeline
         if pipeline is None or not (self.request.spends_retry_on_error or pipeline.concerns("on_error")):
             return None

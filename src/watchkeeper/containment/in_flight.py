@@ -20,6 +20,7 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType, coroutine
 from typing import Any, Final, Literal, TypeVar
+from weakref import ReferenceType
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
@@ -98,8 +99,9 @@ class InFlightCall(Ticket):
     Attributes:
         request: What was asked for.
         demand: What it holds at the ledger.
-        guarded: What the guards know of it, if there are any.
         outer: The call inside which it was made.
+        home: The context whose call it is.
+        guarded: What the guards know of it, if there are any.
         inner: The call that its work is waiting in, in the same task.
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
         overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
@@ -115,6 +117,7 @@ class InFlightCall(Ticket):
     request: CallRequest
     demand: Demand
     outer: InFlightCall | None
+    home: ReferenceType[Any]
     guarded: GuardedCall | None = None
     inner: InFlightCall | None = None
     expires_at: float = NEVER

@@ -302,6 +302,14 @@ class Incidents:
         return FrozenView(len(events), events.__getitem__, "event")
 
     @property
+    def parent_id(self) -> str | None:
+        """The chain around this one, or None."""
+        above = self._above
+        while above is not None and above.metadata.chain_id == self.metadata.chain_id:
+            above = above._above
+        return None if above is None else above.metadata.chain_id
+
+    @property
     def ended_above(self) -> bool:
         """Whether a context above was aborted or closed."""
         above = self._above
@@ -392,6 +400,8 @@ class ContextSnapshot:
         events_dropped: Incidents that are no longer kept; a stop of the chain always is.
         usage: Everything it and its children used.
         stop: What ended it, or what ended its work, in full.
+        parent_id: The chain around it, in which it counts, too; None for an outermost one.
+        apart: Whether it was made inside another context and stands apart from it: ``parent=None``.
     """
 
     chain_id: str
@@ -408,3 +418,5 @@ class ContextSnapshot:
     events_dropped: int
     usage: Usage
     stop: Stop | None
+    parent_id: str | None = None
+    apart: bool = False

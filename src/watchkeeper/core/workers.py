@@ -27,7 +27,14 @@ T = TypeVar("T")
 
 
 class BreakOut(BaseException):
-    """Something of ours that has to pass every layer that retries or records what failed."""
+    """Something of ours that has to pass every layer that retries or records what failed.
+
+    Attributes:
+        is_local: Whether the run inside which it was raised takes it as a failure of the code that raised it; else it
+            passes the run, too.
+    """
+
+    is_local = False
 
 
 PASSING: Final = (SystemExit, KeyboardInterrupt, BreakOut)
@@ -39,7 +46,7 @@ def has_passing(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         return any(has_passing(part) for part in group.exceptions)
-    return isinstance(error, PASSING)
+    return isinstance(error, PASSING) and not (isinstance(error, BreakOut) and error.is_local)
 
 
 def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:

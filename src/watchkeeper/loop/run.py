@@ -99,6 +99,7 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
         item=scope.item,
         parent_run_id=scope.parent_run_id,
         fallback=tuple(each.label for each in plan.fallback),
+        apart=scope.apart,
     )
     scope.record(started)
     if gate.deadline is not None:

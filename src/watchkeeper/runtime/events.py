@@ -42,8 +42,9 @@ class RunStarted(msgspec.Struct, frozen=True):
         deadline: The moment at which it must be over, if there is one.
         started_at: When.
         item: Which item of a run over many this is, if it is one.
-        parent_run_id: The run over many that it belongs to, if there is one.
+        parent_run_id: The run over many that it belongs to, or inside which it was started, if there is one.
         fallback: Who takes over when the model cannot answer, as ``provider:name``, in order.
+        apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
     """
 
     run_context: RunContext
@@ -55,6 +56,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     item: str | None = None
     parent_run_id: UUID | None = None
     fallback: tuple[str, ...] = ()
+    apart: bool = False
 
 
 @event("model_replied")
@@ -224,6 +226,8 @@ class ManyStarted:
         concurrency: How many run at once.
         started_at: When.
         fallback: Who takes over when the model cannot answer, in order.
+        parent_run_id: The run inside which it was started, if there is one.
+        apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
     """
 
     run_context: RunContext
@@ -234,6 +238,8 @@ class ManyStarted:
     concurrency: int
     started_at: datetime
     fallback: tuple[str, ...] = ()
+    parent_run_id: UUID | None = None
+    apart: bool = False
 
 
 @event("item_ended")
@@ -362,8 +368,9 @@ class EscalationTaken:
     created_at: datetime
 
 
-ChildKind = Literal["subagent", "evaluation", "verdict", "summary"]
-"""What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary."""
+ChildKind = Literal["subagent", "evaluation", "verdict", "summary", "run"]
+"""What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary; or
+``run``: one that the user's code started inside the run, by `run`, `run_many` or an `Agent`."""
 
 
 @event("child_started")

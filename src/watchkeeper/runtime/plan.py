@@ -155,6 +155,9 @@ class RunScope(msgspec.Struct, frozen=True):
         depths: How many children of each kind stand above it and are it, by family (`children.child`).
         deepest: How many of each may, by family, as those above it allow.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
+        price_of: Says what a provider's model charges for a call that the run's code makes by a provider's own SDK,
+            given the call; None if nobody knows.
+        apart: Whether it was started inside something else and stands apart from it, on purpose.
     """
 
     session: Session
@@ -170,6 +173,8 @@ class RunScope(msgspec.Struct, frozen=True):
     depths: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     deepest: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     watch: Callable[[Session, UUID], Callable[[], None]] | None = None
+    price_of: Callable[[str, str, Any], ModelPrice | None] | None = None
+    apart: bool = False
 
     def record(self, event: Any) -> None:
         """Write one of the runtime's own events on the log.

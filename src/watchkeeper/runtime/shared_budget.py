@@ -13,16 +13,17 @@ import math
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import BudgetTracker
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import Stop
+from watchkeeper.core.errors import BudgetExceededError, Stop
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits, tighten
 from watchkeeper.runtime.user_code import done_by
@@ -66,7 +67,8 @@ def _behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
     with _lock:
         shared = _shared.get(tracker)
         if shared is None:
-            gate = ExecutionContext(replace(left.as_limits(), landing=None), clock=clock, ids=ids)
+            # It outlives the run in which it is first used; what is drawn inside a run is reserved here (`share_of`).
+            gate = ExecutionContext(replace(left.as_limits(), landing=None), clock=clock, ids=ids, parent=None)
             shared = _shared[tracker] = _Shared(gate)
         return shared
 
@@ -83,7 +85,10 @@ def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
 def gate_outside_runs(
     limits: Limits, tracker: BudgetTracker | None, session: Session, clock: Clock, ids: IdSource
 ) -> Generator[ExecutionContext]:
-    """Open a gate that no run stands above, below the tracker's if there is one; what passed it is added there.
+    """Open a gate below the tracker's, if there is one; what passed it is added there.
+
+    Inside a run or another context it stands below that, which bounds it besides: what it may draw is then reserved at
+    the tracker's gate.
 
     Args:
         limits: Its ceilings.
@@ -95,17 +100,61 @@ def gate_outside_runs(
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
     """
-    if tracker is None:
-        gate = ExecutionContext(limits, clock=clock, ids=ids, on_event=session.dispatch)
-    else:
-        above = gate_of(tracker, clock, ids)
-        gate = above.child(limits, carve=False, on_event=session.dispatch)
+    around: ExecutionContext | None = enclosing.current()
+    if tracker is None or (around is not None and is_drawn_from(tracker, around)):
+        with ExecutionContext(limits, clock=clock, ids=ids, on_event=session.dispatch) as gate:
+            yield gate
+        return
+    shared = _behind(tracker, clock, ids)
+    if around is not None:
+        with _drawn_inside(shared, tracker, limits, clock) as share:
+            gate = ExecutionContext(share.limits, clock=clock, ids=ids, on_event=session.dispatch)
+            with gate, share.drawn_by(gate):
+                yield gate
+        return
+    gate = shared.gate.child(limits, carve=False, on_event=session.dispatch)
     try:
         with gate:
             yield gate
     finally:
-        if tracker is not None:
-            tracker.add(gate.usage)
+        tracker.add(gate.usage)
+
+
+@contextmanager
+def _drawn_inside(shared: _Shared, tracker: BudgetTracker, limits: Limits, clock: Clock) -> Generator[Share]:
+    """Reserve what an evaluation may draw inside another context; it does not wait for what others hold.
+
+    Raises:
+        BudgetExceededError: If nothing is left.
+    """
+    whole = _bounded(limits, tracker, clock)
+    reservation = _reserve(shared, whole)
+    if reservation.stop is not None:
+        reservation.close()
+        raise BudgetExceededError(reservation.stop.message)
+    try:
+        with closing(reservation):  # not entered: what runs is inside the gate above it
+            yield Share(tighten(whole, replace(reservation.limits, deadline=None), clock), None, tracker, reservation)
+    finally:
+        _give_back(shared)
+
+
+def _bounded(limits: Limits, tracker: BudgetTracker, clock: Clock) -> Limits:
+    """Return an evaluation's own ceilings, tightened by what is left of the tracker's budget."""
+    whole = tighten(replace(limits, deadline=limits.start(clock)), tracker.remaining().as_limits(), clock)
+    total = whole.ceiling("max_total_tokens")
+    if total is not None and total == SAFETY_NET:  # what carving takes for no wish at all
+        whole = replace(whole, max_total_tokens=total - 1)
+    return whole
+
+
+def _give_back(shared: _Shared) -> None:
+    """Note that a reservation is over, and wake those who wait for what it held."""
+    with _lock:
+        shared.reserved -= 1
+        waiting = tuple(shared.waiting)
+    for wait in waiting:
+        wait.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +220,8 @@ async def share_of(
         yield Share(limits)
         return
     shared = _behind(tracker, clock, ids)
-    whole = tighten(replace(limits, deadline=limits.start(clock)), tracker.remaining().as_limits(), clock)
+    whole = _bounded(limits, tracker, clock)
     ends = whole.start(clock)
-    total = whole.ceiling("max_total_tokens")
-    if total is not None and total == SAFETY_NET:  # what carving takes for no wish at all
-        whole = replace(whole, max_total_tokens=total - 1)
     until = math.inf if ends is None else ends.instant(clock)
     while (reservation := _reserve(shared, whole)).stop is not None:
         reservation.close()
@@ -183,15 +229,11 @@ async def share_of(
             yield Share(whole, reservation.stop)
             return
     try:
-        with reservation:
+        with closing(reservation):  # not entered: what runs is inside the gate above it
             drawn = tighten(whole, replace(reservation.limits, deadline=None), clock)
             yield Share(drawn, None, tracker, reservation)
     finally:
-        with _lock:
-            shared.reserved -= 1
-            waiting = tuple(shared.waiting)
-        for wait in waiting:
-            wait.cancel()
+        _give_back(shared)
 
 
 def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:

@@ -273,11 +273,11 @@ class RunStore:
         """Keep the row of a run current with the events that begin and end it."""
         match event:
             case RunStarted() | ManyStarted():
-                parent = item = items = None
+                item = items = None
+                parent = event.parent_run_id and str(event.parent_run_id)
                 if isinstance(event, ManyStarted):
                     items = len(event.items)
                 else:
-                    parent = event.parent_run_id and str(event.parent_run_id)
                     item = event.item and _writable(event.item)
                 names = (_writable(event.prompt_name), _writable(event.model))
                 row = (run_id, parent, *names, item, items, event.limits, event.started_at.isoformat())

@@ -1,0 +1,150 @@
+"""In which context the running code stands: the innermost one that was entered or has a call under way here.
+
+`with context:` puts a context in force for the block; a call under way puts its context in force for its work. Tasks
+and worker threads see what was in force where they were started, as with any context variable; a bare thread sees
+nothing. Contexts are held weakly: a task or a timer that outlives one never keeps it alive.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+from weakref import ReferenceType, ref
+
+from watchkeeper.accounting.account import Account
+from watchkeeper.accounting.ledger import Ledger
+from watchkeeper.containment.in_flight import CURRENT_CALL
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.meters import SHARED
+
+NO_CALL: Final = -1
+
+DEFAULTS: Final = Limits()
+
+
+class Entered(NamedTuple):
+    """A context that was entered by ``with``.
+
+    Attributes:
+        context: The context.
+        name: What an error calls it.
+        call: Number of the call under way at that moment, so that it is known which of the two is inside the other.
+    """
+
+    context: ReferenceType[Any]
+    name: str
+    call: int
+
+
+class Place(NamedTuple):
+    """Where the running code stands.
+
+    Attributes:
+        context: The innermost context; None once it was collected.
+        name: What an error calls it.
+    """
+
+    context: Any
+    name: str
+
+
+ENTERED: Final[ContextVar[Entered | None]] = ContextVar("watchkeeper_entered", default=None)
+"""The context of the innermost ``with`` that this code runs in."""
+
+
+_outermost: Final[dict[int, ReferenceType[Any]]] = {}
+"""The contexts of this process that were entered outside of all others and are not left yet, by `id`."""
+
+
+def _forget() -> None:
+    """Stand outside of all contexts: in a forked process those of the process it came from are refused."""
+    ENTERED.set(None)
+    _outermost.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forget)
+
+
+def enter(context: object, name: str) -> Token[Entered | None]:
+    """Put a context in force; give what is returned to `leave`."""
+    call, own = CURRENT_CALL.get(), ref(context)
+    if call is None and ENTERED.get() is None:
+        _outermost[id(context)] = own
+    return ENTERED.set(Entered(own, name, NO_CALL if call is None else call.node.number))
+
+
+def leave(context: object, mark: Token[Entered | None]) -> None:
+    """Put in force again what was before."""
+    _outermost.pop(id(context), None)
+    with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
+        ENTERED.reset(mark)
+
+
+def innermost() -> Place | None:
+    """Return the innermost context that this code runs in; None outside of all."""
+    entered, call = ENTERED.get(), CURRENT_CALL.get()
+    if call is not None and (entered is None or entered.call != call.node.number):
+        return Place(call.home(), f"the {call.request.kind} call {call.request.operation_name!r}")
+    return None if entered is None else Place(entered.context(), entered.name)
+
+
+def outermost() -> tuple[Any, ...]:
+    """Return the contexts that are open in this process, but for those that are inside another one."""
+    found = [place() for place in tuple(_outermost.values())]
+    return tuple(context for context in found if context is not None and not context.is_closed)
+
+
+def current() -> Any:
+    """Return the innermost context that this code runs in; None outside of all.
+
+    Raises:
+        ConfigurationError: If it is over, which can be so in a thread or task that outlives it.
+    """
+    place = innermost()
+    if place is None:
+        return None
+    if place.context is None or place.context.is_closed:
+        raise ConfigurationError(
+            f"this was started inside {place.name}, which is closed by now, so nothing is started; start it while that"
+            " is open, or say parent=None, so that it stands apart"
+        )
+    return place.context
+
+
+def refuse_own(above: Clock, clock: Clock, shared: Ledger, ledger: Ledger | None) -> None:
+    """Refuse a clock or a ledger of its own for what is started inside a context.
+
+    Args:
+        above: The clock of the context around it.
+        clock: The one that was given; the system's means that none was.
+        shared: The ledger of the context around it.
+        ledger: The one that was given, or None.
+
+    Raises:
+        ConfigurationError: With the way out.
+    """
+    other_clock = clock is not SYSTEM_CLOCK and clock is not above
+    if other_clock or (ledger is not None and ledger is not shared):
+        own = "clock" if other_clock else "ledger"
+        raise ConfigurationError(
+            f"what is started inside another context has the {own} of that one; leave {own}= out, or say parent=None,"
+            " so that it stands apart"
+        )
+
+
+def inherited(limits: Limits, above: Account) -> Limits:
+    """Return limits without the ceilings at their defaults of which there is one above: that one holds."""
+    lifted: dict[str, Any] = {
+        meter.field: None
+        for place, meter in enumerate(SHARED)
+        if limits.ceiling(meter.ceiling) == DEFAULTS.ceiling(meter.ceiling) is not None and above.has_ceiling(place)
+    }
+    if limits.deadline == DEFAULTS.deadline and above.deadline is not None:
+        lifted["deadline"] = None
+    return replace(limits, **lifted) if lifted else limits
