@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack
 from uuid import UUID
 
-from watchkeeper.app.options import ManyOptions, RunOptions, check_arguments, options_for_run
+from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
+from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surroundings
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.budget import Budget
@@ -174,10 +175,17 @@ class _Request(Generic[OutputT]):
                 on_event=session.dispatch,
             )
             resources = options.get("resources") or Resources()
+            record = around.record
+            if record is not None:
+                record.attach(gate, session)
             unwatch = around.watch(session, context.run_id)
             try:
-                with gate, self.interrupts.over(gate):
-                    result = await work(_Opened(prompt, limits, options, resources, around, gate, context, session))
+                with self.interrupts.over(gate, None if record is None else record.hurry):
+                    with gate:
+                        result = await work(_Opened(prompt, limits, options, resources, around, gate, context, session))
+                    if record is not None:
+                        session.flush()  # another thread may be telling the last events just now
+                        result = recorded(result, await record.settled(), options.get("on_store_failure", "stop"))
             finally:
                 unwatch()
                 if not resources.end_unused():
@@ -186,6 +194,20 @@ class _Request(Generic[OutputT]):
             error = result.error if isinstance(result, RunResult) else None
             raise RunStoppedError(result.sentence(), stop=result.stop, result=result) from error
         return result
+
+
+def recorded(result: ResultT, not_stored: str, choice: OnStoreFailure) -> ResultT:
+    """Return the result with what is not on record; that stops a run, unless it may go on without its record."""
+    if not not_stored:
+        return result
+    result = replace(result, not_stored=not_stored)
+    if choice == "go_on" or result.stop is not None:
+        return result
+    stop = store_failed(not_stored)
+    if isinstance(result, ManyResult):
+        return replace(result, stop=stop)
+    partial = result.partial if result.output is None else result.output
+    return replace(result, stop=stop, output=None, partial=partial)
 
 
 def in_force(limits: Limits, session: Session, clock: Clock) -> Limits:

@@ -192,6 +192,9 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
+    "store_failed": lambda body: Line(
+        "!", "red", "store failed", one_line(f"{body['then']}: {body['error']}", 2 * CUT)
+    ),
     "escalation_taken": lambda body: Line("▲", "red", "escalated", str(body["detail"])),
     "completion_checked": _completion_checked,
     "safety_event": lambda body: Line("■", "red", str(body["event_type"]), str(body["reason"])),

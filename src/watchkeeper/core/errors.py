@@ -302,6 +302,8 @@ StopReason = Literal[
     "interrupted",
     # an observer's, whose advice was not heeded
     "escalated",
+    # the store's: the run's events cannot be written
+    "store_failed",
 ]
 
 
@@ -314,7 +316,8 @@ class Stop:
 
     Attributes:
         reason: One of the known reasons.
-        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer`` or ``caller``.
+        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer``, ``store`` or
+            ``caller``.
         limit: Name of the limit that was reached (a field of Limits), if one was.
         value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
         message: One sentence for a person.

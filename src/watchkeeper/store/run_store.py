@@ -31,7 +31,13 @@ from watchkeeper.store.sqlite import DEFAULT, Schema, chosen_file, connect, conn
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
 BUSY_SECONDS: Final = 30.0
-"""How long a write waits for other processes that write to the same file."""
+"""How long the opening of the file waits for other processes that write to it."""
+
+WRITE_SECONDS: Final = 5.0
+"""How long one write waits for them; who writes a run's events tries again."""
+
+MOST: Final = 2**63 - 1
+"""The largest number that SQLite can hold; a larger one stands in the event's JSON, and as this in the run's row."""
 
 SCHEMA: Final = Schema(
     noun="store",
@@ -91,6 +97,7 @@ _NEWEST: Final = f"{_RUNS}WHERE parent_id IS NULL ORDER BY started_at DESC, rowi
 _CHILDREN: Final = f"{_RUNS}WHERE parent_id = ? ORDER BY started_at, rowid"
 _BY_PREFIX: Final = f"{_RUNS}WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
 _EVENTS: Final = "SELECT seq, at, tag, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+_EVENT: Final = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _BEGIN: Final = (
     "INSERT OR IGNORE INTO runs (run_id, parent_id, prompt, model, item, items, limits, started_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -204,6 +211,7 @@ class RunStore:
     Attributes:
         path: The file.
         failure: The first write that failed, if one did.
+        closed: Whether it was closed; no write works any more.
     """
 
     def __init__(self, path: Path | str | None = None, *, read_only: bool = False) -> None:
@@ -221,6 +229,8 @@ class RunStore:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
         self.path = found
         self.failure: StoreError | None = None
+        self.closed = False
+        self._file: tuple[int, int] | None = None
         self._lock = threading.Lock()
         if not read_only:
             advice = (
@@ -228,6 +238,9 @@ class RunStore:
             )
             with failing_as(f"the store {found} cannot be used", advice):
                 self._connection = connect(found, SCHEMA, BUSY_SECONDS)
+                self._connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
+                at = found.stat()
+                self._file = (at.st_dev, at.st_ino)
             return
         if not found.is_file():
             raise StoreError(
@@ -239,6 +252,7 @@ class RunStore:
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
         with self._lock:
+            self.closed = True
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -258,38 +272,31 @@ class RunStore:
             StoreError: If they cannot be written; none of them is.
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
+        headers = [row for run_id, item in batch if (row := _header(str(run_id), item.event)) is not None]
         try:
             # The connection commits at the end of the block, or rolls back if anything was raised in it.
-            with self._used(f"{len(rows)} events could not be written to"), self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
-                for run_id, item in batch:
-                    self._keep_header(str(run_id), item.event)
+            with self._used(f"{len(rows)} events could not be written to"):
+                self._check_in_place()
+                with self._connection:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    self._connection.executemany(_EVENT, rows)
+                    for statement, values in headers:
+                        self._connection.execute(statement, values)
         except StoreError as error:
             self.failure = self.failure or error
             raise
 
-    def _keep_header(self, run_id: str, event: Any) -> None:
-        """Keep the row of a run current with the events that begin and end it."""
-        match event:
-            case RunStarted() | ManyStarted():
-                parent = item = items = None
-                if isinstance(event, ManyStarted):
-                    items = len(event.items)
-                else:
-                    parent = event.parent_run_id and str(event.parent_run_id)
-                    item = event.item and _writable(event.item)
-                names = (_writable(event.prompt_name), _writable(event.model))
-                row = (run_id, parent, *names, item, items, event.limits, event.started_at.isoformat())
-                self._connection.execute(_BEGIN, row)
-            case RunEnded() | ManyEnded():
-                usage = event.usage
-                stop = encode(dump(event.stop)).decode() if event.stop else None
-                done = event.done if isinstance(event, ManyEnded) else None
-                figures = (usage.tokens.total, usage.cost_nanos, usage.steps, event.duration_ms)
-                self._connection.execute(_END, (event.ended_at.isoformat(), stop, done, *figures, run_id))
-            case _:
-                pass
+    def _check_in_place(self) -> None:
+        """Refuse to write to a file that has no name any more: SQLite would go on writing to it, and nobody see it.
+
+        Raises:
+            OSError: If it was deleted, or another file stands in its place.
+        """
+        if self._file is None:  # opened for reading only
+            return
+        found = self.path.stat()
+        if (found.st_dev, found.st_ino) != self._file:
+            raise OSError(f"another file was put in the place of {self.path} while it was open")
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -350,6 +357,29 @@ def _written(seq: int, event: object) -> tuple[str, str]:
         said = f"{type(error).__name__}: {error}"
         logger().warning("event.unwritable", seq=seq, event_type=tag, error=said)
         return tag, json.dumps({UNWRITABLE: said})
+
+
+def _header(run_id: str, event: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """Return what keeps the row of a run current with an event that begins or ends it; None for other events."""
+    match event:
+        case RunStarted() | ManyStarted():
+            parent = item = items = None
+            if isinstance(event, ManyStarted):
+                items = len(event.items)
+            else:
+                parent = event.parent_run_id and str(event.parent_run_id)
+                item = event.item and _writable(event.item)
+            names = (_writable(event.prompt_name), _writable(event.model))
+            return _BEGIN, (run_id, parent, *names, item, items, _writable(event.limits), event.started_at.isoformat())
+        case RunEnded() | ManyEnded():
+            usage = event.usage
+            stop = _written(0, event.stop)[1] if event.stop else None
+            done = event.done if isinstance(event, ManyEnded) else None
+            cost = None if usage.cost_nanos is None else min(usage.cost_nanos, MOST)
+            figures = (min(usage.tokens.total, MOST), cost, usage.steps, event.duration_ms)
+            return _END, (event.ended_at.isoformat(), stop, done, *figures, run_id)
+        case _:
+            return None
 
 
 def _writable(text: str) -> str:
