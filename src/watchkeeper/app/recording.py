@@ -154,7 +154,7 @@ class Recorder:
         if self._ending:
             sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
             end: Callable[[], object] = sleeping.cancel
-            sleeping.add_done_callback(lambda _: awake.done() or awake.set_result(None))
+            sleeping.add_done_callback(lambda _: _set(awake))
         else:
             end = self._clock.call_at(self._clock.monotonic() + seconds, self._wake).cancel
         try:
@@ -164,8 +164,13 @@ class Recorder:
 
     def _wake(self) -> None:
         """End the wait between two attempts."""
-        if self._awake is not None and not self._awake.done():
-            self._awake.set_result(None)
+        if self._awake is not None:
+            _set(self._awake)
+
+
+def _set(waited_for: asyncio.Future[None]) -> None:
+    if not waited_for.done():
+        waited_for.set_result(None)
 
 
 def store_failed(why: str) -> Stop:

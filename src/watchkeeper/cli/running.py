@@ -41,6 +41,7 @@ from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, ma
 from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
+from watchkeeper.core.secrets import HELD
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.run_store import RunStore
@@ -135,7 +136,7 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
                 options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
             result = start(order, loaded, settings, options)
-        data = result.as_data()
+        data = HELD.redacted_data(result.as_data())
         where = where_to_look(result, store, settings)
         lost = print_json(out, data) if order.as_json else print_end(console, result, where)
         failed = DONE if after is None else report_with(after, result, console)

@@ -22,6 +22,7 @@ from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
+from watchkeeper.core.secrets import hold_headers, hold_url
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
@@ -315,6 +316,8 @@ def module_of(value: Any) -> Any:
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
     httpx = module_of(request)
+    hold_headers(request.headers)
+    hold_url(str(request.url))
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
     if call.streaming:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
+from watchkeeper.core.secrets import redacted
+
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
@@ -91,6 +93,7 @@ def logger() -> FilteringBoundLogger:
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
             structlog.processors.KeyValueRenderer(key_order=["event"]),
+            lambda _, __, line: redacted(line),
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
+from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
@@ -352,9 +353,9 @@ def _written(seq: int, event: object) -> tuple[str, str]:
     """Return an event's tag and JSON; a note in place of the JSON if it cannot be written, so that the others are."""
     tag = tag_of(type(event))
     try:
-        return tag, encode(dump(event)).decode()
+        return tag, HELD.redacted_json(encode(dump(event)).decode())
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        said = redacted(f"{type(error).__name__}: {error}")
         logger().warning("event.unwritable", seq=seq, event_type=tag, error=said)
         return tag, json.dumps({UNWRITABLE: said})
 
@@ -383,8 +384,8 @@ def _header(run_id: str, event: Any) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def _writable(text: str) -> str:
-    """Return text that is valid as UTF-8, which names of files may not be."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Return text for a row: without credentials, and valid as UTF-8, which names of files may not be."""
+    return redacted(text.encode("utf-8", "backslashreplace").decode())
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
