@@ -35,7 +35,7 @@ class Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer in the way that the test wants."""
         self.rfile.read(int(self.headers["content-length"]))
-        sent = self.headers.get("x-api-key") or self.headers.get("authorization", "")
+        sent: str = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
         said = f"You sent {sent} to {self.path}"
         if self.way == "redirect":
             self.answer(302, said, ("location", f"http://elsewhere/?key={sent.removeprefix('Bearer ')}"))

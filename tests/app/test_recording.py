@@ -182,7 +182,7 @@ ITEMS = PromptTemplate[str](
 
 
 def test_a_reply_that_claims_2_to_the_63_tokens_costs_no_other_item_its_record(tmp_path: Path) -> None:
-    replies = [Say("one", usage=TokenUsage(2**63, 2**63)), "two", "three"]
+    replies: list[Any] = [Say("one", usage=TokenUsage(2**63, 2**63)), "two", "three"]
     options: Any = {"limits": UNLIMITED, "store": tmp_path / "runs.db", "concurrency": 1}
     many = run_many(ITEMS, [Item("a"), Item("b"), Item("c")], model=ScriptedModel(replies), **options)
     assert many.not_stored == ""

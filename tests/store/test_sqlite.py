@@ -272,7 +272,7 @@ def modes(folder: Path) -> dict[str, str]:
     return {file.name: f"{file.stat().st_mode & 0o777:o}" for file in folder.iterdir()}
 
 
-KINDS = [
+FILES = [
     pytest.param(lambda path: RunStore(path).close, id="store"),
     pytest.param(lambda path: SqliteLedger(path).shutdown, id="ledger"),
 ]
@@ -288,7 +288,7 @@ def everybody_may_read() -> Iterator[None]:
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no modes")
 @pytest.mark.usefixtures("everybody_may_read")
-@pytest.mark.parametrize("opened", KINDS)
+@pytest.mark.parametrize("opened", FILES)
 def test_files_and_the_folders_made_for_them_are_the_users_alone(
     tmp_path: Path, opened: Callable[[Path], Callable[[], object]]
 ) -> None:
@@ -303,7 +303,7 @@ def test_files_and_the_folders_made_for_them_are_the_users_alone(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no modes")
-@pytest.mark.parametrize("opened", KINDS)
+@pytest.mark.parametrize("opened", FILES)
 @pytest.mark.parametrize(("before", "after"), [(0o644, "600"), (0o664, "600"), (0o660, "660"), (0o600, "600")])
 def test_an_older_file_that_everybody_may_read_becomes_the_users_alone(
     tmp_path: Path, opened: Callable[[Path], Callable[[], object]], before: int, after: str

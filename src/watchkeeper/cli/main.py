@@ -141,6 +141,7 @@ def runs_command(
             report.print_runs(make_console(out), runs)
         else:
             make_console(out).print(f"no runs in {stored.path}")
+    stored.check(runs)
 
 
 @app.command("show")

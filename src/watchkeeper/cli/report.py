@@ -337,7 +337,7 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
     rows = [
         (
             run.run_id[:SHORT_ID],
-            run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
+            "" if run.damage is not None else run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
             one_line(run.item or "" if items else run.prompt + (f" ×{run.items}" if run.items is not None else "")),
             one_line(run.model),
             state_of(run),
@@ -352,6 +352,8 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
 
 def state_of(run: StoredRun) -> Text:
     """Return the state of a stored run in a word or two."""
+    if run.damage is not None:
+        return Text("damaged", "red")
     if run.ended_at is None:
         return Text("not ended", "cyan")
     if run.items is not None and run.items_done is not None and run.items_done < run.items:
@@ -385,12 +387,15 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
         console.print()
         console.print(Text(printable(answer)))
     console.print(Text(one_line(run.sentence(said)), state_of(run).style))
+    store.check(children)
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
     """Yield a run and all below it, each before its own children, in the order they began."""
     yield run
-    for child in store.children(run.run_id):
+    children = store.children(run.run_id)
+    store.check(children)
+    for child in children:
         yield from with_children(store, child)
 
 

@@ -300,6 +300,7 @@ KEYS: Final = (
     "started_at",
     "ended_at",
     "not_stored",
+    "damage",
     "sentence",
     "results",
 )

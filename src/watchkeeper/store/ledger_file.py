@@ -23,7 +23,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
-from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
+from watchkeeper.store.sqlite import RECOVER, Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
@@ -318,6 +318,8 @@ def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_C
             reports = tuple(_report_of(file, each, now) for each in known if name in (None, each))
             file.commit()
             return reports
+    except (TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"the ledger {path} cannot be read ({error}){RECOVER}") from error
     finally:
         file.rollback()
         file.close()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import threading
 from base64 import b64decode
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self, cast
 from uuid import UUID
@@ -27,7 +27,7 @@ from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStar
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
-from watchkeeper.store.sqlite import DEFAULT, Schema, chosen_file, connect, connect_to_read, failing_as
+from watchkeeper.store.sqlite import DEFAULT, RECOVER, Schema, chosen_file, connect, connect_to_read, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
@@ -86,6 +86,21 @@ HOLDERS: Final = frozenset({"type", *PLAIN_TAGS})
 
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What is raised for a row that is not as it was written."""
+
+UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
+"""When a run began whose row cannot be read."""
+
+BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
+"""Tags of a run's first event; its number is not 1 where the run continues a session."""
+
+KINDS: Final[tuple[Any, ...]] = (
+    *(str, str | None, str, str, str | None, int | None, str, str, str | None, str | None),
+    *(int | None, int | None, int | None, int | None, float | int | None),
+)
+"""What the columns of a run hold; SQLite itself does not see to it."""
+
 UNWRITABLE: Final = "$unwritable"
 PAGE: Final = 500
 
@@ -131,6 +146,8 @@ class StoredRun:
         completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
+        damage: What of its row in the file cannot be read; None for a whole row. Of a damaged row nothing is known for
+            certain but the id.
     """
 
     run_id: str
@@ -151,6 +168,7 @@ class StoredRun:
     completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
+    damage: str | None = None
 
     @property
     def tool_calls(self) -> int | None:
@@ -164,6 +182,8 @@ class StoredRun:
 
     def sentence(self, note: str = "") -> str:
         """Return how it ended, in the words of its result; ``note`` is what its completion checker said last."""
+        if self.damage is not None:
+            return f"Damaged in the store: {self.damage}."
         if self.ended_at is None:
             return "Not ended: it is still running, or its process died."
         took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds)
@@ -175,11 +195,16 @@ class StoredRun:
         """Return it as JSON-able data, with the keys that a result has for the same things.
 
         What is not known before the end is None until then; ``items`` and ``items_done`` are None except for a run
-        over many.
+        over many. Only a run whose row is damaged has the key ``damage``.
         """
         ended = self.ended_at is not None
+        facts = {name: getattr(self, name) for name in self.__slots__}
+        if self.damage is None:
+            del facts["damage"]
+        else:
+            facts["started_at"] = None
         return run_as_data(
-            **{name: getattr(self, name) for name in self.__slots__},
+            **facts,
             ok=self.stop is None and self.items_done == self.items if ended else None,
             cost_usd=self.cost_nanos if ended else None,
             duration_seconds=self.seconds,
@@ -239,6 +264,7 @@ class RunStore:
             )
             with failing_as(f"the store {found} cannot be used", advice):
                 self._connection = connect(found, SCHEMA, BUSY_SECONDS)
+                self._connection.text_factory = text_or_bytes
                 self._connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
                 at = found.stat()
                 self._file = (at.st_dev, at.st_ino)
@@ -249,6 +275,7 @@ class RunStore:
             )
         with failing_as(f"the store {found} cannot be read", "; name another file (--store)"):
             self._connection = connect_to_read(found, SCHEMA, BUSY_SECONDS)
+            self._connection.text_factory = text_or_bytes
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
@@ -308,7 +335,7 @@ class RunStore:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def runs(self, limit: int = 50) -> tuple[StoredRun, ...]:
-        """Return the newest runs that have no parent, newest first."""
+        """Return the newest runs that have no parent, newest first; one whose row is damaged says so itself."""
         return self._select(_NEWEST, limit)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
@@ -319,27 +346,61 @@ class RunStore:
         """Return the one run whose id begins with ``prefix``.
 
         Raises:
-            StoreError: If there is none, or more than one.
+            StoreError: If there is none, or more than one, or its row is damaged.
         """
         wanted = prefix.strip().lower()
         found = self._select(_BY_PREFIX, wanted) if wanted else ()
         if len(found) == 1:
+            self.check(found)
             return found[0]
         if not found:
             raise StoreError(f"{self.path} has no run whose id begins with {prefix!r}; 'watchkeeper runs' lists them")
         several = ", ".join(run.run_id for run in found[:3]) + (" ..." if len(found) > 3 else "")
         raise StoreError(f"{self.path} has more than one run whose id begins with {prefix!r}: {several}")
 
+    def check(self, runs: Iterable[StoredRun]) -> None:
+        """Refuse runs whose rows are damaged.
+
+        Raises:
+            StoreError: Naming the file, the first such run, and what to do.
+        """
+        for run in runs:
+            if run.damage is not None:
+                raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
+
     def events(self, run_id: str, after: int = 0) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Called again with the last number it yielded, it goes on with what has come since.
+
+        Raises:
+            StoreError: At an event that is damaged; and at the end, if events of a run that has ended are missing.
         """
+        missing, before = "", after
+        for event in self._events(run_id, after):
+            if not missing and event.seq != before + 1 and (before or event.tag not in BEGINNINGS):
+                missing = f"before event {event.seq}"
+            before = event.seq
+            yield event
+        if missing and self._has_ended(run_id):
+            raise StoreError(f"{self.path}: events of the run {run_id} are missing {missing}; they were not stored")
+
+    def _has_ended(self, run_id: str) -> bool:
+        return any(run.ended_at is not None for run in self._select(_BY_PREFIX, run_id))
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"{self.path}: {what}; other runs can be read{RECOVER}")
+
+    def _events(self, run_id: str, after: int) -> Iterator[StoredEvent]:
         while True:
             with self._used("events cannot be read from"):
                 rows = self._connection.execute(_EVENTS, (run_id, after, PAGE)).fetchall()
             for seq, at, tag, body in rows:
-                yield StoredEvent(seq, datetime.fromisoformat(at), tag, json.loads(body))
+                try:
+                    event = StoredEvent(seq, datetime.fromisoformat(at), as_text(tag), as_fields(json.loads(body)))
+                except UNREADABLE as error:
+                    raise self._damaged(f"event {seq} of the run {run_id} cannot be read ({error})") from error
+                yield event
             if len(rows) < PAGE:
                 return
             after = rows[-1][0]
@@ -389,13 +450,58 @@ def _writable(text: str) -> str:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
+    """Return a run of its row and the event of its end; a row that is damaged costs no other run."""
+    try:
+        return _whole_run(row)
+    except UNREADABLE as error:
+        run_id, _, prompt, model = (each if isinstance(each, str) else repr(each) for each in row[:4])
+        nothing = (None,) * 9
+        return StoredRun(run_id, None, prompt, model, None, None, "", UNKNOWN, *nothing, None, damage=str(error))
+
+
+def _whole_run(row: Sequence[Any]) -> StoredRun:
     *values, body = row
+    for kind, value in zip(KINDS, values, strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r} is of the wrong type")
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    values[9] = untyped(json.loads(values[9])) if values[9] else None
-    end: dict[str, Any] = json.loads(body or "{}")
+    if values[9]:
+        values[9] = untyped(as_fields(json.loads(values[9])))
+        as_text(values[9].get("reason"), values[9].get("message"))
+    if values[8] is not None and body is None:
+        raise TypeError("the event of its end is missing")
+    end = as_fields(json.loads(body or "{}"))
     values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
+    for kind, value in zip((str | None, int | None, dict | None), values[-3:], strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r} is of the wrong type")
     return StoredRun(*values)
+
+
+def as_text(*values: object) -> str:
+    """Return the last of several values, all of which must be text."""
+    text = ""
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r} is no text")
+        text = value
+    return text
+
+
+def as_fields(data: object) -> dict[str, Any]:
+    """Return data that must be an object of JSON."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{data!r} is no object of JSON")
+    return cast("dict[str, Any]", data)
+
+
+def text_or_bytes(raw: bytes) -> str | bytes:
+    """Return a text of the file; its bytes, if they are no UTF-8, so that one such text costs no other row."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def untyped(data: Any) -> Any:

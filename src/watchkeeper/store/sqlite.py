@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "default"
 
+RECOVER: Final = (
+    "; the file is damaged: put it aside and use another one, and see what can be had of it with sqlite3 FILE .recover"
+)
+"""What to do about a file that is broken, for messages."""
+
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
 SIDE_FILES: Final = ("-wal", "-shm")
@@ -127,7 +132,8 @@ def failing_as(what: str, advice: str = "") -> Generator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, OverflowError) as error:
-        raise StoreError(f"{what}: {error}{advice}") from error
+        damaged = getattr(error, "sqlite_errorname", "") == "SQLITE_CORRUPT"
+        raise StoreError(f"{what}: {error}{RECOVER if damaged else advice}") from error
 
 
 def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:
