@@ -437,6 +437,26 @@ def test_what_a_failing_store_leads_to_has_two_choices(cli: CommandLine) -> None
     assert "--on-store-failure: 'panic' must be stop or go_on" in cli.refused("--on-store-failure", "panic", *FOLDER)
 
 
+SAYS_A_KEY = """
+from watchkeeper import Agent
+from watchkeeper.adapters.scripted import ScriptedModel
+from watchkeeper.core.secrets import hold
+
+hold("sk-cli-0123456789")
+agent = Agent(ScriptedModel(["the key is sk-cli-0123456789"]), "Be brief.", str)
+"""
+
+
+def test_no_key_that_the_process_holds_reaches_json_notify_or_store(cli: CommandLine) -> None:
+    (cli.folder / "says.py").write_text(SAYS_A_KEY)
+    (cli.folder / "note.py").write_text("import sys; open('told.json', 'w').write(sys.stdin.read())")
+    note = ("--notify", f"{sys.executable} note.py", "--store", "runs.db")
+    said = cli("run", "says.py:agent", "-p", "task=Go", "--json", *note)
+    assert json.loads(said.out)["output"] == "the key is [redacted]"
+    assert json.loads((cli.folder / "told.json").read_text())["output"] == "the key is [redacted]"
+    assert "sk-cli-0123456789" not in cli("show", json.loads(said.out)["run_id"], "--json", "--store", "runs.db").out
+
+
 def run_into(processes: Processes, out: int, folder: Path, *arguments: str) -> tuple[int, str]:
     """Run the agent with its output going somewhere; return the exit code, and what it said on stderr."""
     command = ("run", "triage.py:triage", "--model", "scripted", *arguments, *FOLDER)

@@ -9,12 +9,8 @@ it could be a word of its own. Nothing here guesses what may be a credential.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
 import threading
-import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
@@ -92,6 +88,8 @@ class Secrets:
         encoded = '"utf16"' in text or '"bytes"' in text
         if not encoded and not any(secret in text for secret in self._in_json):
             return text
+        import json  # here and below: nearly every process imports this module, and few need these
+
         return json.dumps(self.redacted_data(json.loads(text)), ensure_ascii=False, separators=(",", ":"))
 
     def redacted_data(self, data: Any) -> Any:
@@ -110,9 +108,11 @@ class Secrets:
         return redacted
 
     def _redacted_base64(self, text: str, encoding: str) -> str:
+        import base64
+
         try:
             inside = base64.b64decode(text, validate=True).decode(encoding, "surrogatepass")
-        except (ValueError, binascii.Error):
+        except ValueError:
             return text
         said = self.redacted(inside)
         return text if said == inside else base64.b64encode(said.encode(encoding, "surrogatepass")).decode("ascii")
@@ -120,11 +120,16 @@ class Secrets:
 
 def _forms(secret: str) -> set[str]:
     """Return a credential as it may stand in texts: itself, inside JSON, and inside an address."""
+    import json
+    import urllib.parse
+
     quoted = urllib.parse.quote(secret, safe="")
     return {secret, _in_json(secret), json.dumps(secret)[1:-1], quoted, urllib.parse.quote_plus(secret)}
 
 
 def _in_json(text: str) -> str:
+    import json
+
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -144,6 +149,9 @@ def hold_url(url: object) -> None:
     """Register the user info of an address, and its parameters whose names say that they are secret."""
     if not isinstance(url, str) or ("@" not in url and "?" not in url):
         return
+    import base64
+    import urllib.parse
+
     try:
         parts = urllib.parse.urlsplit(url)
         user, password = parts.username, parts.password
@@ -173,6 +181,8 @@ def hold_headers(headers: Mapping[str, Any] | None) -> None:
 
 def _hold_basic(text: str) -> None:
     """Register the password of basic authentication, which is base64 and no cipher."""
+    import base64
+
     try:
         info = base64.b64decode(text, validate=True).decode()
     except ValueError:
