@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import StoreFailed
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.tool import Tool, tool
 
@@ -39,6 +42,7 @@ class Disk:
         self.path = folder / "runs.db"
         self.clock = TestClock()
         self.failed = threading.Event()
+        self.landing = threading.Event()
         self.events: list[Any] = []
         RunStore(self.path).close()
 
@@ -60,6 +64,8 @@ class Disk:
         self.events.append(event)
         if isinstance(event, StoreFailed):
             self.failed.set()
+        if isinstance(event, SafetyEvent):
+            self.landing.set()
 
     def let_time_pass(self) -> None:
         """Move time on until the run has given the store up."""
@@ -208,3 +214,15 @@ def test_a_run_over_many_items_ends_when_its_store_fails(disk: Disk) -> None:
     assert (many.stop.reason, many.ok) == ("store_failed", False)
     assert "disk is full" in many.not_stored
     assert [result.usage.model_calls for result in many.results][1:] == [0, 0]
+
+
+def test_the_end_of_an_interrupted_run_does_not_wait_for_the_minute(disk: Disk) -> None:
+    """The clock is a test's, which a wait would move."""
+    breaks = named("breaks", disk.fill)
+    interrupted = named("interrupted", lambda: os.kill(os.getpid(), signal.SIGINT), lambda: disk.landing.wait(10))
+    result = disk.run([Call("breaks"), Call("interrupted"), ANSWER], breaks, interrupted)
+    assert result.stop is not None
+    assert result.stop.reason == "interrupted"
+    assert "disk is full" in result.not_stored
+    assert result.sentence().endswith("disk is full.")
+    assert disk.clock.monotonic() < 10
