@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from scripts.render_fronts import PACKAGE, definition_of, fronts, names_of, tree_of, value_of
-from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, FIELDS, TEXTS
+from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, FIELDS, STORE_FAILURE, TEXTS
 from watchkeeper.core import errors
 from watchkeeper.kernel.turn_machine import mermaid
 
@@ -111,6 +111,7 @@ def settings() -> str:
     rows = [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | `Limits.{field}` |" for name, field in FIELDS.items()]
     texts = {name: f"`Limits.{name}`" if name in ACCOUNT else f"the {name}" for name in TEXTS}
     texts[CONTEXT_FULL] = "what happens when the context is full"
+    texts[STORE_FAILURE] = "what happens when the store fails"
     rows += [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | {sets} |" for name, sets in texts.items()]
     return "\n".join(["| in the file | in the environment | sets |", "|---|---|---|", *rows, ""])
 

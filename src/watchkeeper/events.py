@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from watchkeeper.runtime.events import ModelSwitched as ModelSwitched, NoticeAppended as NoticeAppended
     from watchkeeper.runtime.events import ObserversRan as ObserversRan, ReducerFailed as ReducerFailed
     from watchkeeper.runtime.events import RunEnded as RunEnded, RunStarted as RunStarted, SourceRan as SourceRan
+    from watchkeeper.runtime.events import StoreFailed as StoreFailed
     from watchkeeper.session.log import Envelope as Envelope, RolledBack as RolledBack, SessionReset as SessionReset
     from watchkeeper.session.log import SliceEdited as SliceEdited, StateInherited as StateInherited
     from watchkeeper.shield.decision import SafetyEvent as SafetyEvent
@@ -30,7 +31,7 @@ else:
             "runtime.events": (
                 "AdviceAcknowledged ChildEnded ChildStarted CompletionChecked ContextCompacted EscalationTaken "
                 "ItemEnded ManyEnded ManyStarted ModelFailed ModelReplied ModelSwitched NoticeAppended ObserversRan "
-                "ReducerFailed RunEnded RunStarted SourceRan"
+                "ReducerFailed RunEnded RunStarted SourceRan StoreFailed"
             ),
             "session.log": "Envelope RolledBack SessionReset SliceEdited StateInherited",
             "shield.decision": "SafetyEvent",

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts, Listener, one_by_one
+from watchkeeper.app.listener import Listener, one_by_one
+from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.limits import Limits

@@ -413,8 +413,11 @@ def test_where_to_look_names_the_store_only_where_it_must(cli: CommandLine, monk
     assert (cli.folder / "other.db").is_file()
 
 
-def test_a_store_that_fails_in_the_middle_is_said_and_the_run_goes_on(
-    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("choice", "end"), [("stop", "The run's events cannot be stored: "), ("go_on", "Not everything is stored: ")]
+)
+def test_a_store_that_fails_in_the_middle_is_said_and_is_no_success(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, choice: str, end: str
 ) -> None:
     def close_first(store: RunStore, batch: object) -> None:
         store.close()
@@ -422,9 +425,36 @@ def test_a_store_that_fails_in_the_middle_is_said_and_the_run_goes_on(
 
     append = RunStore.append
     monkeypatch.setattr(RunStore, "append", close_first)
-    said = cli.run(*FOLDER)
-    assert said.code == 0
-    assert "not everything is stored: " in said.out.splitlines()[-1]
+    said = cli.run("--on-store-failure", choice, *FOLDER)
+    assert said.code == 1
+    assert end in said.out.splitlines()[-2]
+    result = json.loads(cli.run("--on-store-failure", choice, "--json", *FOLDER).out)
+    assert "could not be written to" in result["not_stored"]
+    assert result["ok"] is (choice == "go_on")
+
+
+def test_what_a_failing_store_leads_to_has_two_choices(cli: CommandLine) -> None:
+    assert "--on-store-failure: 'panic' must be stop or go_on" in cli.refused("--on-store-failure", "panic", *FOLDER)
+
+
+SAYS_A_KEY = """
+from watchkeeper import Agent
+from watchkeeper.adapters.scripted import ScriptedModel
+from watchkeeper.core.secrets import hold
+
+hold("sk-cli-0123456789")
+agent = Agent(ScriptedModel(["the key is sk-cli-0123456789"]), "Be brief.", str)
+"""
+
+
+def test_no_key_that_the_process_holds_reaches_json_notify_or_store(cli: CommandLine) -> None:
+    (cli.folder / "says.py").write_text(SAYS_A_KEY)
+    (cli.folder / "note.py").write_text("import sys; open('told.json', 'w').write(sys.stdin.read())")
+    note = ("--notify", f"{sys.executable} note.py", "--store", "runs.db")
+    said = cli("run", "says.py:agent", "-p", "task=Go", "--json", *note)
+    assert json.loads(said.out)["output"] == "the key is [redacted]"
+    assert json.loads((cli.folder / "told.json").read_text())["output"] == "the key is [redacted]"
+    assert "sk-cli-0123456789" not in cli("show", json.loads(said.out)["run_id"], "--json", "--store", "runs.db").out
 
 
 def run_into(processes: Processes, out: int, folder: Path, *arguments: str) -> tuple[int, str]:

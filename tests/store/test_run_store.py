@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -222,10 +223,11 @@ def test_a_run_is_found_by_the_beginning_of_its_id(store: RunStore) -> None:
 
 
 def test_a_batch_is_written_whole_or_not_at_all(store: RunStore) -> None:
-    """Costs beyond what SQLite can hold come last, after everything else of the batch was written."""
+    """What is refused comes last, after everything else of the batch was written."""
     run_id = uuid4()
-    huge = Usage(TokenUsage(), cost_nanos=2**70, model_calls=0, tool_calls=0, steps=0, retries=0)
-    batch = log(run_id, started(), Note("x"), replace(ended(run_id), usage=huge))
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute("CREATE TRIGGER refuses BEFORE UPDATE ON runs BEGIN SELECT RAISE(ABORT, 'no'); END")
+    batch = log(run_id, started(), Note("x"), ended(run_id))
     with pytest.raises(StoreError, match=r"3 events could not be written to .*runs\.db"):
         store.append(batch)
     assert store.runs() == ()
@@ -236,6 +238,28 @@ def test_a_batch_is_written_whole_or_not_at_all(store: RunStore) -> None:
     with pytest.raises(StoreError):
         store.append(batch)
     assert store.failure is failure
+
+
+def test_a_number_that_sqlite_cannot_hold_costs_nothing_else(store: RunStore) -> None:
+    """The row has the largest number that it can have; the event has the true one."""
+    run_id = uuid4()
+    huge = Usage(TokenUsage(2**63, 1), cost_nanos=2**70, model_calls=1, tool_calls=0, steps=1, retries=0)
+    store.append(log(run_id, started(), replace(ended(run_id), usage=huge)))
+    (row,) = store.runs()
+    assert (row.tokens, row.cost_nanos) == (2**63 - 1, 2**63 - 1)
+    assert row.usage is not None
+    assert row.usage["cost_nanos"] == 2**70
+    assert [event.tag for event in store.events(str(run_id))] == ["run_started", "run_ended"]
+
+
+def test_a_file_that_is_gone_is_no_file_to_write_to(store: RunStore) -> None:
+    store.append(log(uuid4(), Note("x")))
+    store.path.unlink()
+    with pytest.raises(StoreError, match="No such file"):
+        store.append(log(uuid4(), Note("x")))
+    RunStore(store.path).close()
+    with pytest.raises(StoreError, match="another file was put in the place"):
+        store.append(log(uuid4(), Note("x")))
 
 
 def test_a_closed_store_refuses_everything(store: RunStore) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -266,3 +266,63 @@ def test_many_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     said = [process.communicate(timeout=60)[1] for process in started]
     assert said == [""] * len(said)
     assert found_in(path, "SELECT name FROM sqlite_master") == ["runs"]
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Return the mode of everything in a folder, by name."""
+    return {file.name: f"{file.stat().st_mode & 0o777:o}" for file in folder.iterdir()}
+
+
+FILES = [
+    pytest.param(lambda path: RunStore(path).close, id="store"),
+    pytest.param(lambda path: SqliteLedger(path).shutdown, id="ledger"),
+]
+
+
+@pytest.fixture
+def everybody_may_read() -> Iterator[None]:
+    """Set the process's mask to what most systems have."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no modes")
+@pytest.mark.usefixtures("everybody_may_read")
+@pytest.mark.parametrize("opened", FILES)
+def test_files_and_the_folders_made_for_them_are_the_users_alone(
+    tmp_path: Path, opened: Callable[[Path], Callable[[], object]]
+) -> None:
+    tmp_path.chmod(0o755)
+    path = tmp_path / "a" / "b" / "file.db"
+    close = opened(path)
+    assert modes(tmp_path) == {"a": "700"}
+    assert modes(tmp_path / "a") == {"b": "700"}
+    assert modes(path.parent) == {"file.db": "600", "file.db-wal": "600", "file.db-shm": "600"}
+    close()
+    assert f"{tmp_path.stat().st_mode & 0o777:o}" == "755"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no modes")
+@pytest.mark.parametrize("opened", FILES)
+@pytest.mark.parametrize(("before", "after"), [(0o644, "600"), (0o664, "600"), (0o660, "660"), (0o600, "600")])
+def test_an_older_file_that_everybody_may_read_becomes_the_users_alone(
+    tmp_path: Path, opened: Callable[[Path], Callable[[], object]], before: int, after: str
+) -> None:
+    path = tmp_path / "file.db"
+    opened(path)()
+    path.chmod(before)
+    close = opened(path)
+    assert set(modes(tmp_path).values()) == {after}
+    close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no modes")
+def test_the_file_of_another_program_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    path.chmod(0o644)
+    with pytest.raises(StoreError, match="another program"):
+        RunStore(path)
+    assert modes(tmp_path) == {"other.db": "644"}

@@ -26,6 +26,7 @@ import msgspec
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
+from watchkeeper.core.secrets import hold, hold_headers, hold_url, scrub
 
 T = TypeVar("T")
 
@@ -45,6 +46,10 @@ class Endpoint:
         from watchkeeper.adapters.provider_errors import provider_error
 
         httpx = sdk_httpx(sdk)
+        hold_url(str(client.base_url))
+        hold_headers(getattr(client, "default_headers", None))
+        hold_headers(getattr(client, "auth_headers", None))
+        self._hold_key(client)
         self._provider_error = provider_error
         self.provider = provider
         self._base = str(client.base_url).rstrip("/")
@@ -66,6 +71,7 @@ class Endpoint:
             response = await self._client.post(
                 self._base + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
             )
+            self._hold_key(self._client)
             return await body_of(response)
         except self._errors as error:
             raise self._translate(error) from error
@@ -88,6 +94,7 @@ class Endpoint:
                 stream=True,
                 stream_cls=self._stream_class,
             )
+            self._hold_key(self._client)
             async with stream:
                 async for event in stream:
                     on_event(event)
@@ -103,8 +110,22 @@ class Endpoint:
     def _request_options(self, timeout: float | None) -> dict[str, Any]:
         return self._options if timeout is None else {**self._options, "timeout": timeout}
 
+    def _hold_key(self, client: Any) -> None:
+        """Keep the key out of what is written; a key that a function gives is renewed from time to time."""
+        hold(client.api_key, getattr(client, "auth_token", None))
+
     def _translate(self, error: Exception) -> ProviderError:
+        hold_headers(_headers_sent(error))
+        scrub(error)
         return self._provider_error(error, provider=self.provider, url=self.url)
+
+
+def _headers_sent(error: Exception) -> Mapping[str, Any] | None:
+    """Return the headers of the request that an error of an SDK is about; None if it does not say."""
+    try:
+        return dict(cast("Any", error).request.headers)
+    except (AttributeError, RuntimeError):  # httpx raises a RuntimeError if the request was never set
+        return None
 
 
 def decode_reply(content: bytes, type_: type[T], provider: str) -> T:

@@ -25,6 +25,7 @@ from watchkeeper.adapters.openai_chat import (
 )
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.secrets import hold, hold_headers, hold_url, hold_variables, scrub
 
 RESERVED: Final = CHAT.reserved | {"model", "num_retries", "max_retries"}
 NO_PRICE_DOWNLOAD: Final = "LITELLM_LOCAL_MODEL_COST_MAP"
@@ -67,6 +68,10 @@ class LiteLLMModel:
         check_base_url(base_url)
         with _without_price_download():
             sdk: Any = import_sdk("litellm", "LiteLLMModel", "litellm")
+        hold(api_key)
+        hold_variables(os.environ)  # LiteLLM reads the one that it needs, and does not say which
+        hold_url(base_url)
+        hold_headers(headers)
         self._litellm = sdk
         self._litellm.suppress_debug_info = True
         self.name = name
@@ -119,6 +124,7 @@ class LiteLLMModel:
             from watchkeeper.adapters.provider_errors import provider_error
 
             url = self._base_url or f"LiteLLM's {self.provider}"
+            scrub(error)
             code = BY_CLASS.get(type(error).__name__)
             raise provider_error(error, provider=self.provider, url=url, code=code) from error
         return read_reply(completion, self.provider, self._encoding, len(request.transcript))

@@ -23,6 +23,7 @@ import aiohttp
 import yarl
 
 from watchkeeper.adapters.endpoint import BODY, is_loopback, sdk_httpx
+from watchkeeper.core.secrets import hold_url
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
@@ -39,7 +40,9 @@ def environment_proxy(url: str) -> str | None:
     proxy = urllib.request.getproxies().get(parts.scheme)
     if proxy is None or is_loopback(url) or urllib.request.proxy_bypass(parts.netloc):
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    address = proxy if "://" in proxy else f"http://{proxy}"
+    hold_url(address)
+    return address
 
 
 def open_socket(address: Any) -> socket.socket:

@@ -23,7 +23,8 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
-from watchkeeper.app.surroundings import is_async, own_ledger
+from watchkeeper.app.listener import is_async
+from watchkeeper.app.surroundings import own_ledger
 from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing

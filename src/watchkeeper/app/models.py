@@ -31,6 +31,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, UnknownModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.secrets import hold_url
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.user_code import closed
@@ -64,6 +65,7 @@ def model_from(text: str) -> Model:
         MissingKeyError: If the provider needs a key that is not set.
     """
     if text.startswith(("http://", "https://")):
+        hold_url(text)
         return _server(text)
     provider, _, name = text.partition(":")
     if provider not in PROVIDERS:

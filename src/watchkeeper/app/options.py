@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, cast
+from typing import Any, Final, Literal, TypedDict, cast, get_args
 from uuid import UUID
 
 from watchkeeper.accounting.ledger import Ledger
@@ -40,6 +40,9 @@ BRIEF_CHARS: Final = 60
 
 MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
 """The members of a model; looked up by name, because a check against the protocol takes twenty microseconds."""
+
+OnStoreFailure = Literal["stop", "go_on"]
+STORE_CHOICES: Final[tuple[str, ...]] = get_args(OnStoreFailure)
 
 CHECKED_WHERE_USED: Final = frozenset({"fallback"})
 """Options that have a rule of their own: `models.checked_fallback`."""
@@ -123,6 +126,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "on_event": _LISTENER,
     "on_record": _LISTENER,
     "store": Rule(_any_of(str, Path, RunStore), "a path, an open RunStore, or None for no store", True),
+    "on_store_failure": Rule(
+        lambda value: isinstance(value, str) and value in STORE_CHOICES, " or ".join(map(repr, STORE_CHOICES))
+    ),
     "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
     "raise_on_stop": Rule(_any_of(bool), "True or False"),
     "parent": Rule(lambda value: False, "None, for a run that stands apart; else leave it out", True),
@@ -246,6 +252,9 @@ class RunOptions(TypedDict, total=False):
         on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
             (the default) takes a last turn, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
+        on_store_failure: When a write to the store has failed for 60 s, ``stop`` (the default) ends the run, with a
+            last turn, because what is not on record can neither be seen nor resumed; ``go_on`` goes on without the
+            record, and the result's ``not_stored`` says so.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if the limits name an account, else this process's memory.
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
@@ -267,6 +276,7 @@ class RunOptions(TypedDict, total=False):
     on_record: Callable[[UUID, Envelope], Any]
     on_context_full: OnContextFull
     store: RunStore | StoreLike
+    on_store_failure: OnStoreFailure
     ledger: Ledger | LedgerLike
     raise_on_stop: bool
     parent: None

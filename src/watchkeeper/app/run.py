@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
 from watchkeeper.accounting.ledger import Ledger
-from watchkeeper.app.options import ManyOptions, RunOptions, check_arguments, options_for_run
+from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
+from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surroundings
 from watchkeeper.children.inside import NO_DEPTHS, Surrounding, refuse_own_account, surrounding
 from watchkeeper.containment.enclosing import refuse_own
@@ -200,15 +201,23 @@ class _Request(Generic[OutputT]):
             )
             start.gates.append(gate)
             resources = options.get("resources") or Resources()
+            record = around.record
+            if record is not None:
+                record.attach(gate, session)
             unwatch = around.watch(session, context.run_id)
             opened = _Opened(prompt, options, resources, around, gate, start)
             try:
-                with gate, self.interrupts.over(gate):
-                    model = around.models.first.label
-                    run = partial(_run, opened) if self.items is None else _Items(self.items, opened).work
-                    work = cast("Callable[[], Awaitable[RunResult[OutputT] | ManyResult[OutputT]]]", run)
-                    whole = opened.scope(session, gate, context)
-                    return await start.around.recorded(whole, prompt.template.name, model, work)
+                with self.interrupts.over(gate, None if record is None else record.hurry):
+                    with gate:
+                        model = around.models.first.label
+                        run = partial(_run, opened) if self.items is None else _Items(self.items, opened).work
+                        work = cast("Callable[[], Awaitable[RunResult[OutputT] | ManyResult[OutputT]]]", run)
+                        whole = opened.scope(session, gate, context)
+                        result = await start.around.recorded(whole, prompt.template.name, model, work)
+                    if record is not None:
+                        session.flush()  # another thread may be telling the last events just now
+                        result = recorded(result, await record.settled(), options.get("on_store_failure", "stop"))
+                    return result
             finally:
                 unwatch()
                 if not resources.end_unused():
@@ -258,6 +267,20 @@ class _Start:
     def usage(self) -> Usage:
         """What was used so far."""
         return self.gates[0].usage if self.gates else Usage()
+
+
+def recorded(result: ResultT, not_stored: str, choice: OnStoreFailure) -> ResultT:
+    """Return the result with what is not on record; that stops a run, unless it may go on without its record."""
+    if not not_stored:
+        return result
+    result = replace(result, not_stored=not_stored)
+    if choice == "go_on" or result.stop is not None:
+        return result
+    stop = store_failed(not_stored)
+    if isinstance(result, ManyResult):
+        return replace(result, stop=stop)
+    partial = result.partial if result.output is None else result.output
+    return replace(result, stop=stop, output=None, partial=partial)
 
 
 def in_force(limits: Limits, session: Session, clock: Clock) -> Limits:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from watchkeeper.app.options import renamed
+from watchkeeper.app.options import STORE_CHOICES, OnStoreFailure, renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import METERS
@@ -33,7 +33,8 @@ ACCOUNT: Final = ("account", "account_limit")
 """The account and its limit: settings with the names of the fields of Limits, read together."""
 
 CONTEXT_FULL: Final = "on_context_full"
-TEXTS: Final = ("model", "store", "ledger", CONTEXT_FULL, *ACCOUNT)
+STORE_FAILURE: Final = "on_store_failure"
+TEXTS: Final = ("model", "store", STORE_FAILURE, "ledger", CONTEXT_FULL, *ACCOUNT)
 PRICES: Final = "prices"
 RATES: Final[Mapping[str, str]] = {
     "input": "input_usd",
@@ -241,10 +242,23 @@ def context_full_from(settings: Settings) -> OnContextFull | None:
     Raises:
         ConfigurationError: If it is none of the choices.
     """
-    said = text_from(settings, CONTEXT_FULL)
-    if said is not None and said not in CONTEXT_CHOICES:
-        raise ConfigurationError(f"{settings[CONTEXT_FULL].source}: {said!r} must be {' or '.join(CONTEXT_CHOICES)}")
-    return cast("OnContextFull | None", said)
+    return cast("OnContextFull | None", _choice_from(settings, CONTEXT_FULL, CONTEXT_CHOICES))
+
+
+def store_failure_from(settings: Settings) -> OnStoreFailure | None:
+    """Return what happens when the store cannot be written, or None if it is not set.
+
+    Raises:
+        ConfigurationError: If it is none of the choices.
+    """
+    return cast("OnStoreFailure | None", _choice_from(settings, STORE_FAILURE, STORE_CHOICES))
+
+
+def _choice_from(settings: Settings, name: str, choices: Iterable[str]) -> str | None:
+    said = text_from(settings, name)
+    if said is not None and said not in choices:
+        raise ConfigurationError(f"{settings[name].source}: {said!r} must be {' or '.join(choices)}")
+    return said
 
 
 def prices_from(settings: Settings) -> dict[str, ModelPrice]:

@@ -1,7 +1,7 @@
 """The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
-Exit codes: 0 done, 1 stopped or not all items done, 2 input that cannot work (nothing was spent), 130, 143
-or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
+Exit codes: 0 done, 1 stopped, not all items done or not everything stored, 2 input that cannot work (nothing was
+spent), 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -111,6 +111,9 @@ def run_command(
     after: Annotated[str | None, option("Function of the agent's file that reports on the result.", "NAME")] = None,
     as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
     store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
+    on_store_failure: Annotated[
+        str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
+    ] = None,
     notify: Annotated[str | None, option("Run this at the end, the result as JSON on its stdin.", "COMMAND")] = None,
 ) -> None:
     """Run an agent to its end, or over many files, and say how it ended.
@@ -118,6 +121,7 @@ def run_command(
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
+    given["on_store_failure"] = on_store_failure
     given |= {"account": account, "account_limit": account_limit, **ceilings}
     over = (each, first, concurrency)
     order = running.Order(target, given, param or (), fallback or (), *over, files, after, notify, as_json)
@@ -140,6 +144,7 @@ def runs_command(
             report.print_runs(make_console(out), runs)
         else:
             make_console(out).print(f"no runs in {stored.path}")
+    stored.check(runs)
 
 
 @app.command("show")

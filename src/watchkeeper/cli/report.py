@@ -197,6 +197,9 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
+    "store_failed": lambda body: Line(
+        "!", "red", "store failed", one_line(f"{body['then']}: {body['error']}", 2 * CUT)
+    ),
     "escalation_taken": lambda body: Line("▲", "red", "escalated", str(body["detail"])),
     "completion_checked": _completion_checked,
     "safety_event": lambda body: Line("■", "red", str(body["event_type"]), str(body["reason"])),
@@ -339,7 +342,7 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
     rows = [
         (
             run.run_id[:SHORT_ID],
-            run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
+            "" if run.damage is not None else run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
             one_line(run.item or "" if items else run.prompt + (f" ×{run.items}" if run.items is not None else "")),
             one_line(run.model),
             state_of(run),
@@ -354,6 +357,8 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
 
 def state_of(run: StoredRun) -> Text:
     """Return the state of a stored run in a word or two."""
+    if run.damage is not None:
+        return Text("damaged", "red")
     if run.ended_at is None:
         return Text("not ended", "cyan")
     if run.items is not None and run.items_done is not None and run.items_done < run.items:
@@ -387,12 +392,15 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
         console.print()
         console.print(Text(printable(answer)))
     console.print(Text(one_line(run.sentence(said)), state_of(run).style))
+    store.check(children)
 
 
 def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
     """Yield a run and all below it, each before its own children, in the order they began."""
     yield run
-    for child in store.children(run.run_id):
+    children = store.children(run.run_id)
+    store.check(children)
+    for child in children:
         yield from with_children(store, child)
 
 

@@ -26,13 +26,22 @@ from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.run import run, run_many
-from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
+from watchkeeper.app.settings import (
+    Settings,
+    context_full_from,
+    limits_from,
+    prices_from,
+    settings_here,
+    store_failure_from,
+    text_from,
+)
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
 from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
 from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
+from watchkeeper.core.secrets import HELD
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.run_store import RunStore
@@ -118,22 +127,23 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
             context_full = context_full_from(settings)
             if context_full is not None:
                 options["on_context_full"] = context_full
+            store_failure = store_failure_from(settings)
+            if store_failure is not None:
+                options["on_store_failure"] = store_failure
             if order.files is not None:
                 options["filesystem"] = HostFilesystem(order.files)
             if not order.as_json:
                 options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
             result = start(order, loaded, settings, options)
-        data = result.as_data()
+        data = HELD.redacted_data(result.as_data())
         where = where_to_look(result, store, settings)
         lost = print_json(out, data) if order.as_json else print_end(console, result, where)
         failed = DONE if after is None else report_with(after, result, console)
-        if store is not None and store.failure is not None:
-            say(console, (f"not everything is stored: {store.failure}", "yellow"))
         complaint = None if program is None else notify(program, data, quiet=order.as_json)
         if complaint is not None:
             say(console, (f"--notify {program[0] if program else ''}: {complaint}", "yellow"))
-    return exit_code(result, requests) or lost or failed
+    return exit_code(result, requests) or lost or failed or (STOPPED if result.not_stored else DONE)
 
 
 def start(order: Order, loaded: Loaded, settings: Settings, options: RunOptions) -> AnyResult:

@@ -26,6 +26,7 @@ from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.meters import SHARED
+from watchkeeper.core.secrets import hold_headers, hold_url
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut, running_task
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
@@ -408,6 +409,8 @@ def module_of(value: Any) -> Any:
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
     httpx = module_of(request)
+    hold_headers(request.headers)
+    hold_url(str(request.url))
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
     if call.streaming:

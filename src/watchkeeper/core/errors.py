@@ -37,6 +37,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from watchkeeper.core.secrets import redacted
+
 Phase = Literal["preflight", "request", "response", "budget", "deadline"]
 
 ProviderFault = Literal[
@@ -134,6 +136,7 @@ class PromptEvaluationError(WatchkeeperError):
         prompt_name: str | None = None,
         provider_payload: Mapping[str, Any] | None = None,
     ) -> None:
+        message = redacted(message)
         super().__init__(message)
         self.message = message
         self.phase: Phase = phase
@@ -302,6 +305,8 @@ StopReason = Literal[
     "interrupted",
     # an observer's, whose advice was not heeded
     "escalated",
+    # the store's: the run's events cannot be written
+    "store_failed",
 ]
 
 
@@ -314,7 +319,8 @@ class Stop:
 
     Attributes:
         reason: One of the known reasons.
-        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer`` or ``caller``.
+        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer``, ``store`` or
+            ``caller``.
         limit: Name of the limit that was reached (a field of Limits), if one was.
         value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
         message: One sentence for a person.
@@ -325,6 +331,12 @@ class Stop:
     message: str
     limit: str | None = None
     value: str | None = None
+
+    def __post_init__(self) -> None:
+        """Keep credentials out of the message: it may repeat what a provider said."""
+        said = redacted(self.message)
+        if said is not self.message:
+            object.__setattr__(self, "message", said)
 
     def __str__(self) -> str:
         return self.message

@@ -10,7 +10,9 @@ A library must not print. structlog builds a log line, the standard library's lo
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from watchkeeper.core.secrets import redacted
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -91,11 +93,16 @@ def logger() -> FilteringBoundLogger:
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
             structlog.processors.KeyValueRenderer(key_order=["event"]),
+            _redacted_line,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
     return cast("FilteringBoundLogger", made)
+
+
+def _redacted_line(_: object, __: str, line: Any) -> str:
+    return redacted(line)
 
 
 def is_logged(level: int) -> bool:

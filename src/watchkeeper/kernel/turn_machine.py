@@ -203,7 +203,7 @@ def allowed(state: State, signal: type[Signal]) -> frozenset[State]:
 CEILING_STOPS: Final = frozenset(meter.reason for meter in METERS)
 """Stops that say that a ceiling on money or on a count was reached."""
 
-LANDABLE: Final = CEILING_STOPS | {"timeout", "context_full", "interrupted", "escalated"}
+LANDABLE: Final = CEILING_STOPS | {"timeout", "context_full", "interrupted", "escalated", "store_failed"}
 """Stops after which a last turn may hand over what there is."""
 
 EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your final answer now."

@@ -205,6 +205,22 @@ class RunEnded(msgspec.Struct, frozen=True):
     turns: int | None = None
 
 
+@event("store_failed")
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The store did not take the run's events for a minute; what it did not take is kept and tried again.
+
+    Attributes:
+        error: Why.
+        then: ``stop`` if the run ends for it, ``go_on`` if it goes on without its record.
+        created_at: When.
+    """
+
+    error: str
+    then: Literal["stop", "go_on"]
+    created_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """Text that has just arrived; for listeners only, never on the log."""

@@ -68,6 +68,7 @@ class RunResult(Generic[OutputT]):
         item: Which item of a run over many this is, if it is one.
         answered_by: ``provider:name`` of the models that answered, in the order of their first answers; more than one
             if a fallback, or the cheaper model that a hook asked for, took over.
+        not_stored: Why not all of its events are in the store, in a sentence; empty if they are, or if there is none.
     """
 
     run_id: UUID
@@ -88,6 +89,7 @@ class RunResult(Generic[OutputT]):
     error: BaseException | None = None
     item: str | None = None
     answered_by: tuple[str, ...] = ()
+    not_stored: str = ""
 
     @property
     def ok(self) -> bool:
@@ -102,10 +104,11 @@ class RunResult(Generic[OutputT]):
     def sentence(self) -> str:
         """Say in one sentence how the run ended, what it took, and what it had."""
         if self.stop is not None and self.usage.steps == 0:
-            return self.stop.message
+            return with_note(self.stop.message, self.not_stored, self.stop)
         took = spent(self.turns, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
         stop = None if self.stop is None else self.stop.message
-        return end_in_words(took, stop, self.completion, self.completion_note, had=f"it had {self._had()}")
+        said = end_in_words(took, stop, self.completion, self.completion_note, had=f"it had {self._had()}")
+        return with_note(said, self.not_stored, self.stop)
 
     def _had(self) -> str:
         """Say what a stopped run hands over, with the checker's word on it where the stop does not say that."""
@@ -193,6 +196,7 @@ class ManyResult(Generic[OutputT]):
         usage: Everything all items used.
         limits: The ceilings over all.
         duration: How long it took.
+        not_stored: Why not all of its events are in the store, in a sentence; empty if they are, or if there is none.
     """
 
     run_id: UUID
@@ -201,6 +205,7 @@ class ManyResult(Generic[OutputT]):
     usage: Usage
     limits: Limits
     duration: timedelta
+    not_stored: str = ""
 
     @property
     def done(self) -> tuple[RunResult[OutputT], ...]:
@@ -214,8 +219,8 @@ class ManyResult(Generic[OutputT]):
 
     @property
     def ok(self) -> bool:
-        """Whether the work of every item was completed."""
-        return not self.not_done
+        """Whether the work of every item was completed, and nothing stopped the whole."""
+        return self.stop is None and not self.not_done
 
     @property
     def cost(self) -> Decimal | None:
@@ -238,8 +243,8 @@ class ManyResult(Generic[OutputT]):
         """Return the outputs, in the items' order.
 
         Raises:
-            RunStoppedError: If an item was not done; its stop is that of the whole, or else of the first such item, and
-                it carries this result.
+            RunStoppedError: If an item was not done, or the whole was stopped; its stop is that of the whole, or else
+                of the first such item, and it carries this result.
         """
         outputs: list[OutputT] = []
         for result in self.results:
@@ -248,6 +253,8 @@ class ManyResult(Generic[OutputT]):
             except RunStoppedError as error:
                 said = f"{self.sentence().rstrip('.')}; {result.item!r}: {error}"
                 raise RunStoppedError(said, stop=self.stop or error.stop, result=self) from result.error
+        if self.stop is not None:
+            raise RunStoppedError(self.sentence(), stop=self.stop, result=self)
         return tuple(outputs)
 
     def sentence(self) -> str:
@@ -256,7 +263,8 @@ class ManyResult(Generic[OutputT]):
         unverified = sum(result.completion == "unverified" for result in self.done)
         note = f", {unverified} of them not verified" if unverified else ""
         done = f"{items_done(len(self.done), len(self.results))}{note}"
-        return end_in_words(took, None if self.stop is None else self.stop.message, done=done)
+        said = end_in_words(took, None if self.stop is None else self.stop.message, done=done)
+        return with_note(said, self.not_stored, self.stop)
 
     def as_data(self) -> dict[str, Any]:
         """Return the whole and its results as JSON-able data."""
@@ -291,6 +299,8 @@ KEYS: Final = (
     "limits",
     "started_at",
     "ended_at",
+    "not_stored",
+    "damage",
     "sentence",
     "results",
 )
@@ -324,6 +334,7 @@ def _common(result: RunResult[Any] | ManyResult[Any]) -> dict[str, Any]:
         "cost_usd": result.usage.cost_nanos,
         "duration_seconds": result.duration.total_seconds(),
         "limits": result.limits.describe(),
+        "not_stored": result.not_stored,
         "sentence": result.sentence(),
     }
 
@@ -349,6 +360,13 @@ def end_in_words(
         said = said if len(said) <= NOTE_CHARS else f"{said[: NOTE_CHARS - 1]}…"
         return f"Done, but not verified: {said} ({took})."
     return f"{done or 'Done'}{' and verified' if completion == 'verified' else ''}: {took}."
+
+
+def with_note(said: str, not_stored: str, stop: Stop | None) -> str:
+    """Add to a sentence about a run what of it is not stored, unless its stop says that already."""
+    if not not_stored or (stop is not None and stop.reason == "store_failed"):
+        return said
+    return f"{said} {not_stored.rstrip('.')}."
 
 
 def items_done(done: int | None, items: int) -> str:

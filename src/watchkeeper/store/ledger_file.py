@@ -41,7 +41,7 @@ from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
-from watchkeeper.store.sqlite import Schema, chosen_file, connect, failing_as
+from watchkeeper.store.sqlite import RECOVER, Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
@@ -606,6 +606,8 @@ def _transaction(path: Path, clock: Clock) -> Generator[LedgerFile]:
             file.release_expired(clock.monotonic(), clock.now().timestamp(), NOBODY)
             yield file
             file.commit()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"the ledger {path} cannot be read ({error}){RECOVER}") from error
     finally:
         file.rollback()
         file.close()

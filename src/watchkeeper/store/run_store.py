@@ -10,28 +10,35 @@ from __future__ import annotations
 import json
 import threading
 from base64 import b64decode
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
+from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
-from watchkeeper.store.sqlite import DEFAULT, Schema, chosen_file, connect, connect_to_read, failing_as
+from watchkeeper.store.sqlite import DEFAULT, RECOVER, Schema, chosen_file, connect, connect_to_read, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
 BUSY_SECONDS: Final = 30.0
-"""How long a write waits for other processes that write to the same file."""
+"""How long the opening of the file waits for other processes that write to it."""
+
+WRITE_SECONDS: Final = 5.0
+"""How long one write waits for them; who writes a run's events tries again."""
+
+MOST: Final = 2**63 - 1
+"""The largest number that SQLite can hold; a larger one stands in the event's JSON, and as this in the run's row."""
 
 SCHEMA: Final = Schema(
     noun="store",
@@ -79,6 +86,21 @@ HOLDERS: Final = frozenset({"type", *PLAIN_TAGS})
 
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What is raised for a row that is not as it was written."""
+
+UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
+"""When a run began whose row cannot be read."""
+
+BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
+"""Tags of a run's first event; its number is not 1 where the run continues a session."""
+
+KINDS: Final[tuple[Any, ...]] = (
+    *(str, str | None, str, str, str | None, int | None, str, str, str | None, str | None),
+    *(int | None, int | None, int | None, int | None, float | int | None),
+)
+"""What the columns of a run hold; SQLite itself does not see to it."""
+
 UNWRITABLE: Final = "$unwritable"
 PAGE: Final = 500
 
@@ -91,6 +113,7 @@ _NEWEST: Final = f"{_RUNS}WHERE parent_id IS NULL ORDER BY started_at DESC, rowi
 _CHILDREN: Final = f"{_RUNS}WHERE parent_id = ? ORDER BY started_at, rowid"
 _BY_PREFIX: Final = f"{_RUNS}WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
 _EVENTS: Final = "SELECT seq, at, tag, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+_EVENT: Final = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _BEGIN: Final = (
     "INSERT OR IGNORE INTO runs (run_id, parent_id, prompt, model, item, items, limits, started_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -123,6 +146,8 @@ class StoredRun:
         completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
+        damage: What of its row in the file cannot be read; None for a whole row. Of a damaged row nothing is known for
+            certain but the id.
     """
 
     run_id: str
@@ -143,6 +168,7 @@ class StoredRun:
     completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
+    damage: str | None = None
 
     @property
     def tool_calls(self) -> int | None:
@@ -156,6 +182,8 @@ class StoredRun:
 
     def sentence(self, note: str = "") -> str:
         """Return how it ended, in the words of its result; ``note`` is what its completion checker said last."""
+        if self.damage is not None:
+            return f"Damaged in the store: {self.damage}."
         if self.ended_at is None:
             return "Not ended: it is still running, or its process died."
         took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds)
@@ -167,11 +195,16 @@ class StoredRun:
         """Return it as JSON-able data, with the keys that a result has for the same things.
 
         What is not known before the end is None until then; ``items`` and ``items_done`` are None except for a run
-        over many.
+        over many. Only a run whose row is damaged has the key ``damage``.
         """
         ended = self.ended_at is not None
+        facts = {name: getattr(self, name) for name in self.__slots__}
+        if self.damage is None:
+            del facts["damage"]
+        else:
+            facts["started_at"] = None
         return run_as_data(
-            **{name: getattr(self, name) for name in self.__slots__},
+            **facts,
             ok=self.stop is None and self.items_done == self.items if ended else None,
             cost_usd=self.cost_nanos if ended else None,
             duration_seconds=self.seconds,
@@ -204,6 +237,7 @@ class RunStore:
     Attributes:
         path: The file.
         failure: The first write that failed, if one did.
+        closed: Whether it was closed; no write works any more.
     """
 
     def __init__(self, path: Path | str | None = None, *, read_only: bool = False) -> None:
@@ -221,6 +255,8 @@ class RunStore:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
         self.path = found
         self.failure: StoreError | None = None
+        self.closed = False
+        self._file: tuple[int, int] | None = None
         self._lock = threading.Lock()
         if not read_only:
             advice = (
@@ -228,6 +264,10 @@ class RunStore:
             )
             with failing_as(f"the store {found} cannot be used", advice):
                 self._connection = connect(found, SCHEMA, BUSY_SECONDS)
+                self._connection.text_factory = text_or_bytes
+                self._connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
+                at = found.stat()
+                self._file = (at.st_dev, at.st_ino)
             return
         if not found.is_file():
             raise StoreError(
@@ -235,10 +275,12 @@ class RunStore:
             )
         with failing_as(f"the store {found} cannot be read", "; name another file (--store)"):
             self._connection = connect_to_read(found, SCHEMA, BUSY_SECONDS)
+            self._connection.text_factory = text_or_bytes
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""
         with self._lock:
+            self.closed = True
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -258,38 +300,31 @@ class RunStore:
             StoreError: If they cannot be written; none of them is.
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
+        headers = [row for run_id, item in batch if (row := _header(str(run_id), item.event)) is not None]
         try:
             # The connection commits at the end of the block, or rolls back if anything was raised in it.
-            with self._used(f"{len(rows)} events could not be written to"), self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                self._connection.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)", rows)
-                for run_id, item in batch:
-                    self._keep_header(str(run_id), item.event)
+            with self._used(f"{len(rows)} events could not be written to"):
+                self._check_in_place()
+                with self._connection:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    self._connection.executemany(_EVENT, rows)
+                    for statement, values in headers:
+                        self._connection.execute(statement, values)
         except StoreError as error:
             self.failure = self.failure or error
             raise
 
-    def _keep_header(self, run_id: str, event: Any) -> None:
-        """Keep the row of a run current with the events that begin and end it."""
-        match event:
-            case RunStarted() | ManyStarted():
-                item = items = None
-                parent = event.parent_run_id and str(event.parent_run_id)
-                if isinstance(event, ManyStarted):
-                    items = len(event.items)
-                else:
-                    item = event.item and _writable(event.item)
-                names = (_writable(event.prompt_name), _writable(event.model))
-                row = (run_id, parent, *names, item, items, event.limits, event.started_at.isoformat())
-                self._connection.execute(_BEGIN, row)
-            case RunEnded() | ManyEnded():
-                usage = event.usage
-                stop = encode(dump(event.stop)).decode() if event.stop else None
-                done = event.done if isinstance(event, ManyEnded) else None
-                figures = (usage.tokens.total, usage.cost_nanos, usage.steps, event.duration_ms)
-                self._connection.execute(_END, (event.ended_at.isoformat(), stop, done, *figures, run_id))
-            case _:
-                pass
+    def _check_in_place(self) -> None:
+        """Refuse to write to a file that has no name any more: SQLite would go on writing to it, and nobody see it.
+
+        Raises:
+            OSError: If it was deleted, or another file stands in its place.
+        """
+        if self._file is None:  # opened for reading only
+            return
+        found = self.path.stat()
+        if (found.st_dev, found.st_ino) != self._file:
+            raise OSError(f"another file was put in the place of {self.path} while it was open")
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -300,7 +335,7 @@ class RunStore:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def runs(self, limit: int = 50) -> tuple[StoredRun, ...]:
-        """Return the newest runs that have no parent, newest first."""
+        """Return the newest runs that have no parent, newest first; one whose row is damaged says so itself."""
         return self._select(_NEWEST, limit)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
@@ -311,27 +346,61 @@ class RunStore:
         """Return the one run whose id begins with ``prefix``.
 
         Raises:
-            StoreError: If there is none, or more than one.
+            StoreError: If there is none, or more than one, or its row is damaged.
         """
         wanted = prefix.strip().lower()
         found = self._select(_BY_PREFIX, wanted) if wanted else ()
         if len(found) == 1:
+            self.check(found)
             return found[0]
         if not found:
             raise StoreError(f"{self.path} has no run whose id begins with {prefix!r}; 'watchkeeper runs' lists them")
         several = ", ".join(run.run_id for run in found[:3]) + (" ..." if len(found) > 3 else "")
         raise StoreError(f"{self.path} has more than one run whose id begins with {prefix!r}: {several}")
 
+    def check(self, runs: Iterable[StoredRun]) -> None:
+        """Refuse runs whose rows are damaged.
+
+        Raises:
+            StoreError: Naming the file, the first such run, and what to do.
+        """
+        for run in runs:
+            if run.damage is not None:
+                raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
+
     def events(self, run_id: str, after: int = 0) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Called again with the last number it yielded, it goes on with what has come since.
+
+        Raises:
+            StoreError: At an event that is damaged; and at the end, if events of a run that has ended are missing.
         """
+        missing, before = "", after
+        for event in self._events(run_id, after):
+            if not missing and event.seq != before + 1 and (before or event.tag not in BEGINNINGS):
+                missing = f"before event {event.seq}"
+            before = event.seq
+            yield event
+        if missing and self._has_ended(run_id):
+            raise StoreError(f"{self.path}: events of the run {run_id} are missing {missing}; they were not stored")
+
+    def _has_ended(self, run_id: str) -> bool:
+        return any(run.ended_at is not None for run in self._select(_BY_PREFIX, run_id))
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"{self.path}: {what}; other runs can be read{RECOVER}")
+
+    def _events(self, run_id: str, after: int) -> Iterator[StoredEvent]:
         while True:
             with self._used("events cannot be read from"):
                 rows = self._connection.execute(_EVENTS, (run_id, after, PAGE)).fetchall()
             for seq, at, tag, body in rows:
-                yield StoredEvent(seq, datetime.fromisoformat(at), tag, json.loads(body))
+                try:
+                    event = StoredEvent(seq, datetime.fromisoformat(at), as_text(tag), as_fields(json.loads(body)))
+                except UNREADABLE as error:
+                    raise self._damaged(f"event {seq} of the run {run_id} cannot be read ({error})") from error
+                yield event
             if len(rows) < PAGE:
                 return
             after = rows[-1][0]
@@ -345,26 +414,94 @@ def _written(seq: int, event: object) -> tuple[str, str]:
     """Return an event's tag and JSON; a note in place of the JSON if it cannot be written, so that the others are."""
     tag = tag_of(type(event))
     try:
-        return tag, encode(dump(event)).decode()
+        return tag, HELD.redacted_json(encode(dump(event)).decode())
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        said = redacted(f"{type(error).__name__}: {error}")
         logger().warning("event.unwritable", seq=seq, event_type=tag, error=said)
         return tag, json.dumps({UNWRITABLE: said})
 
 
+def _header(run_id: str, event: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """Return what keeps the row of a run current with an event that begins or ends it; None for other events."""
+    match event:
+        case RunStarted() | ManyStarted():
+            item = items = None
+            parent = event.parent_run_id and str(event.parent_run_id)
+            if isinstance(event, ManyStarted):
+                items = len(event.items)
+            else:
+                item = event.item and _writable(event.item)
+            names = (_writable(event.prompt_name), _writable(event.model))
+            return _BEGIN, (run_id, parent, *names, item, items, _writable(event.limits), event.started_at.isoformat())
+        case RunEnded() | ManyEnded():
+            usage = event.usage
+            stop = _written(0, event.stop)[1] if event.stop else None
+            done = event.done if isinstance(event, ManyEnded) else None
+            cost = None if usage.cost_nanos is None else min(usage.cost_nanos, MOST)
+            figures = (min(usage.tokens.total, MOST), cost, usage.steps, event.duration_ms)
+            return _END, (event.ended_at.isoformat(), stop, done, *figures, run_id)
+        case _:
+            return None
+
+
 def _writable(text: str) -> str:
-    """Return text that is valid as UTF-8, which names of files may not be."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Return text for a row: without credentials, and valid as UTF-8, which names of files may not be."""
+    return redacted(text.encode("utf-8", "backslashreplace").decode())
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
+    """Return a run of its row and the event of its end; a row that is damaged costs no other run."""
+    try:
+        return _whole_run(row)
+    except UNREADABLE as error:
+        run_id, _, prompt, model = (each if isinstance(each, str) else repr(each) for each in row[:4])
+        nothing = (None,) * 9
+        return StoredRun(run_id, None, prompt, model, None, None, "", UNKNOWN, *nothing, None, damage=str(error))
+
+
+def _whole_run(row: Sequence[Any]) -> StoredRun:
     *values, body = row
+    for kind, value in zip(KINDS, values, strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r} is of the wrong type")
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    values[9] = untyped(json.loads(values[9])) if values[9] else None
-    end: dict[str, Any] = json.loads(body or "{}")
+    if values[9]:
+        values[9] = untyped(as_fields(json.loads(values[9])))
+        as_text(values[9].get("reason"), values[9].get("message"))
+    if values[8] is not None and body is None:
+        raise TypeError("the event of its end is missing")
+    end = as_fields(json.loads(body or "{}"))
     values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
+    for kind, value in zip((str | None, int | None, dict | None), values[-3:], strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r} is of the wrong type")
     return StoredRun(*values)
+
+
+def as_text(*values: object) -> str:
+    """Return the last of several values, all of which must be text."""
+    text = ""
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r} is no text")
+        text = value
+    return text
+
+
+def as_fields(data: object) -> dict[str, Any]:
+    """Return data that must be an object of JSON."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{data!r} is no object of JSON")
+    return cast("dict[str, Any]", data)
+
+
+def text_or_bytes(raw: bytes) -> str | bytes:
+    """Return a text of the file; its bytes, if they are no UTF-8, so that one such text costs no other row."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def untyped(data: Any) -> Any:

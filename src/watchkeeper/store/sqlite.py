@@ -1,15 +1,17 @@
 """SQLite files that several processes share: how they are named, opened, made and recognised, for runs and ledgers.
 
 Every file is in WAL mode, so that readers see what is committed and never block a writer. Its head says which program
-and which schema version wrote it; a file of another program or version is refused and not changed. Opening for
-reading changes nothing on disk. `sqlite3` is imported when the first file is opened, not before.
+and which schema version wrote it; a file of another program or version is refused and not changed. A file and the
+folders that are made for it are the user's alone, because texts of users and tools are in it. Opening for reading
+changes nothing on disk. `sqlite3` is imported when the first file is opened, not before.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     import sqlite3
 
 DEFAULT: Final = "default"
+
+RECOVER: Final = (
+    "; the file is damaged: put it aside and use another one, and see what can be had of it with sqlite3 FILE .recover"
+)
+"""What to do about a file that is broken, for messages."""
+
+PRIVATE_FILE: Final = 0o600
+PRIVATE_FOLDER: Final = 0o700
+SIDE_FILES: Final = ("-wal", "-shm")
 
 WAL_ATTEMPTS: Final = 50
 """How often to try to put a file into WAL mode while other processes make it too."""
@@ -133,14 +144,16 @@ def failing_as(what: str, advice: str = "") -> Generator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, OverflowError) as error:
-        raise StoreError(f"{what}: {error}{advice}") from error
+        damaged = getattr(error, "sqlite_errorname", "") == "SQLITE_CORRUPT"
+        raise StoreError(f"{what}: {error}{RECOVER if damaged else advice}") from error
 
 
 def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:
     """Open a file for reading and writing, and make it if it is missing.
 
     Args:
-        path: The file; its folder is made if it is missing.
+        path: The file; its folder is made if it is missing, both for this user alone. An older file that everybody may
+            read becomes this user's alone, too.
         schema: What it must hold.
         busy_seconds: How long a write waits for other processes that write to it.
 
@@ -151,11 +164,12 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     """
     import sqlite3
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_private(path)
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA page_size={schema.page_bytes}")  # of a new file; an older one keeps its own
         schema.is_in(connection, path)  # before anything is changed
+        _tighten(path)
         _use_wal(connection)
         # A crash of the machine may lose the last transactions, a crash of the process none.
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -174,6 +188,26 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
         connection.close()
         raise
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make a missing file, and the folders that it lacks, for this user alone; SQLite gives its side files its mode."""
+    missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+    with suppress(FileExistsError, IsADirectoryError):  # what is there already is SQLite's to refuse
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE_FILE))
+
+
+def _tighten(path: Path) -> None:
+    """Take a file of ours, and the files beside it, from everybody but its owner, if everybody may read it.
+
+    A mode that only gives the file to a group was set on purpose and stays; so does the file of another user.
+    """
+    for name in (path, *(path.with_name(path.name + end) for end in SIDE_FILES)):
+        with suppress(OSError):
+            if stat.S_IMODE(name.stat().st_mode) & stat.S_IRWXO:
+                name.chmod(PRIVATE_FILE)
 
 
 def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:

@@ -1,0 +1,220 @@
+"""The credentials that this process holds, and how they are kept out of what it writes.
+
+Whoever reads a credential registers it here: API keys, authorization headers, user info and secret parameters of
+addresses. Texts that are written (stored events, log lines, messages of stops and of provider errors, the result for
+``--notify``) then have ``[redacted]`` in the place of each. Only these exact texts are replaced; everything else stays
+as it is, because a run must be resumable from what is stored. A text of fewer than eight characters is never replaced:
+it could be a word of its own. Nothing here guesses what may be a credential.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+REDACTED: Final = "[redacted]"
+LEAST: Final = 8
+"""Characters of the shortest credential that is replaced."""
+
+MOST_HELD: Final = 256
+"""How many credentials are held; the oldest are forgotten, because tokens that are renewed would grow without end."""
+
+PLACEHOLDERS: Final = frozenset(
+    {"lm-studio", "not-needed", "not-required", "no-key-required", "placeholder", "anything"}
+)
+"""What people write where a server needs no key: words, not secrets."""
+
+SECRET_NAME: Final = re.compile(
+    r"(^|api|access|secret|private|(?<!idempotency)[-_])key$|token|secret|(^|[-_])sig(nature)?$|passw|(^|[-_])auth"
+    r"|credential|cookie",
+    re.IGNORECASE,
+)
+"""Names of headers and of parameters of addresses that hold credentials."""
+
+SECRET_VARIABLES: Final = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+"""Ends of names of environment variables that hold credentials."""
+
+
+class Secrets:
+    """Credentials, and the texts in which each may appear; safe to use from several threads."""
+
+    __slots__ = ("_held", "_in_json", "_lock", "_pattern", "_texts")
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._lock = threading.Lock()
+        self._held: dict[str, None] = {}
+        self._texts: tuple[str, ...] = ()
+        self._in_json: tuple[str, ...] = ()
+        self._pattern: re.Pattern[str] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether any credential is held."""
+        return bool(self._texts)
+
+    def __contains__(self, text: object) -> bool:
+        """Return whether exactly this credential is held."""
+        return text in self._held
+
+    def add(self, text: object) -> None:
+        """Register a credential; what is no text, too short or a known placeholder is left out."""
+        if not isinstance(text, str) or text in self._held or len(text) < LEAST or text in PLACEHOLDERS:
+            return
+        with self._lock:
+            held = {**self._held, text: None}
+            while len(held) > MOST_HELD:
+                del held[next(iter(held))]
+            forms = {form for secret in held for form in _forms(secret)}
+            texts = tuple(sorted(forms, key=len, reverse=True))
+            self._pattern = re.compile("|".join(map(re.escape, texts)))
+            self._in_json = tuple({_in_json(form) for form in texts})
+            self._texts, self._held = texts, held
+
+    def redacted(self, text: str) -> str:
+        """Return a text without the credentials in it."""
+        # Looking for each text is many times faster than the pattern, and nearly always finds nothing.
+        for secret in self._texts:
+            if secret in text:
+                return cast("re.Pattern[str]", self._pattern).sub(REDACTED, text)
+        return text
+
+    def redacted_json(self, text: str) -> str:
+        """Return JSON, as `session.tagging` writes it, without the credentials in its texts; it stays valid JSON."""
+        if not self._texts:
+            return text
+        encoded = '"utf16"' in text or '"bytes"' in text
+        if not encoded and not any(secret in text for secret in self._in_json):
+            return text
+        import json  # here and below: nearly every process imports this module, and few need these
+
+        return json.dumps(self.redacted_data(json.loads(text)), ensure_ascii=False, separators=(",", ":"))
+
+    def redacted_data(self, data: Any) -> Any:
+        """Return JSON-able data without the credentials in its texts."""
+        if isinstance(data, str):
+            return self.redacted(data)
+        if isinstance(data, list | tuple):
+            return [self.redacted_data(item) for item in cast("Iterable[Any]", data)]
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, Any]", data)
+        redacted = {self.redacted_data(key): self.redacted_data(value) for key, value in fields.items()}
+        for key, encoding in (("utf16", "utf-16-le"), ("value", "latin-1")):
+            if fields.get("$type") in ("str", "bytes", "bytearray") and isinstance(fields.get(key), str):
+                redacted[key] = self._redacted_base64(fields[key], encoding)
+        return redacted
+
+    def _redacted_base64(self, text: str, encoding: str) -> str:
+        import base64
+
+        try:
+            inside = base64.b64decode(text, validate=True).decode(encoding, "surrogatepass")
+        except ValueError:
+            return text
+        said = self.redacted(inside)
+        return text if said == inside else base64.b64encode(said.encode(encoding, "surrogatepass")).decode("ascii")
+
+
+def _forms(secret: str) -> set[str]:
+    """Return a credential as it may stand in texts: itself, inside JSON, and inside an address."""
+    import json
+    import urllib.parse
+
+    quoted = urllib.parse.quote(secret, safe="")
+    return {secret, _in_json(secret), json.dumps(secret)[1:-1], quoted, urllib.parse.quote_plus(secret)}
+
+
+def _in_json(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+HELD: Final = Secrets()
+"""Those of this process."""
+
+redacted = HELD.redacted
+
+
+def hold(*secrets: object) -> None:
+    """Register credentials; anything that is no text is left out."""
+    for secret in secrets:
+        HELD.add(secret)
+
+
+def hold_url(url: object) -> None:
+    """Register the user info of an address, and its parameters whose names say that they are secret."""
+    if not isinstance(url, str) or ("@" not in url and "?" not in url):
+        return
+    import base64
+    import urllib.parse
+
+    try:
+        parts = urllib.parse.urlsplit(url)
+        user, password = parts.username, parts.password
+    except ValueError:
+        return
+    if user is not None:
+        info = parts.netloc.rpartition("@")[0]
+        plain = urllib.parse.unquote(info)
+        hold(info, plain, base64.b64encode(plain.encode()).decode())
+        secret = user if password is None else password
+        hold(secret, urllib.parse.unquote(secret))
+    for name, value in urllib.parse.parse_qsl(parts.query):
+        if SECRET_NAME.search(name):
+            hold(value)
+
+
+def hold_headers(headers: Mapping[str, Any] | None) -> None:
+    """Register the credentials in headers: of ``Authorization``, what follows the scheme."""
+    for name, value in (headers or {}).items():
+        if not isinstance(value, str) or value in HELD or not SECRET_NAME.search(name):
+            continue
+        scheme, _, rest = value.partition(" ") if "authorization" in name.lower() else ("", "", value)
+        hold(rest.strip() or scheme)
+        if scheme.lower() == "basic":
+            _hold_basic(rest.strip())
+
+
+def _hold_basic(text: str) -> None:
+    """Register the password of basic authentication, which is base64 and no cipher."""
+    import base64
+
+    try:
+        info = base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return
+    hold(info, info.partition(":")[2])
+
+
+def hold_variables(environ: Mapping[str, str]) -> None:
+    """Register the credentials in environment variables, by the ends of their names; for who reads many of them."""
+    hold(*(value for name, value in environ.items() if name.endswith(SECRET_VARIABLES)))
+
+
+def scrub(error: BaseException | None) -> None:
+    """Take the credentials out of the texts of an error and of those that caused it, where they are kept.
+
+    An error of a provider's SDK repeats what the provider said, which may be the key that was sent; a traceback shows
+    it even where the error that is raised in its place does not.
+    """
+    if not HELD.any:
+        return
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.args = tuple(_scrubbed(each) for each in error.args)
+        for name, value in list(vars(error).items()):
+            if isinstance(value, str | dict | list):
+                setattr(error, name, _scrubbed(value))
+        error = error.__cause__ or error.__context__
+
+
+def _scrubbed(value: Any) -> Any:
+    try:
+        return HELD.redacted_data(value) if isinstance(value, str | dict | list) else value
+    except RecursionError:  # what a provider sent may be nested as deeply as it likes
+        return REDACTED

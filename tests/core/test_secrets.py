@@ -1,0 +1,165 @@
+"""Credentials are replaced wherever a text is written, and nothing else is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.core.codec import encode
+from watchkeeper.core.errors import ProviderError, Stop
+from watchkeeper.core.secrets import HELD, MOST_HELD, REDACTED, Secrets, hold, hold_headers, hold_url, redacted, scrub
+from watchkeeper.core.text import logger
+from watchkeeper.session.tagging import dump
+
+KEY = "sk-proj-0123456789abcdef"
+
+
+def holding(*secrets: str) -> Secrets:
+    """Return a registry of its own."""
+    made = Secrets()
+    for secret in secrets:
+        made.add(secret)
+    return made
+
+
+def test_exactly_the_credential_is_replaced() -> None:
+    held = holding(KEY)
+    assert held.redacted(f"Incorrect key: {KEY}.") == "Incorrect key: [redacted]."
+    near = f"{KEY[:-1]} and {KEY.upper()}"
+    assert held.redacted(near) is near
+
+
+@pytest.mark.parametrize(
+    "word", ["", "short", "test", "no-key", "lm-studio", "not-needed", None, 12345678, b"12345678"]
+)
+def test_words_and_what_is_no_text_are_left_alone(word: Any) -> None:
+    held = holding(word)
+    assert held.redacted(f"a {word} b") == f"a {word} b"
+    assert not held.any
+
+
+def test_the_longer_of_two_goes_first() -> None:
+    held = holding("password", "password-of-the-house")
+    assert held.redacted("password-of-the-house, password") == f"{REDACTED}, {REDACTED}"
+
+
+def test_only_so_many_are_held_and_the_oldest_are_forgotten() -> None:
+    held = holding(*(f"token-{number:06}" for number in range(MOST_HELD + 1)))
+    assert held.redacted("token-000000 token-000256") == f"token-000000 {REDACTED}"
+
+
+SECRET = st.text(st.characters(codec="utf-8"), min_size=8, max_size=20)
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(secret=SECRET, data=DATA, before=st.text(max_size=5), after=st.text(string.printable, max_size=5))
+def test_no_credential_is_in_what_is_written_as_json(secret: str, data: Any, before: str, after: str) -> None:
+    """Texts and bytes at any place, also texts that are written as base64; what is written stays JSON."""
+    said = f"{before}{secret}{after}"
+    event = {
+        "text": said,
+        "list": [said, data],
+        said: 1,
+        "bytes": said.encode("utf-8", "replace"),
+        "half": said + "\ud800",
+    }
+    written = holding(secret).redacted_json(encode(dump(event)).decode())
+    found = json.loads(written)
+    assert secret not in json.dumps(found["text"], ensure_ascii=False)
+    assert REDACTED in found["text"]
+    half = base64.b64decode(found["half"]["utf16"]).decode("utf-16-le", "surrogatepass")
+    assert REDACTED in half
+    assert secret not in half
+
+
+@given(data=DATA)
+def test_without_a_credential_in_it_json_stays_as_it_is(data: Any) -> None:
+    text = encode(dump({"data": data})).decode()
+    assert json.loads(holding("sk-not-in-there").redacted_json(text)) == json.loads(text)
+
+
+def test_a_number_that_looks_like_a_credential_leaves_json_valid() -> None:
+    text = '{"tokens":12345678,"text":"12345678"}'
+    assert json.loads(holding("12345678").redacted_json(text)) == {"tokens": 12345678, "text": REDACTED}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://ann:pass-word-1@host/v1", "pass-word-1"),
+        ("https://token-of-a-user@host/v1", "token-of-a-user"),
+        ("https://ann:p%40ss-word-2@host/v1", "p@ss-word-2"),
+        ("https://ann:x@host:99/v1", "ann:x@host"),
+        ("https://host/v1?api_key=abcdefgh-3", "abcdefgh-3"),
+        ("https://host/v1?key=abcdefgh-4&api-version=2024-10-21", "abcdefgh-4"),
+        ("https://host/v1?sig=a%2Fb%2Fcdefgh", "a/b/cdefgh"),
+    ],
+)
+def test_credentials_in_addresses_are_held(url: str, said: str) -> None:
+    hold_url(url)
+    if said == "ann:x@host":  # the whole is too short to be replaced anywhere
+        assert redacted(said) == said
+    else:
+        assert redacted(f"<{said}>") == f"<{REDACTED}>"
+    assert redacted("2024-10-21 host") == "2024-10-21 host"
+
+
+def test_what_is_no_address_holds_nothing() -> None:
+    for url in ("", "no address", "http://[::1", "https://host/v1", None):
+        hold_url(url)
+
+
+def test_credentials_in_headers_are_held() -> None:
+    basic = base64.b64encode(b"ann:pass-word-9").decode()
+    headers = {
+        "Authorization": "Bearer bearer-token-1",
+        "x-api-key": "anthropic-key-1",
+        "Proxy-Authorization": f"Basic {basic}",
+        "Idempotency-Key": "idempotency-1",
+        "User-Agent": "agent-of-mine",
+        "cookie": "session=abcdef; other=1",
+    }
+    hold_headers(headers)
+    for said in ("bearer-token-1", "anthropic-key-1", basic, "pass-word-9", "session=abcdef; other=1"):
+        assert redacted(said) == REDACTED
+    for said in ("idempotency-1", "agent-of-mine", "Bearer"):
+        assert redacted(said) == said
+
+
+def test_stops_errors_and_log_lines_hold_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "watchkeeper")
+    hold(KEY)
+    assert KEY in HELD
+    assert Stop("error", "loop", f"no {KEY}").message == f"no {REDACTED}"
+    error = ProviderError(f"no {KEY}", fault="auth")
+    assert (str(error), error.message) == (f"no {REDACTED}", f"no {REDACTED}")
+    logger().warning("key.told", key=KEY)
+    assert "key.told" in caplog.text
+    assert KEY not in caplog.text
+
+
+def test_an_error_and_its_causes_are_scrubbed() -> None:
+    hold(KEY)
+    inner, outer = ValueError(f"inner {KEY}", 3), KeyError(f"outer {KEY}")
+    outer.body = {"error": [{"message": KEY}], 3: KEY}  # type: ignore[attr-defined]
+    outer.__cause__, inner.__context__ = inner, outer
+    scrub(outer)
+    assert (inner.args, outer.args) == ((f"inner {REDACTED}", 3), (f"outer {REDACTED}",))
+    assert KEY not in str(vars(outer))
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    outer.body = deep  # type: ignore[attr-defined]
+    scrub(outer)
+    assert outer.body == REDACTED  # type: ignore[attr-defined]
