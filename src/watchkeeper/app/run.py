@@ -48,6 +48,7 @@ from watchkeeper.store.sqlite import DEFAULT
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
+ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
 PER_ITEM: Final = UNLIMITED
 """The limits of one item beside the ceilings over all: only the turns, unless the caller gives others."""
