@@ -109,7 +109,7 @@ def open_surroundings(
     store = open_store(where)
     if store is not None:
         if store is not where:
-            stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close)))
+            stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close, must_run=True)))
         records.append(Listener("store", store.append))
     on_record, on_event = options.get("on_record"), options.get("on_event")
     if on_record is not None:
@@ -146,7 +146,7 @@ def opened_ledger(stack: AsyncExitStack, limits: Limits, options: RunOptions) ->
         return where
     ledger = own_ledger(where, limits, options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS))
     if ledger is not None:
-        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
+        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown, must_run=True)))
     return ledger
 
 
@@ -237,7 +237,7 @@ class Listener(Generic[T]):
                 if self._is_async:
                     await cast("Awaitable[None]", self._deliver(batch))
                 else:
-                    await run_in_worker(self._deliver, batch)
+                    await run_in_worker(self._deliver, batch, must_run=True)
             except BaseException as error:
                 self._fail(error)
                 # A SystemExit that left this task would take the whole loop, and with it every run, along.

@@ -57,6 +57,7 @@ from watchkeeper.containment.in_flight import (
     AbandonedError,
     InFlightCall,
     Meter,
+    NeverBegunError,
     Ticket,
     Work,
     as_coroutine,
@@ -65,7 +66,7 @@ from watchkeeper.containment.in_flight import (
 )
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
-from watchkeeper.containment.settlement import abandon, finish
+from watchkeeper.containment.settlement import abandon, finish, never_began
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -290,6 +291,8 @@ class ExecutionContext:
             if isinstance(admitted, Outcome):
                 return admitted
         call = admitted
+        if call.interrupted is not None:
+            return never_began(calls, call)
         value: T | None = None
         error: BaseException | None = None
         outside = CURRENT_CALL.set(call)
@@ -341,6 +344,8 @@ class ExecutionContext:
         try:
             value = run_blocking(call, partial(fn, call), self._clock)
             refuse_coroutine(value, fn)
+        except NeverBegunError:
+            return never_began(calls, call)
         except BaseException as raised:
             error = raised
         finally:

@@ -161,6 +161,13 @@ class GuardedCall(msgspec.Struct, eq=False):
         if self.guards.pipeline is not None:
             self.guards.pipeline.release(self.ctx)
 
+    def withdraw(self) -> None:
+        """Give back the permit and what the hooks have counted for a call that was admitted but never began."""
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.release()
+        self.release()
+
     def answered_late(self, value: object, error: BaseException | None) -> None:
         """Give back what a hook has counted for a call that did not wait for its answer."""
         self.release()

@@ -90,6 +90,10 @@ class AbandonedError(Exception):
     """The work did not end within its grace; its result will be late."""
 
 
+class NeverBegunError(Exception):
+    """The call was interrupted, or its time was over, before its work had begun; it never begins."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class InFlightCall(Ticket):
     """One call under way.
@@ -104,6 +108,7 @@ class InFlightCall(Ticket):
         overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
         cancelled: Whether its task was cancelled for it.
         outer_cancelled: Whether its task was cancelled, while it was under way, for a call around it.
+        begun: Whether its work was begun; False once it is sure that it never will be.
         done: Whether its work has ended.
         task: The task that runs its work, once that has waited for something.
         wake: Makes a thread that waits for the work look up.
@@ -120,6 +125,7 @@ class InFlightCall(Ticket):
     overrun: Interruption = "deadline"
     cancelled: bool = False
     outer_cancelled: bool = False
+    begun: bool = True
     done: bool = False
     task: asyncio.Task[Any] | None = None
     wake: Callable[[], None] | None = None
@@ -404,19 +410,29 @@ async def _awaiting(work: Awaitable[T]) -> T:
 
 # --- plain work -------------------------------------------------------------------------------------------------------
 # A thread cannot be killed. A callable that overruns, or whose context is aborted, is abandoned: the call returns at
-# once, the callable can see on its ticket that it should stop, and its result is late.
+# once, the callable can see on its ticket that it should stop, and its result is late. One that had not begun by then
+# never begins: the thread that would begin it and the one that leaves it claim it, and only one of them gets it.
 
 
 def run_blocking(call: InFlightCall, fn: Callable[[], T], clock: Clock) -> T:
     """Run ``fn`` to its end, or to the end of its time.
 
     Raises:
+        NeverBegunError: If it was not begun in time.
         AbandonedError: If it went on without us; the call's ``abandoned_thread`` has it.
         BaseException: Whatever it raises.
     """
+    if call.interrupted is not None:
+        raise NeverBegunError
     if call.expires_at == NEVER:
         return fn()
-    running = BlockingCall(fn)
+
+    def begin() -> T:
+        if call.interrupted is not None or clock.monotonic() >= call.expires_at:
+            raise NeverBegunError
+        return fn()
+
+    running = BlockingCall(begin)
     call.wake = running.wake
     try:
         if call.interrupted is None:
@@ -424,10 +440,17 @@ def run_blocking(call: InFlightCall, fn: Callable[[], T], clock: Clock) -> T:
     except BaseException:
         if running.leave():
             call.interrupt("aborted")
-            call.abandoned_thread = running
+            leave_thread(call, running)
         raise
     if not running.leave():
         return running.result()
     call.interrupt(call.overrun)
-    call.abandoned_thread = running
-    raise AbandonedError
+    leave_thread(call, running)
+    raise AbandonedError if call.begun else NeverBegunError
+
+
+def leave_thread(call: InFlightCall, running: BlockingCall[Any]) -> None:
+    """Note what becomes of work that nobody waits for any more: it goes on, or it never begins."""
+    call.begun = not running.never_begins
+    if call.begun:
+        call.abandoned_thread = running

@@ -72,6 +72,18 @@ def finish(
     return Outcome(event.decision, value, broken, event.event_type, stop_by_hook(event), call.node)
 
 
+def never_began(calls: ContextCalls, call: InFlightCall) -> Outcome[Any]:
+    """Settle a call whose work was not begun when its time was over, or its context was ended: it cost nothing."""
+    call.begun = False
+    call.disarm()
+    reason = call.interrupted or call.overrun
+    error = timed_out(call) if reason in ("deadline", "call_timeout") else None
+    outcome = conclude(calls, call, None, error, Charge(), reason, calls.clock.monotonic())
+    if call.node.ending is not None and error is None:
+        call.node.ending = replace(call.node.ending, error=f"{named(call)} was never begun")
+    return replace(outcome, admitted=False)
+
+
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
     """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
     number, reason = call.node.number, call.interrupted
@@ -105,7 +117,7 @@ def conclude(
         record(calls, call, charge, "aborted", stop.reason, error, now)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
     record(calls, call, charge, "timeout" if reason else "error", reason, error, now)
-    event = call.guarded.failed(error) if call.guarded is not None and error is not None else None
+    event = call.guarded.failed(error) if call.guarded is not None and error is not None and call.begun else None
     if event is not None:
         calls.incidents.record(event)
     exhausted = request.max_retries is not None and calls.repeated.exhausted(request)
@@ -144,6 +156,9 @@ def record(
     calls.in_flight.pop(node.number, None)
     if guarded is None:
         return
+    if not call.begun:
+        guarded.withdraw()
+        return
     event = guarded.settle(charge, error, succeeded=status == "ok", failed=failed and stop_reason != "timeout")
     if event is None:
         return
@@ -168,6 +183,8 @@ def measure(
     call: InFlightCall, value: Any, error: BaseException | None, meter: Meter[Any] | None
 ) -> tuple[Charge, BaseException | None]:
     """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
+    if not call.begun:
+        return Charge(), None
     if meter is None:
         charge = reserved_charge(call)
         return charge if call.charged_nanos is None else Charge(charge.tokens, call.charged_nanos), None
@@ -238,8 +255,11 @@ class LateResult(msgspec.Struct, eq=False):
 def timed_out(call: InFlightCall) -> TimeoutError:
     """Say which time was over for a call."""
     if call.overrun == "deadline":
-        return TimeoutError(f"{named(call)} was stopped at the deadline")
-    return TimeoutError(f"{named(call)} did not finish within {format_duration(call.timeout or 0.0)}")
+        said = "was stopped at the deadline" if call.begun else "had not begun at the deadline, and never will"
+        return TimeoutError(f"{named(call)} {said}")
+    took = format_duration(call.timeout or 0.0)
+    said = f"did not finish within {took}" if call.begun else f"had not begun within {took}, and never will"
+    return TimeoutError(f"{named(call)} {said}")
 
 
 def named(call: InFlightCall, *, capital: bool = False) -> str:
