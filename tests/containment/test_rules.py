@@ -263,18 +263,25 @@ class Model:
             else:
                 call.book.latch("timeout")
                 call.expected = (Decision.HALT, call.book.found_stop())
+        for book in self.books:
+            self.look_at_time(book)
         if over or any(call.state == "waiting" and call.book.deadline <= self.now for call in self.calls):
             self.go_on()
 
+    def look_at_time(self, book: Book) -> None:
+        """That the time is over is said once, whether somebody asks or not."""
+        if book.deadline <= self.now and not book.closed:
+            book.latch("timeout")
+
     def abort(self, book: Book) -> None:
-        if not book.aborted and not book.closed:
+        if not book.aborted and not book.closed and book.deadline > self.now:
             self.cancel(book)
             self.go_on()
 
     def cancel(self, top: Book) -> None:
         """Everything in and below a book ends, and says that it was aborted, once."""
         for book in self.books:
-            if top in book.chain() and not book.aborted and not book.closed:
+            if top in book.chain() and not book.aborted and not book.closed and book.deadline > self.now:
                 book.aborted = True
                 book.stop = book.stop or "aborted"
                 if any(above.aborted or above.closed for above in list(book.chain())[1:]):
@@ -422,6 +429,7 @@ class Gate(RuleBasedStateMachine):
         self.model.books.append(Book(ceilings, book, min(own, book.deadline)))
         if born_aborted:
             self.model.cancel(self.model.books[-1])
+        self.model.look_at_time(self.model.books[-1])
 
     @rule(data=st.data(), cents=st.sampled_from([0, 0, 1, 2, 3, 5]), tool=st.booleans(), timeout=TIMES)
     def call(self, data: st.DataObject, cents: int, tool: bool, timeout: int | None) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
+from weakref import ref
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.accounting.admission import Demand
@@ -27,11 +29,11 @@ from watchkeeper.accounting.call_request import (
 )
 from watchkeeper.accounting.ledger import Ledger, Refused, Waiter
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
-from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
+from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock, running_loop
+from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
@@ -100,7 +102,7 @@ class ContextCalls:
         repeated: Failures of operations with a retry policy of their own.
         account: Who pays.
         incidents: Where stops are reported.
-        cancellation: Cancelled by an abort here or above.
+        cancellation: Cancelled by an abort here or above, and when all time is over.
         closed: Whether nothing is admitted any more.
         aborted: Whether somebody aborted; closing is not aborting.
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
@@ -118,6 +120,7 @@ class ContextCalls:
         self.incidents = incidents
         self.closed = self.aborted = False
         self.snapshot_at_stop: ContextSnapshot | None = None
+        self._alarm: Timer | None = None
 
     def check_open(self) -> None:
         """Raise a ConfigurationError once the context is closed."""
@@ -285,6 +288,7 @@ class ContextCalls:
         node = self._record_refusal(request, stop.reason, outer, now)
         if refused.latched:
             self.report_stop(stop)
+            self.look_at_time()
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
 
     def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
@@ -309,13 +313,54 @@ class ContextCalls:
         latched = self.ledger.latch(account, stop, account.stops_work_only(landing=landing), now)
         return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
+    def watch_time(self, until: float, *, is_late: bool = False) -> None:
+        """Have the clock tell when the work is over, or everything is, even if nobody asks for a call."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if until != NEVER:
+            self._alarm = self.clock.alarm(until, partial(_tell_late if is_late else _tell, ref(self)))
+
+    def look_at_time(self) -> None:
+        """Latch and report the end of the work, or of everything, once it has come; from any thread, at any time."""
+        account, now = self.account, self.clock.monotonic()
+        if self.closed or now < account.work_until:
+            return
+        if now < account.deadline_at:
+            over = self.time_is_over(landing=False, now=now)
+            if over.latched:
+                self.report_stop(over.stop)
+            return
+        stop = expired(account, landing=True)
+        told = account.work_stop is not None and account.work_stop.reason == stop.reason
+        if self.ledger.latch(account, stop, False, now) and not told:
+            self.report_stop(stop)
+        self.cancellation.cancel(TIME_IS_OVER)
+
+    def tell_time(self, *, is_late: bool) -> None:
+        """Do what is due at the end of the work, or of everything; the clock calls this.
+
+        Calls that are interrupted at this moment come first, within their grace: each is settled before the stop is.
+        """
+        now = self.clock.monotonic()
+        if self.closed:
+            return
+        if not is_late and any(not call.done and call.expires_at <= now for call in list(self.in_flight.values())):
+            self.watch_time(now + 2 * GRACE_SECONDS, is_late=True)
+            return
+        self.look_at_time()
+        if now < self.account.deadline_at:
+            self.watch_time(self.account.deadline_at)
+
     def land(self, stop: Stop) -> None:
         """End the work; what is under way goes on."""
         if self.ledger.latch(self.account, stop, True, self.clock.monotonic()):
             self.report_stop(stop)
 
     def abort(self, reason: str) -> None:
-        """Stop everything; called when the context's token is cancelled."""
+        """Stop everything; called when the context's token is cancelled: by somebody, or because the time is over."""
+        if reason == TIME_IS_OVER and self.clock.monotonic() >= self.account.deadline_at:
+            self.look_at_time()
+            return
         stop = aborted(reason)
         self.aborted = self.incidents.ended = True
         latched = self.ledger.latch(self.account, stop, False, self.clock.monotonic())
@@ -328,6 +373,8 @@ class ContextCalls:
     def close(self) -> None:
         """Admit nothing any more, interrupt what is under way, and give back what is held."""
         self.closed = self.incidents.ended = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         for call in list(self.in_flight.values()):
             call.interrupt("closed")
             call.cancel_abandoned()
@@ -364,6 +411,20 @@ class ContextCalls:
         node = self.nodes.newest
         reason = node.ending.stop_reason if node is not None and node.ending is not None else None
         return reason if reason in CALL_STOPS else None
+
+
+def _tell(found: ref[ContextCalls]) -> None:
+    """Tell a context that its time is over, if it is still there: a clock keeps none alive."""
+    calls = found()
+    if calls is not None:
+        calls.tell_time(is_late=False)
+
+
+def _tell_late(found: ref[ContextCalls]) -> None:
+    """Tell it once more, after the grace of what was interrupted."""
+    calls = found()
+    if calls is not None:
+        calls.tell_time(is_late=True)
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

@@ -94,7 +94,8 @@ class ExecutionContext:
 
     Attributes:
         limits: Its own ceilings.
-        cancellation: Cancelled by an abort here or above, and when it is closed.
+        cancellation: Cancelled by an abort here or above, when all time is over (with the reason ``timeout``), and when
+            it is closed.
         ledger: Where its figures are kept.
         account: Its figures, for reading only.
     """
@@ -160,6 +161,7 @@ class ExecutionContext:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
         self.limits: Limits = self.account.limits  # what was carved, where that is less than what was wished
         self._unlink = self.cancellation.on_cancel(self._calls.abort)
+        self._calls.watch_time(self.account.work_until)
         if stop is not None:
             self._calls.report_stop(stop)
 
@@ -240,6 +242,7 @@ class ExecutionContext:
         if not account.keeps_verdict:
             keep_verdict_time(account)
             account.keeps_verdict = True
+            self._calls.watch_time(self.account.work_until)
         return verdict
 
     def _below(
@@ -514,7 +517,8 @@ class ExecutionContext:
     def abort(self, reason: str) -> None:
         """Stop everything here and below, at once and for good; never raises.
 
-        Calls under way are cancelled; later ones are refused, a landing turn too.
+        Calls under way are cancelled; later ones are refused, a landing turn too. Once all time is over there is
+        nothing left to abort, and the reason stays ``timeout``.
         """
         self.cancellation.cancel(reason)
 

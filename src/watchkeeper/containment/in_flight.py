@@ -34,6 +34,9 @@ T = TypeVar("T")
 CALL_TIMEOUT: Final = "call_timeout"
 """Stop reason of a call that overran its own time-out; nothing is latched."""
 
+TIME_IS_OVER: Final = "timeout"
+"""Why tokens are cancelled at the deadline."""
+
 GRACE_SECONDS: Final = 0.015
 """How long interrupted work may take to clean up before it is abandoned."""
 
@@ -73,8 +76,12 @@ class Ticket:
         if self._token is None:
             self._token = self._parent_token.child()
         if self.interrupted is not None:
-            self._token.cancel(self._parent_token.reason or self.interrupted)
+            self._token.cancel(self._why())
         return self._token
+
+    def _why(self) -> str:
+        """Say why the call is interrupted: the reason of its context, if that has ended."""
+        return self._parent_token.reason or (TIME_IS_OVER if self.interrupted == "deadline" else f"{self.interrupted}")
 
     def charge(self, usd: Dollars) -> None:
         """Say what the work costs, in dollars; several charges add up, and take the place of the hint."""
@@ -178,7 +185,7 @@ class InFlightCall(Ticket):
             else:
                 call_in_loop(loop, self._cancel_task)
         if self._token is not None:
-            self._token.cancel(self._parent_token.reason or self.interrupted)
+            self._token.cancel(self._why())
 
     def _cancel_task(self) -> None:
         """Cancel the task, on its own loop; never in the middle of one of its own steps, nor before the first."""

@@ -111,6 +111,7 @@ def conclude(
         record(calls, call, charge, "timeout", "timeout", error, now)
         if over.latched:
             calls.report_stop(expired(account, landing=landing))
+        calls.look_at_time()
         return Outcome(Decision.HALT, value, error, over.stop.reason, over.stop, call.node)
     if reason in ("aborted", "closed"):
         stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
