@@ -65,7 +65,7 @@ def test_a_function_that_looks_at_the_contexts_own_token_stops() -> None:
 
 
 async def test_so_does_async_work_that_holds_the_loop() -> None:
-    with ExecutionContext(BRIEF) as gate:
+    with ExecutionContext(ExecutionConfig(1, 10, 5, timeout_ms=200)) as gate:
 
         async def work(ticket: Ticket) -> bool:
             return gate.cancellation.wait(PATIENCE)

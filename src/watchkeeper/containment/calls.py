@@ -42,9 +42,18 @@ from watchkeeper.shield.decision import Decision, SafetyEvent
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
 
 CALL_STOPS: Final = frozenset(
-    ["circuit_open", "provider_rate_limit", "provider_error", "policy_halt", "policy_quarantine", "hook_failed"]
+    [
+        "circuit_open",
+        "provider_rate_limit",
+        "provider_error",
+        "policy_halt",
+        "policy_quarantine",
+        "hook_failed",
+        "budget_exceeded",
+        "retry_budget_exceeded",
+    ]
 )
-"""Reasons that stop one call and not the chain."""
+"""Reasons that can stop one call and not the chain: the last two if a hint or an operation's own retries are behind."""
 
 
 class RepeatedFailures:
@@ -160,7 +169,8 @@ class ContextCalls:
                 )
             now = self.clock.monotonic()
             if request.max_retries is not None and self.repeated.exhausted(request):
-                return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
+                refused = Refused(operation_exhausted(request), latched=False, concerns_call=True)
+                return self._refuse(request, refused, outer, now)
             demand = Demand(self.account, request, outer.may_fail(self.account) if outer else None)
         grant = self.ledger.admit(demand, now, waiter)
         if type(grant) is Admitted:
@@ -289,6 +299,8 @@ class ContextCalls:
         if refused.latched:
             self.report_stop(stop)
             self.look_at_time()
+        elif refused.concerns_call:
+            self.incidents.report(stop)
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
 
     def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
@@ -410,7 +422,7 @@ class ContextCalls:
         """Return why the last call was stopped, if one call was and not the chain."""
         node = self.nodes.newest
         reason = node.ending.stop_reason if node is not None and node.ending is not None else None
-        return reason if reason in CALL_STOPS else None
+        return reason if reason in CALL_STOPS and work_stop_of(self.account) is None else None
 
 
 def _tell(found: ref[ContextCalls]) -> None:
