@@ -217,7 +217,11 @@ class ContextCalls:
         self, guards: Guards, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float
     ) -> InFlightCall | Outcome[Any] | GuardedCall:
         """Ask pipeline and breaker about a call that is admitted; whatever they refuse gives everything back."""
-        guarded = guards.guard(request, demand, outer.nearest_guarded() if outer else None, next(self._numbers))
+        try:
+            guarded = guards.guard(request, demand, outer.nearest_guarded() if outer else None, next(self._numbers))
+        except BaseException:
+            self.ledger.refund(demand, self.clock.monotonic())
+            raise
         seconds = guards.blocks_for[request.kind]
         if seconds is not None:
             guarded.answer_by = min(now + seconds, self.phase_ends(request))
@@ -245,13 +249,19 @@ class ContextCalls:
             if late is not None:
                 self.refund(guarded)
                 return self._refuse(request, late, outer, now)
-        event = event if answered else guarded.unanswered()
+        stop: Stop | None = None
+        try:
+            event = event if answered else guarded.unanswered()
+            if event is None:
+                stop = guarded.stop_by_breaker(self.clock)
+        except BaseException:
+            self.refund(guarded)
+            raise
         if event is not None:
             self.refund(guarded)
             self.incidents.record(event)
             node = self._record_refusal(request, event.event_type, outer, now)
             return Outcome(event.decision, None, None, event.event_type, stop_by_hook(event), node, admitted=False)
-        stop = guarded.stop_by_breaker()
         if stop is not None:
             self.refund(guarded)
             self.incidents.report(stop)
