@@ -243,6 +243,8 @@ class Model:
             call.book.say("provider_error")
         else:
             call.expected = (Decision.RETRY, reason)
+            if reason is not None and call.mode == "wrapped":
+                call.book.say(reason)
 
     def end(self, call: Call, cents: int | None, *, failed: bool) -> None:
         self.settle(call, cents, failed=failed, heard=failed)

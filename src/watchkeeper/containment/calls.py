@@ -318,7 +318,7 @@ class ContextCalls:
         ending = Ending(now, STATUS_OF_REFUSAL.get(reason, "halted"), 0, NO_TOKENS, 0, reason, None, None)
         parent = outer.node if outer else None
         node = Node(next(self._numbers), parent, request.kind, request.operation_name, now, ending)
-        self.nodes.add(node)
+        self.nodes.add_refused(node)
         return node
 
     # --- stops --------------------------------------------------------------------------------------------------------
@@ -422,6 +422,7 @@ class ContextCalls:
             events_dropped=self.incidents.dropped,
             usage=usage_of(account),
             stop=stop or work_stop_of(account),
+            calls_refused=self.nodes.refused,
         )
 
     def _running_nodes(self) -> Iterator[Node]:

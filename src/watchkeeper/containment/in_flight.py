@@ -27,6 +27,7 @@ from watchkeeper.containment.guards import GuardedCall
 from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.workers import BlockingCall, call_in_loop
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class Ticket:
     charged_nanos: int | None = field(default=None, init=False)
     interrupted: Interruption | None = field(default=None, init=False)
     _token: CancellationToken | None = field(default=None, init=False)
+    _is_settled: bool = field(default=False, init=False)
 
     @property
     def node_id(self) -> str:
@@ -84,7 +86,16 @@ class Ticket:
         return self._parent_token.reason or (TIME_IS_OVER if self.interrupted == "deadline" else f"{self.interrupted}")
 
     def charge(self, usd: Dollars) -> None:
-        """Say what the work costs, in dollars; several charges add up, and take the place of the hint."""
+        """Say what the work costs, in dollars; several charges add up, and take the place of the hint.
+
+        Raises:
+            LimitsError: If it is no amount.
+            ConfigurationError: If the call has been settled. Work that the gate has let go of may charge until it ends.
+        """
+        if self._is_settled:
+            raise ConfigurationError(
+                f"{self.node.name or 'the call'} is over, and what it cost is booked; charge before it returns"
+            )
         self.charged_nanos = (self.charged_nanos or 0) + nanos(usd, "charge")
 
 
@@ -218,6 +229,8 @@ class InFlightCall(Ticket):
     def disarm(self) -> bool:
         """Note that the work has ended; take back our own cancellation; return whether somebody else's is pending."""
         self.done = True
+        if self.abandoned_task is None and self.abandoned_thread is None:
+            self._is_settled = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -230,6 +243,10 @@ class InFlightCall(Ticket):
             return self.outer_cancelled
         self._owes_uncancel = False
         return self.task.uncancel() > self._foreign or self.outer_cancelled
+
+    def end_late(self) -> None:
+        """Note that abandoned work has ended."""
+        self._is_settled = True
 
     # --- abandoning ---------------------------------------------------------------------------------------------------
 

@@ -129,6 +129,8 @@ def conclude(
         calls.incidents.report(stop)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
     if event is None:
+        if reason is not None and error is not None and call.demand.may_fail:
+            calls.incidents.report_overrun(reason, error_text(error))
         return Outcome(Decision.RETRY, value, error, reason, None, call.node)
     by_hook = stop_by_hook(event)
     said = event.event_type if by_hook is not None else reason or event.event_type
@@ -226,9 +228,10 @@ class LateResult(msgspec.Struct, eq=False):
     def arrive(self, value: Any, error: BaseException | None) -> None:
         """Take in the result, or the error, whenever it comes."""
         call, now = self.call, self.clock.monotonic()
+        call.end_late()
         ending = call.node.ending
         charge, broken = self.booked, None
-        if self.meter is not None:
+        if self.meter is not None or call.charged_nanos is not None:
             charge, broken = measure(call, value, error, self.meter)
             self.ledger.correct(call.demand, self.booked, charge, now)
         if ending is not None:
