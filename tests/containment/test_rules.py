@@ -59,6 +59,7 @@ class Book:
     stop: str | None = None
     newest: Call | None = None
     aborted: bool = False
+    timed_out: bool = False
     closed: bool = False
     events: list[str] = field(default_factory=list[str])
 
@@ -257,6 +258,11 @@ class Model:
     def tick(self) -> None:
         self.now += 1
         over = [call for call in self.calls if call.state == "running" and call.until <= self.now]
+        for top in self.books:  # one in which no call is interrupted now says so first, and with it all below it
+            if top.deadline <= self.now and not top.closed and not any(call.book is top for call in over):
+                for book in self.books:
+                    if top in book.chain():
+                        self.look_at_time(book)
         for call in sorted(over, key=lambda call: call.until):
             own = call.until < call.book.deadline
             self.settle(call, None, failed=True, heard=own or None)
@@ -272,18 +278,19 @@ class Model:
 
     def look_at_time(self, book: Book) -> None:
         """That the time is over is said once, whether somebody asks or not."""
-        if book.deadline <= self.now and not book.closed:
+        if book.deadline <= self.now and not book.closed and not book.aborted:
+            book.timed_out = True
             book.latch("timeout")
 
     def abort(self, book: Book) -> None:
-        if not book.aborted and not book.closed and book.deadline > self.now:
+        if not book.aborted and not book.closed and not book.timed_out:
             self.cancel(book)
             self.go_on()
 
     def cancel(self, top: Book) -> None:
         """Everything in and below a book ends, and says that it was aborted, once."""
         for book in self.books:
-            if top in book.chain() and not book.aborted and not book.closed and book.deadline > self.now:
+            if top in book.chain() and not book.aborted and not book.closed and not book.timed_out:
                 book.aborted = True
                 book.stop = book.stop or "aborted"
                 if any(above.aborted or above.closed for above in list(book.chain())[1:]):
