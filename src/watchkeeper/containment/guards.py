@@ -51,7 +51,17 @@ class Guards:
         asked_about_answers: Whether hooks want to see what a model answered.
     """
 
-    __slots__ = ("_asked", "_chain", "_facts", "asked_about_answers", "blocks_for", "breaker", "pipeline", "told_costs")
+    __slots__ = (
+        "_asked",
+        "_chain",
+        "_facts",
+        "_permitting",
+        "asked_about_answers",
+        "blocks_for",
+        "breaker",
+        "pipeline",
+        "told_costs",
+    )
 
     def __init__(
         self, pipeline: ShieldPipeline | None, breaker: CircuitBreaker | CircuitBreakers | None, chain: ChainMetadata
@@ -60,6 +70,7 @@ class Guards:
         self.pipeline = pipeline
         self.breaker = breaker
         self._asked: dict[int, AskedBreaker] = {}
+        self._permitting: object = None  # the breaker that was looked at last and gives out permits
         if breaker is not None and not isinstance(breaker, CircuitBreakers):
             self.asked_breaker(breaker)
         self._chain = chain
@@ -74,11 +85,13 @@ class Guards:
         Raises:
             ConfigurationError: If it lacks a method.
         """
+        asked = self._asked.get(id(breaker)) if self._asked else None
+        if asked is not None or breaker is self._permitting:
+            return asked
         if isinstance(breaker, CircuitBreaker) and not has_own_methods(breaker):
+            self._permitting = breaker
             return None
-        asked = self._asked.get(id(breaker))
-        if asked is None:
-            asked = self._asked[id(breaker)] = AskedBreaker(breaker)  # keeps it alive, and its id taken
+        asked = self._asked[id(breaker)] = AskedBreaker(breaker)  # keeps it alive, and its id taken
         return asked
 
     def policy_context(self, request: CallRequest, account: Account, now: datetime) -> PolicyContext:
