@@ -59,6 +59,7 @@ class Book:
     stop: str | None = None
     newest: Call | None = None
     aborted: bool = False
+    timed_out: bool = False
     closed: bool = False
     events: list[str] = field(default_factory=list[str])
 
@@ -243,6 +244,8 @@ class Model:
             call.book.say("provider_error")
         else:
             call.expected = (Decision.RETRY, reason)
+            if reason is not None and call.mode == "wrapped":
+                call.book.say(reason)
 
     def end(self, call: Call, cents: int | None, *, failed: bool) -> None:
         self.settle(call, cents, failed=failed, heard=failed)
@@ -255,6 +258,11 @@ class Model:
     def tick(self) -> None:
         self.now += 1
         over = [call for call in self.calls if call.state == "running" and call.until <= self.now]
+        for top in self.books:  # one in which no call is interrupted now says so first, and with it all below it
+            if top.deadline <= self.now and not top.closed and not any(call.book is top for call in over):
+                for book in self.books:
+                    if top in book.chain():
+                        self.look_at_time(book)
         for call in sorted(over, key=lambda call: call.until):
             own = call.until < call.book.deadline
             self.settle(call, None, failed=True, heard=own or None)
@@ -263,18 +271,26 @@ class Model:
             else:
                 call.book.latch("timeout")
                 call.expected = (Decision.HALT, call.book.found_stop())
+        for book in self.books:
+            self.look_at_time(book)
         if over or any(call.state == "waiting" and call.book.deadline <= self.now for call in self.calls):
             self.go_on()
 
+    def look_at_time(self, book: Book) -> None:
+        """That the time is over is said once, whether somebody asks or not."""
+        if book.deadline <= self.now and not book.closed and not book.aborted:
+            book.timed_out = True
+            book.latch("timeout")
+
     def abort(self, book: Book) -> None:
-        if not book.aborted and not book.closed:
+        if not book.aborted and not book.closed and not book.timed_out:
             self.cancel(book)
             self.go_on()
 
     def cancel(self, top: Book) -> None:
         """Everything in and below a book ends, and says that it was aborted, once."""
         for book in self.books:
-            if top in book.chain() and not book.aborted and not book.closed:
+            if top in book.chain() and not book.aborted and not book.closed and not book.timed_out:
                 book.aborted = True
                 book.stop = book.stop or "aborted"
                 if any(above.aborted or above.closed for above in list(book.chain())[1:]):
@@ -422,6 +438,7 @@ class Gate(RuleBasedStateMachine):
         self.model.books.append(Book(ceilings, book, min(own, book.deadline)))
         if born_aborted:
             self.model.cancel(self.model.books[-1])
+        self.model.look_at_time(self.model.books[-1])
 
     @rule(data=st.data(), cents=st.sampled_from([0, 0, 1, 2, 3, 5]), tool=st.booleans(), timeout=TIMES)
     def call(self, data: st.DataObject, cents: int, tool: bool, timeout: int | None) -> None:

@@ -737,9 +737,14 @@ def test_an_interrupt_from_the_keyboard_is_raised_once_the_call_is_settled(clock
 
 
 class InterruptedClock(TestClock):
-    """A clock on which somebody presses Ctrl-C while a thread waits."""
+    """A clock on which somebody presses Ctrl-C while a thread waits for work that has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
 
     def wait(self, event: threading.Event, seconds: float | None) -> None:
+        assert self.begun.wait(30)
         raise KeyboardInterrupt
 
 
@@ -749,6 +754,7 @@ def test_an_interrupt_while_waiting_for_a_worker_leaves_the_work_behind_and_is_r
     go_on = threading.Event()
 
     def slow() -> str:
+        clock.begun.set()
         go_on.wait(30)
         return "late"
 

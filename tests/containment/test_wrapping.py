@@ -15,7 +15,8 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
+from watchkeeper.core.limits import Limits
+from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
 
 
@@ -201,6 +202,38 @@ def test_money_spent_beyond_the_hint_is_charged_and_stops_what_follows() -> None
         assert ctx.usage.cost_nanos == dollars(1.5)
         outcome = ctx.call_llm(lambda: "never")
         assert (outcome.decision, outcome.value, outcome.stop_reason) == (Decision.HALT, None, "budget_exceeded")
+
+
+@pytest.mark.spec("EC-002", "EC-018")
+def test_a_hint_that_is_too_large_refuses_its_call_only() -> None:
+    told: list[SafetyEvent] = []
+    with ExecutionContext(ExecutionConfig(0.10, 10, 5, 0), on_event=told.append) as ctx:
+        for _ in range(2):
+            refused = ctx.call_llm(lambda: "never", WrapOptions("big", cost_estimate_hint=0.2))
+            assert (refused.decision, refused.stop_reason, refused.admitted) == (
+                Decision.HALT,
+                "budget_exceeded",
+                False,
+            )
+            assert ctx.get_snapshot().abort_reason == "budget_exceeded"
+            assert ctx.stop is None
+        assert ctx.call_llm(lambda: "runs", WrapOptions("small", cost_estimate_hint=0.05)).value == "runs"
+        assert ctx.get_snapshot().abort_reason is None
+        assert [event.event_type for event in told] == ["budget_exceeded"] * 2
+        assert ctx.wrap_llm_call(lambda: "all of it", WrapOptions(cost_estimate_hint=0.05)) is Decision.ALLOW
+        last = ctx.call_llm(lambda: "never", WrapOptions(cost_estimate_hint=0.05))
+        assert last.stop == ctx.stop  # only what was spent ends the chain
+        assert [event.event_type for event in told] == ["budget_exceeded"] * 3
+        assert ctx.wrap_tool_call(lambda: "never") is Decision.HALT
+
+
+def test_a_hint_that_is_too_large_in_a_child_leaves_child_and_parent_open() -> None:
+    with ExecutionContext(ExecutionConfig(0.10, 10, 5, 0)) as ctx:
+        for carve in (False, True):
+            with ctx.child(Limits(max_cost_usd="0.05", landing=None), carve=carve) as child:
+                assert child.wrap_llm_call(lambda: 1, WrapOptions(cost_estimate_hint=0.08)) is Decision.HALT
+                assert child.wrap_llm_call(lambda: 1, WrapOptions(cost_estimate_hint=0.01)) is Decision.ALLOW
+        assert ctx.stop is None
 
 
 def test_hints_add_up_exactly() -> None:

@@ -233,17 +233,23 @@ def test_a_plain_thread_gets_what_was_raised() -> None:
 
 @pytest.mark.parametrize("first", ["result", "wish"])
 def test_a_call_that_was_left_gives_its_result_once_whichever_comes_first(first: str) -> None:
-    go_on, arrived = threading.Event(), threading.Event()
+    begun, go_on, arrived = threading.Event(), threading.Event(), threading.Event()
     late: list[Any] = []
+
+    def work() -> bool:
+        begun.set()
+        return go_on.wait(PATIENCE)
 
     def on_late(value: Any, error: BaseException | None) -> None:
         late.append((value, error))
         arrived.set()
 
     before = WORKERS.idle
-    call = BlockingCall(lambda: go_on.wait(PATIENCE))
+    call = BlockingCall(work)
+    assert begun.wait(PATIENCE)
     call.wait(0.0, SYSTEM_CLOCK)
     assert call.leave()
+    assert not call.never_begins
     if first == "wish":
         call.when_late(on_late)
         go_on.set()
@@ -253,6 +259,41 @@ def test_a_call_that_was_left_gives_its_result_once_whichever_comes_first(first:
         call.when_late(on_late)
     assert arrived.wait(PATIENCE)
     assert late == [(True, None)]
+
+
+def test_what_is_left_before_it_began_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Job[Any]] = []
+    begun: list[str] = []
+
+    class Busy:
+        run = staticmethod(jobs.append)
+
+    monkeypatch.setattr(workers, "WORKERS", Busy)
+    call = BlockingCall(lambda: begun.append("it"))
+    assert call.leave()
+    assert call.leave()
+    assert call.never_begins
+    call.when_late(lambda value, error: begun.append("late"))
+    jobs[0].run()
+    assert begun == []
+
+
+def test_a_job_is_begun_or_withdrawn_but_never_both() -> None:
+    for _ in range(200):
+        begun: list[int] = []
+        job = Job(lambda begun=begun: begun.append(1), lambda job: None)
+        start = threading.Barrier(2)
+
+        def begin(job: Job[Any] = job, start: threading.Barrier = start) -> None:
+            start.wait(PATIENCE)
+            job.run()
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        start.wait(PATIENCE)
+        withdrawn = job.withdraw()
+        thread.join(PATIENCE)
+        assert begun == ([] if withdrawn else [1])
 
 
 def test_waking_lets_the_waiting_thread_look_up() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from watchkeeper.accounting.account import NOTHING, RETRIES, SPENDABLE, Account
+from watchkeeper.accounting.account import COST, NOTHING, RETRIES, SPENDABLE, Account
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Exhausted, Expired, Ruling, Stopped, Waits
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
 
@@ -38,6 +38,7 @@ class Demand:
         may_fail: Whether a failure of the call spends one retry; one is then reserved for it, at every account but
             those in ``borrowed_at``.
         inside: The call around it that may fail, if there is one.
+        is_hint: Whether what it takes of the money is a guess; only calls that may fail have one.
         has_retry: Whether a retry is reserved for it now; set by the ledger, like all below.
         lender: The call around it whose retry serves it too.
         borrower: The call inside it that its retry serves too.
@@ -59,6 +60,7 @@ class Demand:
         "has_retry",
         "held_before",
         "inside",
+        "is_hint",
         "landing",
         "least",
         "lender",
@@ -95,6 +97,7 @@ class Demand:
             self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, *calls)
         self.inside = inside
         if self.may_fail:  # read only then, and each attribute costs every call its nanoseconds
+            self.is_hint = estimate.is_hint
             self.has_retry = False
             self.lender: Demand | None = None
             self.borrower: Demand | None = None
@@ -181,6 +184,12 @@ def decide(demand: Demand, now: float) -> Ruling:
         if overspent is not None:
             return overspent
     return waits or Admitted(output)
+
+
+def latches(demand: Demand, verdict: Exhausted) -> bool:
+    """Return whether too little is left for any further call; a guess that does not fit concerns its own call only."""
+    count, ceiling, level = verdict[:3]
+    return not (demand.may_fail and demand.is_hint and count == COST and level.settled[COST] < ceiling)
 
 
 def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[int, Exhausted | None]:

@@ -40,6 +40,8 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         input_nanos: The most that its input, and whatever else does not depend on the output cap, can cost.
         output_nanos_per_token: The most that one output token can cost, rounded up.
         known_cost: False if there is no price; the gate then refuses wherever a cost ceiling holds.
+        is_hint: Whether the cost is somebody's guess and no upper bound: if it does not fit, that call is refused, and
+            nothing is latched as long as what was spent leaves anything.
     """
 
     input_tokens: int = 0
@@ -48,6 +50,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     input_nanos: int = 0
     output_nanos_per_token: int = 0
     known_cost: bool = True
+    is_hint: bool = False
 
     def nanos(self, output_tokens: int) -> int:
         """Return the most that the call can cost with this output cap, in nano-dollars."""

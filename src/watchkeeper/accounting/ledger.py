@@ -43,7 +43,7 @@ from watchkeeper.accounting.account import (
     shares_of,
     wishes_of,
 )
-from watchkeeper.accounting.admission import Demand, decide, held_again, release_retry, reserve_retry
+from watchkeeper.accounting.admission import Demand, decide, held_again, latches, release_retry, reserve_retry
 from watchkeeper.accounting.call_request import (
     Admitted,
     CLOSED_UNDER_WAY,
@@ -60,10 +60,17 @@ from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The call may not run: why, and whether this very refusal latched the stop."""
+    """The call may not run.
+
+    Attributes:
+        stop: Why.
+        latched: Whether this very refusal latched the stop.
+        concerns_call: Whether the stop was found for this call and is that of this call only.
+    """
 
     stop: Stop
     latched: bool
+    concerns_call: bool = False
 
 
 Grant = Admitted | Waits | Refused
@@ -89,7 +96,8 @@ class Ledger(Protocol):
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, in one critical section.
 
-        Refusing it for want of time or means latches that stop on the caller's account. If it has to wait and brings a
+        Refusing it for want of time or means latches that stop on the caller's account, unless only a guess of its cost
+        does not fit (`admission.latches`). If it has to wait and brings a
         waiter, the waiter is remembered in the same critical section.
         """
         ...
@@ -306,6 +314,8 @@ class MemoryLedger:
                     stop = expired(account, landing=landing)
                 else:
                     stop = exhausted(verdict, account, landing=landing)
+                    if not latches(demand, verdict):
+                        return self._refuse_call(demand, stop, waiter, now)
                 latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
@@ -313,6 +323,12 @@ class MemoryLedger:
             if waiter is not None:
                 self._waiters.queue(waiter, now, waits=grant is verdict and not waiter.last_chance)
             return grant
+
+    def _refuse_call(self, demand: Demand, stop: Stop, waiter: Waiter | None, now: float) -> Refused:
+        """Refuse one call, and leave everything as it is."""
+        if waiter is not None:
+            self._waiters.queue(waiter, now, waits=False)
+        return Refused(stop, latched=False, concerns_call=True)
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter, and see whether the others may now go on."""

@@ -76,7 +76,7 @@ class Listener(Generic[T]):
                 if self._is_async:
                     await cast("Awaitable[None]", self._deliver(batch))
                 else:
-                    await run_in_worker(self._deliver, batch)
+                    await run_in_worker(self._deliver, batch, must_run=True)
             except BaseException as error:
                 self._fail(error)
                 # A SystemExit that left this task would take the whole loop, and with it every run, along.

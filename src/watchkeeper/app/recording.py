@@ -123,7 +123,7 @@ class Recorder:
         """Try once to write everything that is not written; return whether it is."""
         self._tried_at = self._clock.monotonic()
         try:
-            await run_in_worker(self._store.append, tuple(self._unwritten))
+            await run_in_worker(self._store.append, tuple(self._unwritten), must_run=True)
         except Exception as error:
             self._note(error)
             return False

@@ -131,7 +131,7 @@ def open_surroundings(
     store = None if followed is not None else open_store(where)
     if store is not None:
         if store is not where:
-            stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close)))
+            stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close, must_run=True)))
         record = Recorder(store, options.get("clock", SYSTEM_CLOCK), options.get("on_store_failure", "stop"))
         stack.push_async_callback(record.close)
     on_record, on_event = options.get("on_record"), options.get("on_event")
@@ -170,7 +170,7 @@ def opened_ledger(stack: AsyncExitStack, limits: Limits, options: RunOptions) ->
         return where
     ledger = own_ledger(where, limits, options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS))
     if ledger is not None:
-        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown)))
+        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown, must_run=True)))
     return ledger
 
 

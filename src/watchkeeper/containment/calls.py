@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
-from weakref import ReferenceType
+from weakref import ReferenceType, ref
 
 from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.accounting.admission import Demand
@@ -28,11 +29,11 @@ from watchkeeper.accounting.call_request import (
 )
 from watchkeeper.accounting.ledger import INHERITED, Ledger, Refused, is_inherited, Waiter
 from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
-from watchkeeper.containment.in_flight import CURRENT_CALL, NEVER, InFlightCall, set_timer
+from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock, running_loop
+from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
@@ -41,9 +42,18 @@ from watchkeeper.shield.decision import Decision, SafetyEvent
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
 
 CALL_STOPS: Final = frozenset(
-    ["circuit_open", "provider_rate_limit", "provider_error", "policy_halt", "policy_quarantine", "hook_failed"]
+    [
+        "circuit_open",
+        "provider_rate_limit",
+        "provider_error",
+        "policy_halt",
+        "policy_quarantine",
+        "hook_failed",
+        "budget_exceeded",
+        "retry_budget_exceeded",
+    ]
 )
-"""Reasons that stop one call and not the chain."""
+"""Reasons that can stop one call and not the chain: the last two if a hint or an operation's own retries are behind."""
 
 
 class RepeatedFailures:
@@ -101,7 +111,7 @@ class ContextCalls:
         repeated: Failures of operations with a retry policy of their own.
         account: Who pays.
         incidents: Where stops are reported.
-        cancellation: Cancelled by an abort here or above.
+        cancellation: Cancelled by an abort here or above, and when all time is over.
         closed: Whether nothing is admitted any more.
         aborted: Whether somebody aborted; closing is not aborting.
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
@@ -130,6 +140,7 @@ class ContextCalls:
         self.incidents = incidents
         self.closed = self.aborted = False
         self.snapshot_at_stop: ContextSnapshot | None = None
+        self._alarm: Timer | None = None
 
     def check_open(self) -> None:
         """Raise a ConfigurationError once the context is closed, or in a process that inherited it by a fork."""
@@ -172,7 +183,8 @@ class ContextCalls:
                 )
             now = self.clock.monotonic()
             if request.max_retries is not None and self.repeated.exhausted(request):
-                return self._refuse(request, Refused(operation_exhausted(request), latched=False), outer, now)
+                refused = Refused(operation_exhausted(request), latched=False, concerns_call=True)
+                return self._refuse(request, refused, outer, now)
             inside = outer.may_fail(self.account) if outer else None
             demand = Demand(self.account, request, inside, next(self._numbers))
         grant = self.ledger.admit(demand, now, waiter)
@@ -221,7 +233,11 @@ class ContextCalls:
         self, guards: Guards, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float
     ) -> InFlightCall | Outcome[Any] | GuardedCall:
         """Ask pipeline and breaker about a call that is admitted; whatever they refuse gives everything back."""
-        guarded = guards.guard(request, demand, outer.nearest_guarded() if outer else None, next(self._numbers))
+        try:
+            guarded = guards.guard(request, demand, outer.nearest_guarded() if outer else None, next(self._numbers))
+        except BaseException:
+            self.ledger.refund(demand, self.clock.monotonic())
+            raise
         seconds = guards.blocks_for[request.kind]
         if seconds is not None:
             guarded.answer_by = min(now + seconds, self.phase_ends(request))
@@ -249,13 +265,19 @@ class ContextCalls:
             if late is not None:
                 self.refund(guarded)
                 return self._refuse(request, late, outer, now)
-        event = event if answered else guarded.unanswered()
+        stop: Stop | None = None
+        try:
+            event = event if answered else guarded.unanswered()
+            if event is None:
+                stop = guarded.stop_by_breaker(self.clock)
+        except BaseException:
+            self.refund(guarded)
+            raise
         if event is not None:
             self.refund(guarded)
             self.incidents.record(event)
             node = self._record_refusal(request, event.event_type, outer, now)
             return Outcome(event.decision, None, None, event.event_type, stop_by_hook(event), node, admitted=False)
-        stop = guarded.stop_by_breaker()
         if stop is not None:
             self.refund(guarded)
             self.incidents.report(stop)
@@ -305,6 +327,9 @@ class ContextCalls:
         node = self._record_refusal(request, stop.reason, outer, now)
         if refused.latched:
             self.report_stop(stop)
+            self.look_at_time()
+        elif refused.concerns_call:
+            self.incidents.report(stop)
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
 
     def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
@@ -312,7 +337,7 @@ class ContextCalls:
         ending = Ending(now, STATUS_OF_REFUSAL.get(reason, "halted"), 0, NO_TOKENS, 0, reason, None, None)
         parent = outer.node if outer else None
         node = Node(next(self._numbers), parent, request.kind, request.operation_name, now, ending)
-        self.nodes.add(node)
+        self.nodes.add_refused(node)
         return node
 
     # --- stops --------------------------------------------------------------------------------------------------------
@@ -329,13 +354,54 @@ class ContextCalls:
         latched = self.ledger.latch(account, stop, account.stops_work_only(landing=landing), now)
         return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
+    def watch_time(self, until: float, *, is_late: bool = False) -> None:
+        """Have the clock tell when the work is over, or everything is, even if nobody asks for a call."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if until != NEVER:
+            self._alarm = self.clock.alarm(until, partial(_tell_late if is_late else _tell, ref(self)))
+
+    def look_at_time(self) -> None:
+        """Latch and report the end of the work, or of everything, once it has come; from any thread, at any time."""
+        account, now = self.account, self.clock.monotonic()
+        if self.closed or now < account.work_until:
+            return
+        if now < account.deadline_at:
+            over = self.time_is_over(landing=False, now=now)
+            if over.latched:
+                self.report_stop(over.stop)
+            return
+        stop = expired(account, landing=True)
+        told = account.work_stop is not None and account.work_stop.reason == stop.reason
+        if self.ledger.latch(account, stop, False, now) and not told:
+            self.report_stop(stop)
+        self.cancellation.cancel(TIME_IS_OVER)
+
+    def tell_time(self, *, is_late: bool) -> None:
+        """Do what is due at the end of the work, or of everything; the clock calls this.
+
+        Calls that are interrupted at this moment come first, within their grace: each is settled before the stop is.
+        """
+        now = self.clock.monotonic()
+        if self.closed:
+            return
+        if not is_late and any(not call.done and call.expires_at <= now for call in list(self.in_flight.values())):
+            self.watch_time(now + 2 * GRACE_SECONDS, is_late=True)
+            return
+        self.look_at_time()
+        if now < self.account.deadline_at:
+            self.watch_time(self.account.deadline_at)
+
     def land(self, stop: Stop) -> None:
         """End the work; what is under way goes on."""
         if self.ledger.latch(self.account, stop, True, self.clock.monotonic()):
             self.report_stop(stop)
 
     def abort(self, reason: str) -> None:
-        """Stop everything; called when the context's token is cancelled."""
+        """Stop everything; called when the context's token is cancelled: by somebody, or because the time is over."""
+        if reason == TIME_IS_OVER and self.clock.monotonic() >= self.account.deadline_at:
+            self.look_at_time()
+            return
         stop = aborted(reason)
         self.aborted = self.incidents.ended = True
         latched = self.ledger.latch(self.account, stop, False, self.clock.monotonic())
@@ -348,6 +414,8 @@ class ContextCalls:
     def close(self) -> None:
         """Admit nothing any more, interrupt what is under way, and give back what is held."""
         self.closed = self.incidents.ended = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         for call in list(self.in_flight.values()):
             call.interrupt("closed")
             call.cancel_abandoned()
@@ -375,6 +443,7 @@ class ContextCalls:
             stop=stop or work_stop_of(account),
             parent_id=self.incidents.parent_id,
             apart=self.apart,
+            calls_refused=self.nodes.refused,
         )
 
     def _running_nodes(self) -> Iterator[Node]:
@@ -385,7 +454,21 @@ class ContextCalls:
         """Return why the last call was stopped, if one call was and not the chain."""
         node = self.nodes.newest
         reason = node.ending.stop_reason if node is not None and node.ending is not None else None
-        return reason if reason in CALL_STOPS else None
+        return reason if reason in CALL_STOPS and work_stop_of(self.account) is None else None
+
+
+def _tell(found: ref[ContextCalls]) -> None:
+    """Tell a context that its time is over, if it is still there: a clock keeps none alive."""
+    calls = found()
+    if calls is not None:
+        calls.tell_time(is_late=False)
+
+
+def _tell_late(found: ref[ContextCalls]) -> None:
+    """Tell it once more, after the grace of what was interrupted."""
+    calls = found()
+    if calls is not None:
+        calls.tell_time(is_late=True)
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

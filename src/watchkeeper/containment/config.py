@@ -68,7 +68,8 @@ class WrapOptions:
 
     Attributes:
         operation_name: A label for people.
-        cost_estimate_hint: Dollars it is expected to cost: reserved before, and charged unless the call says better.
+        cost_estimate_hint: Dollars it is expected to cost: reserved before, and charged unless the call says better. A
+            hint that is more than what is left refuses this call only.
         timeout_ms: Milliseconds this call may take, within what the chain has left; None or 0 for no time-out of
             its own.
         retry_policy_override: How often an operation of this name may fail and be repeated; None for as often as the
@@ -139,7 +140,7 @@ def request_of(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
     return CallRequest(
         kind,
         options.operation_name,
-        Estimate(input_nanos=nanos(hint, "cost_estimate_hint")) if hint else NO_ESTIMATE,
+        Estimate(input_nanos=nanos(hint, "cost_estimate_hint"), is_hint=True) if hint else NO_ESTIMATE,
         options.timeout_ms / 1000 if options.timeout_ms else None,
         spends_retry_on_error=True,
         max_retries=options.retry_policy_override,

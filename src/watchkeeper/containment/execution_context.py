@@ -59,6 +59,7 @@ from watchkeeper.containment.in_flight import (
     AbandonedError,
     InFlightCall,
     Meter,
+    NeverBegunError,
     Ticket,
     Work,
     as_coroutine,
@@ -67,7 +68,7 @@ from watchkeeper.containment.in_flight import (
 )
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
-from watchkeeper.containment.settlement import abandon, finish
+from watchkeeper.containment.settlement import abandon, finish, never_began
 from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -107,7 +108,8 @@ class ExecutionContext:
 
     Attributes:
         limits: Its own ceilings.
-        cancellation: Cancelled by an abort here or above, and when it is closed.
+        cancellation: Cancelled by an abort here or above, when all time is over (with the reason ``timeout``), and when
+            it is closed.
         ledger: Where its figures are kept.
         account: Its figures, for reading only.
     """
@@ -220,6 +222,7 @@ class ExecutionContext:
         """Begin to listen for aborts, now that the account is open; report the stop with which it was opened."""
         self.limits: Limits = self.account.limits  # what was carved, where that is less than what was wished
         self._unlink = self.cancellation.on_cancel(self._calls.abort)
+        self._calls.watch_time(self.account.work_until)
         if stop is not None:
             self._calls.report_stop(stop)
 
@@ -300,6 +303,7 @@ class ExecutionContext:
         if not account.keeps_verdict:
             keep_verdict_time(account)
             account.keeps_verdict = True
+            self._calls.watch_time(self.account.work_until)
         return verdict
 
     def _below(
@@ -351,6 +355,8 @@ class ExecutionContext:
             if isinstance(admitted, Outcome):
                 return admitted
         call = admitted
+        if call.interrupted is not None:
+            return never_began(calls, call)
         value: T | None = None
         error: BaseException | None = None
         outside = CURRENT_CALL.set(call)
@@ -402,6 +408,8 @@ class ExecutionContext:
         try:
             value = run_blocking(call, partial(fn, call), self._clock)
             refuse_coroutine(value, fn)
+        except NeverBegunError:
+            return never_began(calls, call)
         except BaseException as raised:
             error = raised
         finally:
@@ -585,7 +593,8 @@ class ExecutionContext:
     def abort(self, reason: str) -> None:
         """Stop everything here and below, at once and for good; never raises.
 
-        Calls under way are cancelled; later ones are refused, a landing turn too.
+        Calls under way are cancelled; later ones are refused, a landing turn too. Once all time is over there is
+        nothing left to abort, and the reason stays ``timeout``.
         """
         self.cancellation.cancel(reason)
 

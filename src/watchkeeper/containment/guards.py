@@ -8,17 +8,28 @@ passed keeps it: what becomes of the call is told to the breaker and to the hook
 from __future__ import annotations
 
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from watchkeeper.accounting.account import spent_share
+from watchkeeper.accounting.account import COST, STEPS, Account, spent_share
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import CallRequest, Charge, NO_TOKENS
+from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop, StopReason
+from watchkeeper.core.text import logger, shown
 from watchkeeper.core.usage import NANOS_PER_USD
-from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, Permit
+from watchkeeper.shield.circuit_breaker import (
+    AskedBreaker,
+    AskedPermit,
+    CircuitBreaker,
+    CircuitBreakers,
+    Permit,
+    PolicyContext,
+    has_own_methods,
+)
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext, facts_of
 from watchkeeper.shield.pipeline import ShieldPipeline
 
@@ -54,7 +65,18 @@ class Guards:
         asked_about_answers: Whether hooks want to see what a model answered.
     """
 
-    __slots__ = ("_chain", "_facts", "above", "asked_about_answers", "blocks_for", "breaker", "pipeline", "told_costs")
+    __slots__ = (
+        "_asked",
+        "_chain",
+        "_facts",
+        "_permitting",
+        "above",
+        "asked_about_answers",
+        "blocks_for",
+        "breaker",
+        "pipeline",
+        "told_costs",
+    )
 
     def __init__(
         self,
@@ -67,6 +89,10 @@ class Guards:
         self.above = above
         self.pipeline = pipeline
         self.breaker = breaker
+        self._asked: dict[int, AskedBreaker] = {}
+        self._permitting: object = None  # the breaker that was looked at last and gives out permits
+        if breaker is not None and not isinstance(breaker, CircuitBreakers):
+            self.asked_breaker(breaker)
         self._chain = chain
         self._facts = facts_of(chain)
         self.told_costs = pipeline is not None and pipeline.concerns("before_charge")
@@ -86,6 +112,27 @@ class Guards:
         if any(each.guards is self for each in ASKING.get()):
             return above
         return self if above is self.above else Guards(self.pipeline, self.breaker, self._chain, above)
+
+    def asked_breaker(self, breaker: object) -> AskedBreaker | None:
+        """Return who asks a breaker that has public methods of its own; None for one that gives out permits.
+
+        Raises:
+            ConfigurationError: If it lacks a method.
+        """
+        asked = self._asked.get(id(breaker)) if self._asked else None
+        if asked is not None or breaker is self._permitting:
+            return asked
+        if isinstance(breaker, CircuitBreaker) and not has_own_methods(breaker):
+            self._permitting = breaker
+            return None
+        asked = self._asked[id(breaker)] = AskedBreaker(breaker)  # keeps it alive, and its id taken
+        return asked
+
+    def policy_context(self, request: CallRequest, account: Account, now: datetime) -> PolicyContext:
+        """Describe a call to a breaker."""
+        settled, chain = account.settled, self._chain
+        spent = settled[COST] / NANOS_PER_USD
+        return PolicyContext(spent, settled[STEPS], request.provider, chain.chain_id, now, self._facts)
 
     def ask(self, method: str, ctx: ToolCallContext, *facts: Any, demand: Demand | None = None) -> SafetyEvent | None:
         """Ask the pipeline; `ASKING` tells the gate when one of its own hooks calls it."""
@@ -175,7 +222,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     above: GuardedCall | None = None
     asked: bool = False
     answer_by: float = 0.0
-    permit: Permit | None = None
+    permit: Permit | AskedPermit | None = None
     after: ToolCallContext | None = None
 
     # --- before the call ----------------------------------------------------------------------------------------------
@@ -195,25 +242,38 @@ class GuardedCall(msgspec.Struct, eq=False):
             return self.above.unanswered()
         return None if pipeline is None else pipeline.overran(BEFORE[self.ctx.kind], self.ctx)
 
-    def stop_by_breaker(self) -> Stop | None:
-        """Take a permit; return why the breaker gives none.
+    def stop_by_breaker(self, clock: Clock) -> Stop | None:
+        """Take a permit; return why the breaker gives none. One that fails lets nothing pass.
 
         A call made inside the probe of a breaker is part of that probe.
         """
-        refused = self.above.stop_by_breaker() if self.above is not None else None
+        refused = self.above.stop_by_breaker(clock) if self.above is not None else None
         if refused is not None:
             return refused
-        breaker = self.guards.breaker
-        if isinstance(breaker, CircuitBreakers):
-            breaker = breaker.of(self.request.provider) if self.request.provider else None
-        if breaker is None:
+        guards, request = self.guards, self.request
+        breaker = guards.breaker
+        try:
+            if isinstance(breaker, CircuitBreakers):
+                breaker = breaker.of(request.provider) if request.provider else None
+            if breaker is None:
+                return None
+            asked = guards.asked_breaker(breaker)
+            if asked is None:
+                self.permit = breaker.acquire()
+                if self.permit is not None or self._inside_probe(breaker):
+                    return None
+                return Stop("circuit_open", "gate", breaker.explain())
+            said = asked.ask(guards.policy_context(request, self.demand.account, clock.now()))
+        except Exception as error:
+            logger().error("circuit_breaker.failed", breaker=shown(breaker), error=shown(error))
+            what = f"The circuit breaker {type(breaker).__name__} raised {shown(error)}"
+            return Stop("hook_failed", "gate", f"{what}, when it was asked; what is not allowed is refused.")
+        if isinstance(said, AskedPermit):
+            self.permit = said
             return None
-        self.permit = breaker.acquire()
-        if self.permit is not None or self._inside_probe(breaker):
-            return None
-        return Stop("circuit_open", "gate", breaker.explain())
+        return None if self._inside_probe(breaker) else Stop("circuit_open", "gate", said)
 
-    def _inside_probe(self, breaker: CircuitBreaker) -> bool:
+    def _inside_probe(self, breaker: object) -> bool:
         around = self.outer
         while around is not None:
             layer: GuardedCall | None = around
@@ -269,6 +329,8 @@ class GuardedCall(msgspec.Struct, eq=False):
                     permit.succeeded()
                 elif failed and isinstance(error, Exception):
                     permit.failed(error)
+            except Exception as raised:  # the call has ended, and is settled; what it brought is not lost for this
+                logger().error("circuit_breaker.failed", breaker=shown(permit.breaker), error=shown(raised))
             finally:
                 permit.release()
         guards, cost = self.guards, (charge.cost_nanos or 0) / NANOS_PER_USD

@@ -29,12 +29,16 @@ from watchkeeper.containment.guards import GuardedCall
 from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.workers import BlockingCall, call_in_loop
 
 T = TypeVar("T")
 
 CALL_TIMEOUT: Final = "call_timeout"
 """Stop reason of a call that overran its own time-out; nothing is latched."""
+
+TIME_IS_OVER: Final = "timeout"
+"""Why tokens are cancelled at the deadline."""
 
 GRACE_SECONDS: Final = 0.015
 """How long interrupted work may take to clean up before it is abandoned."""
@@ -63,6 +67,7 @@ class Ticket:
     charged_nanos: int | None = field(default=None, init=False)
     interrupted: Interruption | None = field(default=None, init=False)
     _token: CancellationToken | None = field(default=None, init=False)
+    _is_settled: bool = field(default=False, init=False)
 
     @property
     def node_id(self) -> str:
@@ -75,11 +80,24 @@ class Ticket:
         if self._token is None:
             self._token = self._parent_token.child()
         if self.interrupted is not None:
-            self._token.cancel(self._parent_token.reason or self.interrupted)
+            self._token.cancel(self._why())
         return self._token
 
+    def _why(self) -> str:
+        """Say why the call is interrupted: the reason of its context, if that has ended."""
+        return self._parent_token.reason or (TIME_IS_OVER if self.interrupted == "deadline" else f"{self.interrupted}")
+
     def charge(self, usd: Dollars) -> None:
-        """Say what the work costs, in dollars; several charges add up, and take the place of the hint."""
+        """Say what the work costs, in dollars; several charges add up, and take the place of the hint.
+
+        Raises:
+            LimitsError: If it is no amount.
+            ConfigurationError: If the call has been settled. Work that the gate has let go of may charge until it ends.
+        """
+        if self._is_settled:
+            raise ConfigurationError(
+                f"{self.node.name or 'the call'} is over, and what it cost is booked; charge before it returns"
+            )
         self.charged_nanos = (self.charged_nanos or 0) + nanos(usd, "charge")
 
 
@@ -90,6 +108,10 @@ Meter = Callable[[T | None, BaseException | None, Ticket], Charge]
 
 class AbandonedError(Exception):
     """The work did not end within its grace; its result will be late."""
+
+
+class NeverBegunError(Exception):
+    """The call was interrupted, or its time was over, before its work had begun; it never begins."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -107,6 +129,7 @@ class InFlightCall(Ticket):
         overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
         cancelled: Whether its task was cancelled for it.
         outer_cancelled: Whether its task was cancelled, while it was under way, for a call around it.
+        begun: Whether its work was begun; False once it is sure that it never will be.
         done: Whether its work has ended.
         task: The task that runs its work, once that has waited for something.
         wake: Makes a thread that waits for the work look up.
@@ -124,6 +147,7 @@ class InFlightCall(Ticket):
     overrun: Interruption = "deadline"
     cancelled: bool = False
     outer_cancelled: bool = False
+    begun: bool = True
     done: bool = False
     task: asyncio.Task[Any] | None = None
     wake: Callable[[], None] | None = None
@@ -176,7 +200,7 @@ class InFlightCall(Ticket):
             else:
                 call_in_loop(loop, self._cancel_task)
         if self._token is not None:
-            self._token.cancel(self._parent_token.reason or self.interrupted)
+            self._token.cancel(self._why())
 
     def _cancel_task(self) -> None:
         """Cancel the task, on its own loop; never in the middle of one of its own steps, nor before the first."""
@@ -209,6 +233,8 @@ class InFlightCall(Ticket):
     def disarm(self) -> bool:
         """Note that the work has ended; take back our own cancellation; return whether somebody else's is pending."""
         self.done = True
+        if self.abandoned_task is None and self.abandoned_thread is None:
+            self._is_settled = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -221,6 +247,10 @@ class InFlightCall(Ticket):
             return self.outer_cancelled
         self._owes_uncancel = False
         return self.task.uncancel() > self._foreign or self.outer_cancelled
+
+    def end_late(self) -> None:
+        """Note that abandoned work has ended."""
+        self._is_settled = True
 
     # --- abandoning ---------------------------------------------------------------------------------------------------
 
@@ -411,19 +441,29 @@ async def _awaiting(work: Awaitable[T]) -> T:
 
 # --- plain work -------------------------------------------------------------------------------------------------------
 # A thread cannot be killed. A callable that overruns, or whose context is aborted, is abandoned: the call returns at
-# once, the callable can see on its ticket that it should stop, and its result is late.
+# once, the callable can see on its ticket that it should stop, and its result is late. One that had not begun by then
+# never begins: the thread that would begin it and the one that leaves it claim it, and only one of them gets it.
 
 
 def run_blocking(call: InFlightCall, fn: Callable[[], T], clock: Clock) -> T:
     """Run ``fn`` to its end, or to the end of its time.
 
     Raises:
+        NeverBegunError: If it was not begun in time.
         AbandonedError: If it went on without us; the call's ``abandoned_thread`` has it.
         BaseException: Whatever it raises.
     """
+    if call.interrupted is not None:
+        raise NeverBegunError
     if call.expires_at == NEVER:
         return fn()
-    running = BlockingCall(fn)
+
+    def begin() -> T:
+        if call.interrupted is not None or clock.monotonic() >= call.expires_at:
+            raise NeverBegunError
+        return fn()
+
+    running = BlockingCall(begin)
     call.wake = running.wake
     try:
         if call.interrupted is None:
@@ -431,10 +471,17 @@ def run_blocking(call: InFlightCall, fn: Callable[[], T], clock: Clock) -> T:
     except BaseException:
         if running.leave():
             call.interrupt("aborted")
-            call.abandoned_thread = running
+            leave_thread(call, running)
         raise
     if not running.leave():
         return running.result()
     call.interrupt(call.overrun)
-    call.abandoned_thread = running
-    raise AbandonedError
+    leave_thread(call, running)
+    raise AbandonedError if call.begun else NeverBegunError
+
+
+def leave_thread(call: InFlightCall, running: BlockingCall[Any]) -> None:
+    """Note what becomes of work that nobody waits for any more: it goes on, or it never begins."""
+    call.begun = not running.never_begins
+    if call.begun:
+        call.abandoned_thread = running

@@ -61,6 +61,18 @@ class FrozenView(SequenceView[T_co]):
     def _item(self, place: int) -> T_co:
         return self._look_up(place)
 
+    def __add__(self, other: Iterable[Any]) -> list[Any]:
+        """Return a list of these items and those of another iterable."""
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Any]) -> list[Any]:
+        """Return a list of another iterable's items and these."""
+        return [*other, *self]
+
+    def copy(self) -> list[T_co]:
+        """Return the items as a list of the caller's own."""
+        return list(self)
+
     def __repr__(self) -> str:
         """Show the items, or how many there are."""
         return f"<{self._length} {self._what}s>" if self._brief else repr(list(self))
@@ -203,9 +215,10 @@ class NodeStore:
             does both would cost every call.
         kept: At least so many of the newest nodes stay.
         dropped: How many are no longer kept.
+        refused: How many of all were of calls that were refused.
     """
 
-    __slots__ = ("_instant", "_lock", "_older", "_wall", "dropped", "kept", "newer")
+    __slots__ = ("_instant", "_lock", "_older", "_wall", "dropped", "kept", "newer", "refused")
 
     def __init__(self, clock: Clock, kept: int = KEPT_NODES) -> None:
         """Start empty; wall times, for display only, count from now."""
@@ -213,8 +226,13 @@ class NodeStore:
         self._older: list[Node] = []
         self.newer: list[Node] = []
         self.kept = kept
-        self.dropped = 0
+        self.dropped = self.refused = 0
         self._instant, self._wall = clock.monotonic(), clock.now()
+
+    def add_refused(self, node: Node) -> None:
+        """Append the node of a call that was refused."""
+        self.refused += 1  # no thread can come in between
+        self.add(node)
 
     def add(self, node: Node) -> None:
         """Append a node."""
@@ -362,6 +380,15 @@ class Incidents:
         self.events = kept
         self.dropped += dropped
 
+    def report_overrun(self, event_type: str, reason: str) -> None:
+        """Record that one call overran its own time-out; it may be repeated."""
+        metadata = self.metadata
+        facts = {"chain_id": metadata.chain_id, "limit": "timeout_ms", "source": "gate"}
+        event = SafetyEvent(
+            event_type, Decision.RETRY, reason, "ExecutionContext", metadata.request_id, self._clock.now(), facts
+        )
+        self.record(event)
+
     def report(self, stop: Stop, *, lasting: bool = False, from_above: bool = False) -> None:
         """Record a stop of the gate."""
         metadata = self.metadata
@@ -402,6 +429,7 @@ class ContextSnapshot:
         stop: What ended it, or what ended its work, in full.
         parent_id: The chain around it, in which it counts, too; None for an outermost one.
         apart: Whether it was made inside another context and stands apart from it: ``parent=None``.
+        calls_refused: Its calls that were refused. A stop is one event, however many calls it refuses.
     """
 
     chain_id: str
@@ -420,3 +448,4 @@ class ContextSnapshot:
     stop: Stop | None
     parent_id: str | None = None
     apart: bool = False
+    calls_refused: int = 0

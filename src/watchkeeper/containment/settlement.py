@@ -72,6 +72,18 @@ def finish(
     return Outcome(event.decision, value, broken, event.event_type, stop_by_hook(event), call.node)
 
 
+def never_began(calls: ContextCalls, call: InFlightCall) -> Outcome[Any]:
+    """Settle a call whose work was not begun when its time was over, or its context was ended: it cost nothing."""
+    call.begun = False
+    call.disarm()
+    reason = call.interrupted or call.overrun
+    error = timed_out(call) if reason in ("deadline", "call_timeout") else None
+    outcome = conclude(calls, call, None, error, Charge(), reason, calls.clock.monotonic())
+    if call.node.ending is not None and error is None:
+        call.node.ending = replace(call.node.ending, error=f"{named(call)} was never begun")
+    return replace(outcome, admitted=False)
+
+
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
     """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
     number, reason = call.node.number, call.interrupted
@@ -99,13 +111,14 @@ def conclude(
         record(calls, call, charge, "timeout", "timeout", error, now)
         if over.latched:
             calls.report_stop(expired(account, landing=landing))
+        calls.look_at_time()
         return Outcome(Decision.HALT, value, error, over.stop.reason, over.stop, call.node)
     if reason in ("aborted", "closed"):
         stop = (stop_of(account) if reason == "aborted" else None) or CLOSED_UNDER_WAY
         record(calls, call, charge, "aborted", stop.reason, error, now)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
     record(calls, call, charge, "timeout" if reason else "error", reason, error, now)
-    event = call.guarded.failed(error) if call.guarded is not None and error is not None else None
+    event = call.guarded.failed(error) if call.guarded is not None and error is not None and call.begun else None
     if event is not None:
         calls.incidents.record(event)
     exhausted = request.max_retries is not None and calls.repeated.exhausted(request)
@@ -116,6 +129,8 @@ def conclude(
         calls.incidents.report(stop)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
     if event is None:
+        if reason is not None and error is not None and call.demand.may_fail:
+            calls.incidents.report_overrun(reason, error_text(error))
         return Outcome(Decision.RETRY, value, error, reason, None, call.node)
     by_hook = stop_by_hook(event)
     said = event.event_type if by_hook is not None else reason or event.event_type
@@ -144,6 +159,9 @@ def record(
     calls.in_flight.pop(node.number, None)
     if guarded is None:
         return
+    if not call.begun:
+        guarded.release()
+        return
     event = guarded.settle(charge, error, succeeded=status == "ok", failed=failed and stop_reason != "timeout")
     if event is None:
         return
@@ -168,6 +186,8 @@ def measure(
     call: InFlightCall, value: Any, error: BaseException | None, meter: Meter[Any] | None
 ) -> tuple[Charge, BaseException | None]:
     """Return what a call cost, and what its meter raised, if it did; then all that was reserved is the charge."""
+    if not call.begun:
+        return Charge(), None
     if meter is None:
         tokens, cost = reserved_amounts(call)
         return Charge(tokens, cost if call.charged_nanos is None else call.charged_nanos), None
@@ -208,9 +228,10 @@ class LateResult(msgspec.Struct, eq=False):
     def arrive(self, value: Any, error: BaseException | None) -> None:
         """Take in the result, or the error, whenever it comes."""
         call, now = self.call, self.clock.monotonic()
+        call.end_late()
         ending = call.node.ending
         charge, broken = replace(self.booked, presumed=NOTHING_PRESUMED), None
-        if self.meter is not None:
+        if self.meter is not None or call.charged_nanos is not None:
             charge, broken = measure(call, value, error, self.meter)
             if broken is not None:  # nothing is reserved any more that could be charged
                 charge = self.booked
@@ -240,8 +261,11 @@ class LateResult(msgspec.Struct, eq=False):
 def timed_out(call: InFlightCall) -> TimeoutError:
     """Say which time was over for a call."""
     if call.overrun == "deadline":
-        return TimeoutError(f"{named(call)} was stopped at the deadline")
-    return TimeoutError(f"{named(call)} did not finish within {format_duration(call.timeout or 0.0)}")
+        said = "was stopped at the deadline" if call.begun else "had not begun at the deadline, and never will"
+        return TimeoutError(f"{named(call)} {said}")
+    took = format_duration(call.timeout or 0.0)
+    said = f"did not finish within {took}" if call.begun else f"had not begun within {took}, and never will"
+    return TimeoutError(f"{named(call)} {said}")
 
 
 def named(call: InFlightCall, *, capital: bool = False) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import bisect
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Protocol
 
+from watchkeeper.core.alarms import Alarms
 from watchkeeper.core.errors import LimitsError, PromptEvaluationError
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.type_tags import own_value
@@ -51,9 +53,18 @@ class Clock(Protocol):
         """Call back on the running asyncio loop once `monotonic` reaches ``when`` (soon, if it is past)."""
         ...
 
+    def alarm(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back once `monotonic` reaches ``when``, on no particular thread and without any loop."""
+        ...
+
     def wait(self, event: threading.Event, seconds: float | None) -> None:
         """Block this thread until ``event`` is set or so many seconds have passed; None waits as long as it takes."""
         ...
+
+
+ALARMS: Final = Alarms(time.monotonic)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ALARMS.forget_thread)
 
 
 class SystemClock:
@@ -64,6 +75,7 @@ class SystemClock:
     # Themselves, not methods around them: every step asks for each of them some eight times.
     monotonic = staticmethod(time.monotonic)
     now = staticmethod(partial(datetime.now, UTC))
+    alarm = staticmethod(ALARMS.set)
 
     async def sleep(self, seconds: float) -> None:
         """Wait on the running loop."""
@@ -190,6 +202,13 @@ class TestClock:
         if when <= self._elapsed:
             loop.call_soon(timer.fire)
             return timer
+        with self._lock:
+            heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def alarm(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Remember a callback; whoever moves time past ``when`` calls it."""
+        timer = _TestTimer(callback, None)
         with self._lock:
             heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer

@@ -1,9 +1,10 @@
 """Threads for code that blocks, and which of the user's errors are crashes of that code alone.
 
 Threads are reused, daemonic, and never waited for longer than asked. A job runs with a copy of the caller's context
-variables. Whoever waits may stop waiting at any time: the thread finishes by itself, and its late result goes where the
-caller wished. A thread that has had nothing to do for a while ends; none keeps the interpreter from exiting. Code with
-thread affinity does not belong here: two jobs may run on two threads.
+variables. Whoever waits may stop waiting at any time: a job that has not begun by then never begins; one that has begun
+finishes by itself, and its late result goes where the caller wished. A thread that has had nothing to do for a while
+ends; none keeps the interpreter from exiting. Code with thread affinity does not belong here: two jobs may run on two
+threads.
 """
 
 from __future__ import annotations
@@ -103,20 +104,33 @@ class Job(Generic[T]):
     Attributes:
         value: What it returned.
         error: What it raised.
+        withdrawn: Whether it never begins, because nobody waited for it any longer.
     """
 
-    __slots__ = ("_context", "_fn", "_on_done", "error", "value")
+    __slots__ = ("_claim", "_context", "_fn", "_on_done", "error", "value", "withdrawn")
 
     def __init__(self, fn: Callable[[], T], on_done: Callable[[Job[T]], object]) -> None:
         self._fn: Callable[[], T] | None = fn
         self._on_done: Callable[[Job[T]], object] | None = on_done
         self._context: Context | None = copy_context()
+        self._claim = threading.Lock()  # taken once: by the thread that begins the job, or by whoever withdraws it
+        self.withdrawn = False
         self.value: T | None = None
         self.error: BaseException | None = None
 
+    def withdraw(self) -> bool:
+        """Return whether it has not begun; then it never will."""
+        if self._claim.acquire(blocking=False):
+            self.withdrawn = True
+            self._fn = self._context = self._on_done = None
+        return self.withdrawn
+
     def run(self) -> None:
-        """Run it, here and now; keep nothing of it but its result."""
+        """Run it, here and now, unless it was withdrawn; keep nothing of it but its result."""
+        claimed = self._claim.acquire(blocking=False)
         fn, context, on_done = self._fn, self._context, self._on_done
+        if not claimed and (self.withdrawn or on_done is not None):  # the latter while it is being withdrawn
+            return
         self._fn = self._context = self._on_done = None
         if fn is None or context is None or on_done is None:
             raise RuntimeError("a job runs once")
@@ -282,18 +296,23 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 async def run_in_worker(
-    fn: Callable[..., T], *args: Any, on_late: OnLate[T] | None = None, patience: Patience | None = None
+    fn: Callable[..., T],
+    *args: Any,
+    on_late: OnLate[T] | None = None,
+    patience: Patience | None = None,
+    must_run: bool = False,
 ) -> T:
     """Run a blocking callable on a worker thread and wait for it without blocking the loop for more than a moment.
 
-    Cancelling the wait returns at once; the thread finishes by itself.
+    Cancelling the wait returns at once. What has not begun by then never begins; else the thread finishes by itself.
 
     Args:
         fn: What to call.
         *args: Its positional arguments.
         on_late: Given value and error if they come after the wait was cancelled; on the worker's thread, or on the one
-            that cancelled if both happened together.
+            that cancelled if both happened together. Never called if the callable did not begin.
         patience: How long to wait; for as long as it takes if None.
+        must_run: Whether it runs even if nobody waits any longer: for what closes, ends or stores something.
 
     Returns:
         What it returned.
@@ -330,7 +349,7 @@ async def run_in_worker(
         future = loop.create_future()
         return await (future if patience is None else _impatiently(future, patience))
     except BaseException as error:
-        if error is not job.error and on_late is not None:
+        if error is not job.error and (must_run or not job.withdraw()) and on_late is not None:
             if handover.leave():
                 handover.when_late(on_late)
             else:
@@ -392,11 +411,19 @@ class BlockingCall(Generic[T]):
         self._woken.set()
 
     def leave(self) -> bool:
-        """Stop waiting; return False if the result is there already."""
-        return self._handover.leave()
+        """Stop waiting; return False if the result is there already. What has not begun by now never begins."""
+        return self._job.withdraw() or self._handover.leave()
+
+    @property
+    def never_begins(self) -> bool:
+        """Whether it was left before it began."""
+        return self._job.withdrawn
 
     def when_late(self, on_late: OnLate[T]) -> None:
-        """Say, after leaving, where the late result goes: on the worker's thread, or here if it is there by now."""
+        """Say, after leaving, where the late result goes: on the worker's thread, or here if it is there by now.
+
+        There is none of what never begins.
+        """
         self._handover.when_late(on_late)
 
     def result(self) -> T:

@@ -8,10 +8,10 @@ so a tool that fails or is late leaves nothing behind. Calls run side by side on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.children.child import no_charge
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
 from watchkeeper.containment.record import Outcome
-from watchkeeper.core.clock import Deadline, earliest
+from watchkeeper.core.clock import Clock, Deadline, earliest
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import (
     FilesystemError,
@@ -43,6 +43,8 @@ from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOu
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.values import ToolResult
 from watchkeeper.tools.tool import Tool
+
+T = TypeVar("T")
 
 DEADLINE_MESSAGE = "deadline exceeded"
 """What a tool's result says when time was over."""
@@ -153,7 +155,8 @@ class ToolCalls:
             try:
                 if process is not None:
                     return await process.call(params)
-                made = tool.call(params, context) if tool.is_async else await run_in_worker(tool.call, params, context)
+                call_tool = tool.call if tool.is_async else in_time(tool.call, ticket, clock)
+                made = call_tool(params, context) if tool.is_async else await run_in_worker(call_tool, params, context)
                 return made if isinstance(made, ToolResult) else await made
             except BaseException as error:
                 raise_failure(error, task)
@@ -271,6 +274,20 @@ class ToolCalls:
             )
         )
         return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
+
+
+def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[..., T]:
+    """Return a function that begins only before the call's time is over, however late a thread is free for it."""
+    if ticket.timeout is None:
+        return fn
+    until = clock.monotonic() + ticket.timeout
+
+    def begin(*args: Any) -> T:
+        if clock.monotonic() >= until:
+            raise TimeoutError("it was not begun in time")
+        return fn(*args)
+
+    return begin
 
 
 def not_run(call: ToolCall, stop: Stop) -> Attempt:

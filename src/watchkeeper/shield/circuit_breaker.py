@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
+from inspect import iscoroutinefunction, signature
 from typing import Any, Final
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import CountLike, DurationLike, count, counted, duration, format_duration
 
@@ -151,6 +153,16 @@ class CircuitBreaker:
         """Return whether this permit holds the probe's place."""
         with self._lock:
             return self._probe == id(permit) and permit.generation == self._generation
+
+    def is_checked(self) -> bool:
+        """Return whether the probe's place is held by a call that `check` let pass."""
+        return self._probe is CHECKED
+
+    def give_back_checked(self) -> None:
+        """Free the probe's place if a call that `check` let pass holds it."""
+        with self._lock:
+            if self._probe is CHECKED:
+                self._probe = None
 
     def counts(self, error: BaseException) -> bool:
         """Return whether an error counts as a failure of what is guarded."""
@@ -289,6 +301,109 @@ class Permit:
         self.breaker.give_back(self)
 
     __del__ = release  # for a permit whose holder was killed before it could release it
+
+
+# --- breakers of the caller's own -------------------------------------------------------------------------------------
+# A subclass that overrides one of the public methods, or an object that only has them, is asked by them, as
+# docs/specification.md describes it (execution-context): `check` before a call, `record_success` or `record_failure`
+# after it. Permits are the better way, because they tell a call of before an outage from one of after it.
+
+ASKED: Final = ("check", "record_success", "record_failure")
+
+
+def has_own_methods(breaker: object) -> bool:
+    """Return whether one of the public methods by which a breaker is asked is not that of `CircuitBreaker`."""
+    if type(breaker) is not CircuitBreaker:
+        kind = type(breaker)
+        if any(getattr(kind, name, None) is not getattr(CircuitBreaker, name) for name in ASKED):
+            return True
+    return not vars(breaker).keys().isdisjoint(ASKED)
+
+
+class AskedBreaker:
+    """Asks a breaker by its public methods, and hands out permits that report by them.
+
+    Args:
+        breaker: The breaker.
+
+    Raises:
+        ConfigurationError: If it lacks one of the methods, or one is a coroutine function.
+    """
+
+    __slots__ = ("_needs_context", "_tells_error", "breaker")
+
+    def __init__(self, breaker: Any) -> None:
+        """Check the methods, once."""
+        for name in ASKED:
+            method = getattr(breaker, name, None)
+            if not callable(method):
+                raise ConfigurationError(
+                    f"circuit_breaker={breaker!r} has no method {name}; a breaker has {', '.join(ASKED)}"
+                )
+            if iscoroutinefunction(method):
+                raise ConfigurationError(f"circuit_breaker={breaker!r}: {name} must be a plain function, not async")
+        self.breaker = breaker
+        self._needs_context = accepts(breaker.check, PolicyContext())
+        self._tells_error = accepts(breaker.record_failure, error=None)
+
+    def ask(self, context: PolicyContext) -> AskedPermit | str:
+        """Return a permit for one call, or the reason why it may not pass."""
+        said = self.breaker.check(context) if self._needs_context else self.breaker.check()
+        if not said.allowed:
+            return f"{said.reason}" or "The circuit breaker lets nothing pass."
+        return AskedPermit(self, isinstance(self.breaker, CircuitBreaker) and self.breaker.is_checked())
+
+    def report_failure(self, error: BaseException) -> None:
+        """Report that a call failed."""
+        if self._tells_error:
+            self.breaker.record_failure(error=error)
+        else:
+            self.breaker.record_failure()
+
+
+def accepts(method: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Return whether a method can be called with these arguments; what does not tell is taken to accept them."""
+    try:
+        bound = signature(method)
+    except (TypeError, ValueError):
+        return True
+    try:
+        bound.bind(*args, **named)
+    except TypeError:
+        return False
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class AskedPermit:
+    """One call's leave to pass a breaker that is asked by its public methods.
+
+    Attributes:
+        asked: Who asked it.
+        holds_probe: Whether its call is the one that tests whether what is guarded is back.
+    """
+
+    asked: AskedBreaker
+    holds_probe: bool
+
+    @property
+    def breaker(self) -> object:
+        """The breaker."""
+        return self.asked.breaker
+
+    def succeeded(self) -> None:
+        """Report that the call went well."""
+        self.asked.breaker.record_success()
+
+    def failed(self, error: BaseException) -> None:
+        """Report that the call failed."""
+        self.asked.report_failure(error)
+
+    def release(self) -> None:
+        """Give the probe's place back if it is held and nothing was reported."""
+        if self.holds_probe:
+            self.holds_probe = False
+            self.asked.breaker.give_back_checked()
 
 
 class CircuitBreakers:

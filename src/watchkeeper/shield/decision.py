@@ -32,7 +32,7 @@ class ChainMetadata:
         service: Service or agent.
         user_id: End user, if known.
         model: Primary model, if known.
-        tags: Any further labels.
+        tags: Any further labels; a copy is kept, which nobody can change.
     """
 
     request_id: str
@@ -43,6 +43,20 @@ class ChainMetadata:
     user_id: str | None = None
     model: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        """Refuse a chain or a request without an id.
+
+        Raises:
+            ConfigurationError: If one of the two is no text or empty, or the tags are no mapping.
+        """
+        for name in ("request_id", "chain_id"):
+            value: object = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigurationError(f"{name}={value!r} must be a text that is not empty")
+        if not isinstance(self.tags, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
+            raise ConfigurationError(f"tags={self.tags!r} must be a mapping of names to texts")
+        object.__setattr__(self, "tags", MappingProxyType(dict(self.tags)))
 
 
 KEPT_EVENTS: Final = 10_000

@@ -213,7 +213,7 @@ class ShieldPipeline:
     def blocks_for(self, method: str) -> float | None:
         """Return the seconds that asking may block, or None if no hook asked here says that it blocks."""
         seconds = [getattr(asked.hook, "blocks_for", None) for asked in self._asked[method]]
-        waits = [float(wait) for wait in seconds if wait is not None]
+        waits = [duration(wait, "blocks_for").total_seconds() for wait in seconds if wait is not None]
         return sum(waits) + self._hook_timeout if waits else None
 
     def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:

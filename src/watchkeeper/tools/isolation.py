@@ -102,6 +102,8 @@ class ProcessCall:
         try:
             await self._over.wait()
         except asyncio.CancelledError:
+            if job.withdraw():  # no process was started, and none will be
+                self._over.set()
             self._pipes.end(TERMINATE)
             raise
         return job.result()

@@ -182,9 +182,9 @@ class Resources:
         """
         errors: list[Exception] = []
         # On a worker, because a factory that hangs holds the lock, and must not hold the loop, too.
-        for _, end in await run_in_worker(self._end):
+        for _, end in await run_in_worker(self._end, must_run=True):
             try:
-                pending = end() if inspect.iscoroutinefunction(end) else await run_in_worker(end)
+                pending = end() if inspect.iscoroutinefunction(end) else await run_in_worker(end, must_run=True)
                 if inspect.isawaitable(pending):
                     await cast("Awaitable[object]", pending)
             except Exception as error:
