@@ -146,7 +146,7 @@ def test_the_first_ctrl_c_lands_the_run(start: Callable[..., Running], tmp_path:
     for part in (
         "Ctrl-C again stops it at once",
         "→ go",
-        "Partial result\nthis is what I have\n",
+        "Partial result\n│ this is what I have\n",
         "was interrupted",
     ):
         assert part in said
@@ -265,7 +265,7 @@ def test_a_signal_lands_the_run_and_its_end_takes_place(
     running.say("go")
     ended, said = running.end()
     assert ended == code
-    assert "Partial result\nthis is what I have\n" in said
+    assert "Partial result\n│ this is what I have\n" in said
     assert f"was interrupted by {name}" in said
     assert "Traceback" not in said
     assert reason_in(tmp_path) == "interrupted"

@@ -28,7 +28,7 @@ from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import Settings, context_full_from, limits_from, prices_from, settings_here, text_from
 from watchkeeper.app.surroundings import open_store
-from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
+from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, put, say, say_fenced, silence
 from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
 from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
 from watchkeeper.core.errors import ConfigurationError
@@ -202,7 +202,7 @@ def print_end(console: Console, result: AnyResult, where: str) -> int:
             print_many(console, result)
         else:
             print_result(console, result)
-        console.print(styled((where, "dim")))
+        put(console, (where, "dim"))
     except UNPRINTABLE as error:
         return _cannot_print(console.file, error)
     return DONE
@@ -229,11 +229,11 @@ def report_with(after: Callable[..., Any], result: AnyResult, console: Console) 
     try:
         said = after(result)
     except Exception as error:
-        say(console, "".join(traceback.format_exception(error)).rstrip())
+        say_fenced(console, "".join(traceback.format_exception(error)).rstrip())
         say(console, (f"--after failed: {type(error).__name__}: {error}", "red"))
         return STOPPED
     if said is not None:
-        say(console, str(said))
+        say_fenced(console, str(said))
     return DONE
 
 
