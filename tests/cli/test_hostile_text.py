@@ -43,7 +43,8 @@ def fail(path: str) -> str:
 def SCRIPT(request):
     if len(request.transcript) > 2:
         return Say(hostile())
-    return Calls((Call("look", json.dumps({"path": hostile()})), Call("fail", {"path": "x"}), Call(hostile(), {"path": "x"})))
+    path = {"path": "x"}
+    return Calls((Call("look", json.dumps({"path": hostile()})), Call("fail", path), Call(hostile(), path)))
 
 
 task = MarkdownSection(title="Task", key="task", template="${path}", tools=(look, fail))
@@ -94,7 +95,7 @@ def test_hostile_text_is_harmless_whatever_shows_it(
     as_json = cli.run(*run, "--json", "--after", "broken", target="hostile.py:reader")
     check(as_json)
     result = json.loads(as_json.out)
-    assert result["output"] == text
+    assert result["output"] == json.loads(json.dumps(text))
     with monkeypatch.context() as patch:
         if terminal:
             patch.setenv("FORCE_COLOR", "1")
@@ -192,8 +193,5 @@ def test_only_one_module_of_the_command_line_prints() -> None:
                     found.append(f"{path.name}: {ast.unparse(node)}")
                 if node.func.attr == "write" and "json.dumps" not in ast.unparse(node):
                     found.append(f"{path.name}: {ast.unparse(node)}")
-    outside = [each for each in found if not each.startswith("console.py: ")]
-    assert sorted(re.sub(r"\(.*", "", each) for each in outside) == [
-        "entry.py: sys.stderr.write",
-        "main.py: typer.echo",
-    ]
+    outside = sorted(re.sub(r"\(.*", "", each) for each in found if not each.startswith("console.py: "))
+    assert outside == ["entry.py: sys.stderr.write", "main.py: typer.echo"]

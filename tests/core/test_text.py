@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ def test_every_character_that_acts_or_hides_is_shown_as_an_escape() -> None:
 def test_a_folded_line_fits_and_loses_nothing(text: str, width: int, margin: int) -> None:
     line = printable(text).replace("\n", " ")
     points = [0, *fold_points(line, width, margin), len(line)]
-    parts = [line[begin:end] for begin, end in zip(points, points[1:], strict=False)]
+    parts = [line[begin:end] for begin, end in pairwise(points)]
     assert "".join(parts) == line
     for number, part in enumerate(parts):
         wide = sum(unicodedata.east_asian_width(each) in "WF" for each in part)
