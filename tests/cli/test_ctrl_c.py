@@ -216,6 +216,44 @@ def test_the_third_ctrl_c_ends_the_command_itself(start: Callable[..., Running])
     assert running.process.returncode in (130, -signal.SIGINT)
 
 
+@pytest.mark.spec("FR-148")
+@pytest.mark.parametrize(
+    ("name", "storm", "codes"),
+    [("on_loop", ["SIGINT"] * 40, {130}), ("on_thread", ["SIGTERM", "SIGINT", "SIGHUP"] * 13, {129, 130, 143})],
+)
+def test_a_storm_of_signals_leaves_the_end_on_record(
+    start: Callable[..., Running], tmp_path: Path, name: str, storm: list[str], codes: set[int]
+) -> None:
+    """As when a key is held down: the run ends, is stored as ended, and is notified of."""
+    running = start(name, "-p", "path=x", "--notify", NOTE)
+    running.until("WAITING")
+    for each in storm:
+        running.send(each)
+    ended, said = running.end()
+    assert ended in codes  # Python handles signals that came at once in the order of their numbers
+    assert "Traceback" not in said
+    assert reason_in(tmp_path) == "aborted"
+    assert json.loads((tmp_path / "noted").read_text())["stop"]["reason"] == "aborted"
+
+
+def test_a_run_that_holds_the_loop_is_ended_on_record_too(start: Callable[..., Running], tmp_path: Path) -> None:
+    seen = 'while not os.path.exists("seen"):\n        await asyncio.sleep(0)\n    os.write(1, b"HOLDING\\n")\n'
+    text = AGENT.replace("threading.Event().wait()", f"{seen}    threading.Event().wait()")
+    running = start("blocked", "-p", "path=x", "--notify", NOTE, text=text)
+    running.until("● model")
+    (tmp_path / "seen").touch()
+    running.until("HOLDING")
+    for _ in range(40):
+        running.press_ctrl_c()
+    code, said = running.end()
+    assert code == 130
+    assert said.splitlines()[-2].startswith("The run was aborted: it was interrupted three times")
+    assert "Traceback" not in said
+    assert reason_in(tmp_path) == "aborted"
+    data = json.loads((tmp_path / "noted").read_text())
+    assert (data["stop"]["reason"], data["turns"], data["usage"]["model_calls"]) == ("aborted", 1, 1)
+
+
 def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Running], tmp_path: Path) -> None:
     running = start("on_loop", "-p", "path=x")
     running.until("WAITING")
