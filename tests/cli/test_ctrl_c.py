@@ -7,6 +7,7 @@ Everything is synchronised by what the process says and by its input; nothing he
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -219,7 +220,7 @@ def test_the_third_ctrl_c_ends_the_command_itself(start: Callable[..., Running])
 @pytest.mark.spec("FR-148")
 @pytest.mark.parametrize(
     ("name", "storm", "codes"),
-    [("on_loop", ["SIGINT"] * 40, {130}), ("on_thread", ["SIGTERM", "SIGINT", "SIGHUP"] * 13, {129, 130, 143})],
+    [("on_loop", ["SIGINT"], {130}), ("on_thread", ["SIGTERM", "SIGINT", "SIGHUP"], {129, 130, 143})],
 )
 def test_a_storm_of_signals_leaves_the_end_on_record(
     start: Callable[..., Running], tmp_path: Path, name: str, storm: list[str], codes: set[int]
@@ -227,8 +228,10 @@ def test_a_storm_of_signals_leaves_the_end_on_record(
     """As when a key is held down: the run ends, is stored as ended, and is notified of."""
     running = start(name, "-p", "path=x", "--notify", NOTE)
     running.until("WAITING")
-    for each in storm:
+    for each in itertools.cycle(storm):  # what comes at once may count as one: Python looks up now and then
         running.send(each)
+        if running.process.poll() is not None:
+            break
     ended, said = running.end()
     assert ended in codes  # Python handles signals that came at once in the order of their numbers
     assert "Traceback" not in said
@@ -243,7 +246,7 @@ def test_a_run_that_holds_the_loop_is_ended_on_record_too(start: Callable[..., R
     running.until("● model")
     (tmp_path / "seen").touch()
     running.until("HOLDING")
-    for _ in range(40):
+    while running.process.poll() is None:
         running.press_ctrl_c()
     code, said = running.end()
     assert code == 130
