@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -180,6 +182,29 @@ def test_a_defect_of_ours_shows_its_traceback_harmlessly(cli: CommandLine, monke
     assert said.code == 1
     assert "ZeroDivisionError: \\x1b[2J" in said.err
     check(said)
+
+
+LOGGING = """
+from watchkeeper.core.text import logger
+{configure}
+logger().warning("listener.failed", error="\\x1b[2J")
+"""
+
+
+@pytest.mark.parametrize("configure", ["", "import logging; logging.basicConfig(format='HOST %(message)s')"])
+def test_a_warning_of_the_library_is_shown_once_and_harmlessly(cli: CommandLine, configure: str) -> None:
+    """The agent's file may configure logging; then its handlers show it, and nothing else does."""
+    cli.write(LOGGING.format(configure=configure) + AGENT, "logs.py")
+    (cli.folder / "hostile.json").write_text('"all well"')
+    done = subprocess.run(
+        [sys.executable, "-m", "watchkeeper", "run", "logs.py:reader", "-p", "path=x", "--model", "scripted"],
+        cwd=cli.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("HOST event=" if configure else "warning: event='listener.failed' error='\\x1b[2J'")
 
 
 def test_only_one_module_of_the_command_line_prints() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import unicodedata
 from itertools import pairwise
@@ -62,6 +63,21 @@ def test_a_folded_line_fits_and_loses_nothing(text: str, width: int, margin: int
     for number, part in enumerate(parts):
         wide = sum(unicodedata.east_asian_width(each) in "WF" for each in part)
         assert len(part) + wide + 7 * part.count("\t") + (margin if number else 0) <= width
+
+
+def test_the_library_is_silent_unless_logging_is_configured() -> None:
+    """Also for warnings and errors, which the standard library would print where nobody listens."""
+    code = (
+        "from watchkeeper.core.text import logger\n"
+        "logger().warning('listener.failed', error='x')\n"
+        "logger().error('ledger.unwritten', error='x')\n"
+    )
+    more = "import logging\nlogging.basicConfig(level='WARNING')\n" + code
+    for script, said in ((code, False), (more, True)):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert ("event='listener.failed' error='x'" in done.stderr) is said
+        assert done.stdout == ""
+        assert said or done.stderr == ""
 
 
 class Panic(BaseException):

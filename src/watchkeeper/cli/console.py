@@ -10,6 +10,7 @@ too long for a terminal goes on behind a margin, and texts of several lines, suc
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Generator, Sequence
@@ -167,6 +168,22 @@ def printing() -> Generator[TextIO]:
         silence(out)
         complain(error_console(), f"the output cannot be printed: {error}")
         raise SystemExit(CANNOT_PRINT) from error
+
+
+class Complaints(logging.Handler):
+    """Shows the library's own warnings on standard error, unless the agent's file has configured logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record in one line."""
+        if not logging.getLogger().handlers:
+            say(error_console(), (f"{record.levelname.lower()}:", "yellow"), " ", record.getMessage())
+
+
+def show_warnings() -> None:
+    """Show warnings of the library, and only once, however often the command line is run in this process."""
+    logger = logging.getLogger("watchkeeper")
+    if not any(isinstance(handler, Complaints) for handler in logger.handlers):
+        logger.addHandler(Complaints(logging.WARNING))
 
 
 def hold_standard_descriptors() -> None:

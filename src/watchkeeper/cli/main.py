@@ -22,7 +22,7 @@ import typer.core
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console
-from watchkeeper.cli.console import printing, put, say_fenced
+from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 from watchkeeper.core.meters import METERS
@@ -220,6 +220,7 @@ def main() -> None:
         SystemExit: Always, with the exit code.
     """
     hold_standard_descriptors()
+    show_warnings()
     try:
         app()
     except AgentFileError as error:

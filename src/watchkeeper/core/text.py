@@ -129,13 +129,18 @@ def shown(value: object) -> str:
 
 @cache
 def logger() -> FilteringBoundLogger:
-    """Return the structured logger; structlog and logging are imported at the first line that is written."""
+    """Return the structured logger; structlog and logging are imported at the first line that is written.
+
+    A handler that does nothing keeps the standard library's last resort, which prints warnings, from doing so.
+    """
     import logging
 
     import structlog
 
+    under = logging.getLogger("watchkeeper")
+    under.addHandler(logging.NullHandler())
     made = structlog.wrap_logger(
-        logging.getLogger("watchkeeper"),
+        under,
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
