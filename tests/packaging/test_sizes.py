@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "watchkeeper"
-# The rule is 700 lines a module and 4,000 a folder (CONTRIBUTING.md). The ceilings here leave room below it.
-MODULE_LINES = 560
-FOLDER_LINES = 3_500
+# The rule of CONTRIBUTING.md.
+MODULE_LINES = 700
+FOLDER_LINES = 4_000
 FUNCTION_LINES = 60
 CONSTRUCTOR_PARAMETERS = 8
 
