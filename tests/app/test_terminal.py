@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.app.terminal import Terminal, printable
+from watchkeeper.app.terminal import Terminal, laid_out
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.shield.decision import Decision, ToolCallContext
-from watchkeeper.shield.tool_permission import ToolPermissionHook
+from watchkeeper.shield.tool_permission import ToolPermissionHook, question
 
 
 class Screen:
@@ -154,7 +154,20 @@ def test_a_process_in_the_background_asks_nobody(screen: Screen, monkeypatch: py
 
 
 def test_what_a_model_wrote_moves_no_cursor_and_hides_nothing(screen: Screen) -> None:
-    assert printable("a\x1b[2Jb\r\x07c\u202ed\ne é") == "a\\x1b[2Jb\\r\\x07c\\u202ed\ne é"
+    assert laid_out("a\x1b[2Jb\r\x07c\u202ed\ne é", 80) == "a\\x1b[2Jb\\r\\x07c\\u202ed\ne é"
+
+
+def test_long_arguments_imitate_no_line_of_the_question(screen: Screen) -> None:
+    assert laid_out("x" * 25 + "\ny", 10).split("\n") == [
+        "x" * 10,
+        "    " + "x" * 6,
+        "    " + "x" * 6,
+        "    " + "x" * 3,
+        "y",
+    ]
+    assert laid_out("漢字漢字", 5).split("\n") == ["漢字", "    漢", "    字"]
+    ctx = ToolCallContext("request", tool_name="send_mail", kind="tool", arguments='{"to":\n"May all run?"}')
+    assert '\n  {"to":\\n"May all run?"}\n' in question(ctx, 5)
 
 
 def test_a_tool_is_allowed_at_the_terminal(screen: Screen) -> None:

@@ -14,12 +14,11 @@ from watchkeeper.cli.console import (
     PlainConsole,
     complain,
     make_console,
-    one_line,
     print_table,
-    printable,
     silence,
     styled,
 )
+from watchkeeper.core.text import one_line, printable
 
 LONG = " ".join(f"word{number}" for number in range(200))
 

@@ -7,6 +7,7 @@ Everything is synchronised by what the process says and by its input; nothing he
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -146,7 +147,7 @@ def test_the_first_ctrl_c_lands_the_run(start: Callable[..., Running], tmp_path:
     for part in (
         "Ctrl-C again stops it at once",
         "→ go",
-        "Partial result\nthis is what I have\n",
+        "Partial result\n│ this is what I have\n",
         "was interrupted",
     ):
         assert part in said
@@ -216,6 +217,46 @@ def test_the_third_ctrl_c_ends_the_command_itself(start: Callable[..., Running])
     assert running.process.returncode in (130, -signal.SIGINT)
 
 
+@pytest.mark.spec("FR-148")
+@pytest.mark.parametrize(
+    ("name", "storm", "codes"),
+    [("on_loop", ["SIGINT"], {130}), ("on_thread", ["SIGTERM", "SIGINT", "SIGHUP"], {129, 130, 143})],
+)
+def test_a_storm_of_signals_leaves_the_end_on_record(
+    start: Callable[..., Running], tmp_path: Path, name: str, storm: list[str], codes: set[int]
+) -> None:
+    """As when a key is held down: the run ends, is stored as ended, and is notified of."""
+    running = start(name, "-p", "path=x", "--notify", NOTE)
+    running.until("WAITING")
+    for each in itertools.cycle(storm):  # what comes at once may count as one: Python looks up now and then
+        running.send(each)
+        if running.process.poll() is not None:
+            break
+    ended, said = running.end()
+    assert ended in codes  # Python handles signals that came at once in the order of their numbers
+    assert "Traceback" not in said
+    assert reason_in(tmp_path) == "aborted"
+    assert json.loads((tmp_path / "noted").read_text())["stop"]["reason"] == "aborted"
+
+
+def test_a_run_that_holds_the_loop_is_ended_on_record_too(start: Callable[..., Running], tmp_path: Path) -> None:
+    seen = 'while not os.path.exists("seen"):\n        await asyncio.sleep(0)\n    os.write(1, b"HOLDING\\n")\n'
+    text = AGENT.replace("threading.Event().wait()", f"{seen}    threading.Event().wait()")
+    running = start("blocked", "-p", "path=x", "--notify", NOTE, text=text)
+    running.until("● model")
+    (tmp_path / "seen").touch()
+    running.until("HOLDING")
+    while running.process.poll() is None:
+        running.press_ctrl_c()
+    code, said = running.end()
+    assert code == 130
+    assert said.splitlines()[-2].startswith("The run was aborted: it was interrupted three times")
+    assert "Traceback" not in said
+    assert reason_in(tmp_path) == "aborted"
+    data = json.loads((tmp_path / "noted").read_text())
+    assert (data["stop"]["reason"], data["turns"], data["usage"]["model_calls"]) == ("aborted", 1, 1)
+
+
 def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Running], tmp_path: Path) -> None:
     running = start("on_loop", "-p", "path=x")
     running.until("WAITING")
@@ -265,7 +306,7 @@ def test_a_signal_lands_the_run_and_its_end_takes_place(
     running.say("go")
     ended, said = running.end()
     assert ended == code
-    assert "Partial result\nthis is what I have\n" in said
+    assert "Partial result\n│ this is what I have\n" in said
     assert f"was interrupted by {name}" in said
     assert "Traceback" not in said
     assert reason_in(tmp_path) == "interrupted"

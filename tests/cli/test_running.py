@@ -62,7 +62,7 @@ def test_json_is_the_result_and_nothing_else(cli: CommandLine) -> None:
     assert result["prompt"] == "tests/triage"
     assert result["usage"]["tool_calls"] == 1
     assert result["cost_usd"] == "0"
-    assert said.err.splitlines() == ["the file speaks", "the tool speaks", "reported RunResult"]
+    assert said.err.splitlines() == ["the file speaks", "the tool speaks", "│ reported RunResult"]
 
 
 def test_a_run_that_a_limit_ends_says_so_and_exits_with_1(cli: CommandLine) -> None:
@@ -76,7 +76,7 @@ def test_a_partial_result_is_shown_as_such(cli: CommandLine) -> None:
     cli.write(AGENT.replace("SCRIPT = [", "SCRIPT = [Call('look', {'path': 'b'}), 'half a report']\nOLD = ["))
     said = cli.run("--max-turns", "2", *FOLDER)
     assert said.code == 1
-    assert "Partial result\nhalf a report\n" in said.out
+    assert "Partial result\n│ half a report\n" in said.out
 
 
 def test_what_the_checker_said_is_shown(cli: CommandLine) -> None:
@@ -339,7 +339,7 @@ def test_an_agent_may_be_run_over_files_too(cli: CommandLine) -> None:
 
 
 def test_after_reports_on_the_result(cli: CommandLine) -> None:
-    assert cli.run("--after", "report", *FOLDER).out.splitlines()[-1] == "reported RunResult"
+    assert cli.run("--after", "report", *FOLDER).out.splitlines()[-1] == "│ reported RunResult"
     assert cli.run("--after", "silent", *FOLDER).out.splitlines()[-1] == "silent True"
 
 

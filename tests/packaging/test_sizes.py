@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "watchkeeper"
+# The rule of CONTRIBUTING.md.
 MODULE_LINES = 700
 FOLDER_LINES = 4_000
 FUNCTION_LINES = 60

@@ -13,7 +13,7 @@ import pytest
 
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import WatchkeeperError
-from watchkeeper.runtime.portal import AGAIN_SECONDS, EndRequests, Portal, heeding, requests_of_program, wait_on
+from watchkeeper.runtime.portal import AGAIN_SECONDS, EndRequests, Portal, heeding, ignore, requests_of_program, wait_on
 
 COLOUR: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
@@ -91,7 +91,7 @@ def test_the_first_two_ctrl_c_are_passed_on_and_the_work_may_end_by_itself() -> 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_the_third_ctrl_c_is_raised_at_once() -> None:
+def test_the_third_ctrl_c_is_raised_when_the_work_does_not_end() -> None:
     count = 0
 
     def interrupt(name: str) -> None:
@@ -104,8 +104,72 @@ def test_the_third_ctrl_c_is_raised_at_once() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):
-        Portal().call(wait(), "x", interrupt)
+        Portal(last_seconds=0.01).call(wait(), "x", interrupt)
     assert count == 2
+
+
+@pytest.mark.spec("FR-084")
+def test_work_that_was_told_to_stop_comes_to_its_end_however_many_signals_come() -> None:
+    told: list[str] = []
+    third = threading.Event()
+
+    class Requests(EndRequests):
+        def take(self, number: int) -> bool:
+            third.set() if len(self.signals) == 2 else None
+            return super().take(number)
+
+    requests = Requests(noted=1)
+
+    def interrupt(name: str) -> None:
+        told.append(name)
+        threading.Thread(target=press_ctrl_c).start()
+
+    async def wait() -> str:
+        threading.Thread(target=press_ctrl_c).start()
+        await asyncio.to_thread(third.wait, 60)
+        return "its end is on record"
+
+    with heeding(requests):
+        assert Portal(last_seconds=60).call(wait(), "x", interrupt) == "its end is on record"
+        signal.raise_signal(INT)  # the tail of the storm
+        requests.broken_off_by(lambda: signal.raise_signal(INT))
+    assert told == ["SIGINT"] * 2
+
+
+def test_after_a_run_a_new_request_breaks_off_only_what_says_so() -> None:
+    clock = TestClock()
+    requests = EndRequests(noted=1, clock=clock)
+    with heeding(requests):
+        Portal().call(colour(), "x", lambda name: None)
+        requests.broken_off_by(lambda: signal.raise_signal(INT))  # the first one is noted
+        clock.advance(AGAIN_SECONDS)
+        signal.raise_signal(INT)
+        clock.advance(AGAIN_SECONDS)
+        with pytest.raises(KeyboardInterrupt):
+            requests.broken_off_by(lambda: signal.raise_signal(INT))
+
+
+def test_a_storm_before_a_run_is_one_keyboard_interrupt() -> None:
+    requests = EndRequests(clock=TestClock())
+    with heeding(requests):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(INT)
+        for _ in range(40):
+            signal.raise_signal(INT)
+
+
+def test_what_ends_with_the_process_heeds_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[object] = []
+    monkeypatch.setattr("atexit.register", lambda *work: at_exit.append(work[0]))
+    requests = EndRequests(noted=1)
+    with heeding(requests, to_the_end=True):
+        signal.raise_signal(TERM)
+    heard = {number: signal.getsignal(number) for number in (INT, TERM, HUP)}
+    signal.signal(INT, signal.default_int_handler)
+    signal.signal(TERM, signal.SIG_DFL)
+    signal.signal(HUP, signal.SIG_DFL)
+    assert set(heard.values()) == {requests}
+    assert at_exit == [ignore]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])

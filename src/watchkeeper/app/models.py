@@ -82,6 +82,8 @@ def model_from(text: str) -> Model:
 
 def _server(text: str) -> Model:
     url, _, name = text.partition("#")
+    if not url.isprintable() or " " in url:
+        raise UnknownModelError(f"{url!r} is no address: it has characters that no address has")
     if not name:
         raise UnknownModelError(f"{text!r} does not say which model to ask for; write '{url}#NAME'")
     from watchkeeper.adapters.openai_chat import OpenAIChatModel

@@ -19,7 +19,7 @@ from watchkeeper.app.options import STORE_CHOICES, OnStoreFailure, renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import METERS
-from watchkeeper.core.quantities import duration
+from watchkeeper.core.quantities import duration, path_from
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
@@ -100,14 +100,14 @@ def file_settings(start: Path) -> dict[str, Setting]:
     for name in ("store", "ledger"):
         file = settings.get(name)
         if file is not None and isinstance(file.value, str) and not file.lifted and file.value != "default":
-            settings[name] = replace(file, value=str(path.parent / Path(file.value).expanduser()))
+            settings[name] = replace(file, value=str(path.parent / path_from(file.value)))
     return settings
 
 
 def _table(path: Path) -> dict[str, Any]:
     try:
         table: object = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read as TOML: {error}") from error
     for name in ("tool", "watchkeeper"):
         table = cast("dict[str, object]", table).get(name, {})

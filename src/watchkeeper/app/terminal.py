@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import pairwise
 from typing import Final
 
 from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.text import fold_points, printable
 from watchkeeper.shield.tool_permission import Questioner
 
 CONTROLLING: Final = "/dev/tty"
 """The device that stands for the terminal which controls the process."""
+
+WIDTH: Final = 80
+"""Columns of a terminal that does not say how many it has."""
+
+MARGIN: Final = "    "
+"""Before every further part of a line that is folded."""
 
 
 class Terminal(Questioner):
@@ -64,11 +72,18 @@ class Terminal(Questioner):
                     os.close(descriptor)
 
 
-def printable(text: str) -> str:
-    """Return a text without characters that move the cursor, change a colour or hide text."""
-    return "".join(
-        character if character.isprintable() or character == "\n" else ascii(character)[1:-1] for character in text
-    )
+def laid_out(question: str, width: int) -> str:
+    """Return a question with its lines folded, so that none of them can imitate another one.
+
+    Args:
+        question: Its own lines stay.
+        width: Columns of the terminal.
+    """
+    lines: list[str] = []
+    for line in printable(question).split("\n"):
+        points = [0, *fold_points(line, width, len(MARGIN)), len(line)]
+        lines.append(f"\n{MARGIN}".join(line[begin:end] for begin, end in pairwise(points)))
+    return "\n".join(lines)
 
 
 def _opened(path: str) -> int | None:
@@ -90,12 +105,19 @@ def _in_foreground(terminal: int) -> bool:
         return True
 
 
+def _width(terminal: int) -> int:
+    try:
+        return os.get_terminal_size(terminal).columns or WIDTH
+    except OSError:
+        return WIDTH
+
+
 def _answered(terminal: int, question: str, woken: int) -> str | None:
     import select
     import termios
 
     termios.tcflush(terminal, termios.TCIFLUSH)
-    _show(terminal, printable(question))
+    _show(terminal, laid_out(question, _width(terminal)))
     line = b""
     while not line.endswith(b"\n"):
         ready, _, _ = select.select([terminal, woken], [], [])

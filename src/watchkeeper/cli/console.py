@@ -1,14 +1,17 @@
 """The output of the command line: plain lines, the same in a terminal, a pipe, a CI log and a file.
 
-If the output is not a terminal, nothing is cut or folded. Control characters in texts of models and tools are shown as
-escapes, because they could move the cursor or overwrite other text.
+If the output is not a terminal, nothing is cut or folded. Nothing foreign acts on a terminal or imitates a line of the
+report: `styled` escapes what it is given (`watchkeeper.core.text.printable`) and makes one line of it, a line that is
+too long for a terminal goes on behind a margin, and texts of several lines, such as answers, are printed by
+`print_fenced`, with a mark before every line that nothing else begins with. Modules of this folder print only with
+`put`, `say`, `print_fenced`, `say_fenced` and `print_table`, or write JSON, which is escaped anyway.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import os
-import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +20,8 @@ from typing import IO, Final, TextIO, cast
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from watchkeeper.core.text import fold_points, printable
 
 CUT: Final = 100
 """Texts of models and tools are cut to this length in lines about them; the store has all of them."""
@@ -28,8 +33,12 @@ UNPRINTABLE: Final = (OSError, ValueError)
 """What a stream raises if it cannot be written: for a full disk, a closed terminal or file, or an encoding."""
 
 PIPE_WIDTH: Final = 100_000
-# C0 but tab and newline, C1, marks that turn the direction of text around, lone surrogates.
-_UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+MARGIN: Final = "    "
+"""Before every further part of a line that is folded."""
+
+FENCE: Final = "│ "
+"""Before every line of a text of several lines."""
 
 
 class PlainConsole(Console):
@@ -65,29 +74,49 @@ def make_console(file: TextIO | None) -> PlainConsole:
     return console
 
 
-def printable(text: str) -> str:
-    """Return text in which control characters are escaped."""
-    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+Part = str | tuple[str, str]
+"""A text, with its style or without one."""
 
 
-def one_line(text: str, cut: int | None = None) -> str:
-    """Return text as one printable line, cut with an ellipsis if it is longer than ``cut`` characters."""
-    line = printable(" ".join(text.split()))
-    return line if cut is None or len(line) <= cut else f"{line[: cut - 1]}…"
+def styled(*parts: Part) -> Text:
+    """Return parts as one printable line; no markup in them is obeyed."""
+    return Text.assemble(*((_flat(part), "") if isinstance(part, str) else (_flat(part[0]), part[1]) for part in parts))
 
 
-def styled(*parts: str | tuple[str, str]) -> Text:
-    """Return parts, each with its style or without one, as one text that no markup in them can change."""
-    return Text.assemble(*parts)
+def _flat(text: str) -> str:
+    return printable(text).replace("\n", " ")
+
+
+def put(console: Console, *parts: Part) -> None:
+    """Print one line."""
+    _put(console, styled(*parts), MARGIN)
+
+
+def print_fenced(console: Console, text: str, style: str = "") -> None:
+    """Print a text of any number of lines, each behind the fence."""
+    for line in printable(text.replace("\r\n", "\n")).split("\n"):
+        _put(console, Text.assemble(FENCE if line else FENCE.rstrip(), (line, style)), FENCE)
+
+
+def _put(console: Console, line: Text, margin: str) -> None:
+    """Print a line; in a terminal fold it, because a terminal would go on at the left edge."""
+    points = fold_points(line.plain, console.width, len(margin)) if console.is_terminal else []
+    for number, part in enumerate(line.divide(points)):
+        console.print(Text.assemble(margin, part) if number else part)
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> None:
-    """Print rows under a head; in a terminal cells fold to its width, elsewhere every row is one line."""
+    """Print rows under a head; in a terminal cells fold to its width, elsewhere every row is one line.
+
+    The first cell of a row is cut instead, because what it goes on with would stand at the left edge.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
+    for number, column in enumerate(columns):
+        table.add_column(
+            column, overflow="fold" if number else "ellipsis", no_wrap=not number or not console.is_terminal
+        )
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in row))
     if console.is_terminal:
         console.print(table, soft_wrap=False)
         return
@@ -97,15 +126,21 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
         console.print(line.rstrip())
 
 
-def say(console: Console, *parts: str | tuple[str, str]) -> None:
+def say(console: Console, *parts: Part) -> None:
     """Print one line beside the result; an error in printing it is ignored."""
     with suppress(*UNPRINTABLE):
-        console.print(styled(*parts))
+        put(console, *parts)
+
+
+def say_fenced(console: Console, text: str) -> None:
+    """Print a text of several lines beside the result; an error in printing it is ignored."""
+    with suppress(*UNPRINTABLE):
+        print_fenced(console, text)
 
 
 def complain(console: Console, message: str) -> None:
     """Print one error in one line."""
-    say(console, ("error:", "bold red"), " ", printable(message))
+    say(console, ("error:", "bold red"), " ", message)
 
 
 def error_console() -> PlainConsole:
@@ -133,6 +168,22 @@ def printing() -> Generator[TextIO]:
         silence(out)
         complain(error_console(), f"the output cannot be printed: {error}")
         raise SystemExit(CANNOT_PRINT) from error
+
+
+class Complaints(logging.Handler):
+    """Shows the library's own warnings on standard error, unless the agent's file has configured logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record in one line."""
+        if not logging.getLogger().handlers:
+            say(error_console(), (f"{record.levelname.lower()}:", "yellow"), " ", record.getMessage())
+
+
+def show_warnings() -> None:
+    """Show warnings of the library, and only once, however often the command line is run in this process."""
+    logger = logging.getLogger("watchkeeper")
+    if not any(isinstance(handler, Complaints) for handler in logger.handlers):
+        logger.addHandler(Complaints(logging.WARNING))
 
 
 def hold_standard_descriptors() -> None:

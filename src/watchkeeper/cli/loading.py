@@ -22,12 +22,17 @@ import msgspec
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import RunOptions
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
+from watchkeeper.cli.console import CUT
 from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.sections import MarkdownSection, predicate_parameters
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 
 AgentLike = PromptTemplate[Any] | Prompt[Any] | Agent[Any]
 AGENTS: Final = (PromptTemplate, Prompt, Agent)
+
+
+LONGEST_TARGET: Final = 4_000
+"""Characters. No system has longer paths, and it raises for them."""
 
 
 class AgentFileError(ConfigurationError):
@@ -79,6 +84,8 @@ def load(target: str) -> Loaded:
         AgentFileError: If the file raised while it was imported.
     """
     file, _, name = target.rpartition(":")
+    if len(target) > LONGEST_TARGET:
+        raise ConfigurationError(f"{target[:CUT]!r}... is too long; it must be FILE:NAME")
     if not file and Path(target).is_file():
         raise ConfigurationError(f"{target!r} does not say which agent: {_listing(target, load_module(Path(target)))}")
     if not file or not name:
@@ -114,7 +121,11 @@ def load_module(path: Path) -> ModuleType:
         ConfigurationError: If it is not there, is not Python, or defines something that cannot work.
         AgentFileError: If it raised anything else.
     """
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    if not is_file:
         raise ConfigurationError(f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}")
     name = _module_name(path.stem)
     file = path.resolve()
@@ -323,7 +334,7 @@ def _value(text: str, hint: Any, where: str) -> Any:
     except (msgspec.ValidationError, TypeError, NotImplementedError) as error:
         try:
             return msgspec.json.decode(text, type=hint, dec_hook=_path)
-        except (msgspec.DecodeError, TypeError, NotImplementedError):
+        except (msgspec.DecodeError, RecursionError, TypeError, NotImplementedError):
             raise ConfigurationError(f"{where}: {error}") from error
 
 

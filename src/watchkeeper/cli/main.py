@@ -13,25 +13,49 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
+import typer.core
 from msgspec import to_builtins
 
 from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
-from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console, printing, say
+from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console
+from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, LimitsError, WatchkeeperError
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.quantities import count
+from watchkeeper.core.text import printable
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.ledger_file import account_reports, ledger_path, settle_by_hand
 from watchkeeper.store.run_store import RunStore, store_path
 
+UsageError: Final = cast("type[Exception]", typer.BadParameter.__base__)
+"""What typer raises for arguments that it cannot read. Older versions take it from click, newer ones have their own."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands; an error about arguments is printable, because it repeats them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that is named."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            said: Any = error
+            said.message = printable(said.message)
+            for name in ("option_name", "argument_name", "param_hint"):
+                if isinstance(getattr(said, name, None), str):
+                    setattr(said, name, printable(getattr(said, name)))
+            raise
+
+
 app = typer.Typer(
     name="watchkeeper",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -143,7 +167,7 @@ def runs_command(
         elif runs:
             report.print_runs(make_console(out), runs)
         else:
-            make_console(out).print(f"no runs in {stored.path}")
+            put(make_console(out), f"no runs in {stored.path}")
     stored.check(runs)
 
 
@@ -194,7 +218,7 @@ def account_command(
         elif reports:
             report.print_accounts(make_console(out), reports)
         else:
-            make_console(out).print(f"no accounts in {path}")
+            put(make_console(out), f"no accounts in {path}")
 
 
 def pair_of(tokens: str) -> TokenUsage:
@@ -226,13 +250,17 @@ def main() -> None:
         SystemExit: Always, with the exit code.
     """
     hold_standard_descriptors()
+    show_warnings()
     try:
         app()
     except AgentFileError as error:
         console = error_console()
         if error.__cause__ is not None:
-            say(console, "".join(traceback.format_exception(error.__cause__)).rstrip())
+            say_fenced(console, "".join(traceback.format_exception(error.__cause__)).rstrip())
         complain(console, str(error))
     except WatchkeeperError as error:
         complain(error_console(), str(error))
+    except Exception as error:  # a defect of ours; its message may hold a foreign text
+        say_fenced(error_console(), "".join(traceback.format_exception(error)).rstrip())
+        raise SystemExit(running.STOPPED) from None
     raise SystemExit(running.BAD_INPUT)

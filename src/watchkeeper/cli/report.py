@@ -16,9 +16,10 @@ from uuid import UUID
 from rich.console import Console
 from rich.text import Text
 
-from watchkeeper.cli.console import CUT, one_line, print_table, printable, styled
+from watchkeeper.cli.console import CUT, Part, print_fenced, print_table, put, styled
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -223,18 +224,29 @@ HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
 
 
 class Progress:
-    """Prints events as they happen."""
+    """Prints events as they happen.
+
+    Attributes:
+        first_run: The id of the run that everything belongs to, once it has begun.
+    """
 
     def __init__(self, console: Console) -> None:
         """Print to ``console``."""
+        self.first_run: UUID | None = None
         self._console = console
         self._items: dict[UUID, str] = {}
         self._depths: dict[UUID, int] = {}
         self._many: ManyStarted | None = None
         self._width = 0
 
+    def note(self, run_id: UUID, envelope: Envelope) -> None:
+        """Note the first run, and print nothing."""
+        if self.first_run is None and isinstance(envelope.event, RunStarted | ManyStarted):
+            self.first_run = run_id
+
     def __call__(self, run_id: UUID, envelope: Envelope) -> None:
         """Print one event, if it is worth a line."""
+        self.note(run_id, envelope)
         event: object = envelope.event
         match event:
             case ManyStarted():
@@ -244,7 +256,7 @@ class Progress:
             case RunStarted(item=str(item)):
                 self._items[run_id] = item
                 if not self._interleaved:
-                    self._console.print(styled(("▸ ", "bold"), one_line(item)))
+                    put(self._console, ("▸ ", "bold"), one_line(item))
             case RunStarted() if run_id in self._depths:
                 pass  # the line above says that it began
             case RunStarted():
@@ -271,8 +283,8 @@ class Progress:
 
     def _head(self, what: str, started: RunStarted | ManyStarted) -> None:
         others = f", or else {', '.join(started.fallback)}" if started.fallback else ""
-        self._console.print(styled((what, "bold"), " with ", (started.model, "cyan"), (others, "dim")))
-        self._console.print(styled((f"limits: {started.limits}", "dim")))
+        put(self._console, (what, "bold"), " with ", (started.model, "cyan"), (others, "dim"))
+        put(self._console, (f"limits: {started.limits}", "dim"))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
         line = line_of(tag_of(type(event)), dump(event))
@@ -285,10 +297,10 @@ class Progress:
             label = "  " if run_id is not None else ""
         if run_id is not None:
             label += CHILD_INDENT * self._depths.get(run_id, 0)
-        self._console.print(styled((label, "dim"), *parts_of(line)))
+        put(self._console, (label, "dim"), *parts_of(line))
 
 
-def parts_of(line: Line) -> list[str | tuple[str, str]]:
+def parts_of(line: Line) -> list[Part]:
     """Return a line's parts with their styles."""
     return [(line.mark, line.style), " ", (one_line(line.what), "bold"), "  ", one_line(line.detail)]
 
@@ -302,22 +314,22 @@ ANSWER_CUT: Final = 160
 
 def print_result(console: Console, result: RunResult[Any]) -> None:
     """Print the typed result, what ended it and what it cost."""
-    console.print()
+    put(console)
     shown = result.output if result.ok else result.partial
     if shown is not None:
-        console.print(styled(("Result" if result.ok else "Partial result", "bold")))
+        put(console, ("Result" if result.ok else "Partial result", "bold"))
         text = shown if isinstance(shown, str) else json.dumps(to_builtins(shown), indent=2, ensure_ascii=False)
-        console.print(Text(printable(text)))
+        print_fenced(console, text)
     if result.answered_by not in ((), (result.model,)):
-        console.print(styled((f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan")))
+        put(console, (f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan"))
     if result.completion_note:
-        console.print(styled((f"{result.completion.capitalize()}: {one_line(result.completion_note)}", "cyan")))
-    console.print(styled((one_line(result.sentence()), "green" if passed(result) else "yellow")))
+        put(console, (f"{result.completion.capitalize()}: {one_line(result.completion_note)}", "cyan"))
+    put(console, (one_line(result.sentence()), "green" if passed(result) else "yellow"))
 
 
 def print_many(console: Console, result: ManyResult[Any]) -> None:
     """Print one row per item, then the whole."""
-    console.print()
+    put(console)
     cut = ANSWER_CUT if console.is_terminal else None
     rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
@@ -325,10 +337,10 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
             mark, said = styled(done_mark(item.completion)), one_line(display(item.output), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
-        rows.append((one_line(item.item or ""), mark, said))
+        rows.append((one_line(item.item or "", cut and LABEL_WIDTH), mark, said))
     print_table(console, ("item", "", "result"), rows)
     good = all(passed(item) for item in result.results)
-    console.print(styled((one_line(result.sentence()), "green" if good else "yellow")))
+    put(console, (one_line(result.sentence()), "green" if good else "yellow"))
 
 
 def passed(result: RunResult[Any]) -> bool:
@@ -339,13 +351,13 @@ def passed(result: RunResult[Any]) -> bool:
 def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
     """Print stored runs, one row each; items of a run over many by their labels."""
     items = any(run.item is not None for run in runs)
-    rows = [
+    rows: list[tuple[Text | str, ...]] = [
         (
             run.run_id[:SHORT_ID],
             "" if run.damage is not None else run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
             one_line(run.item or "" if items else run.prompt + (f" ×{run.items}" if run.items is not None else "")),
             one_line(run.model),
-            state_of(run),
+            styled(state_of(run)),
             "" if run.ended_at is None else format_money(run.cost_nanos),
             "" if run.seconds is None else format_duration(run.seconds),
         )
@@ -355,26 +367,26 @@ def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
     print_table(console, ("run", "started (UTC)", what, "model", "state", "cost", "took"), rows)
 
 
-def state_of(run: StoredRun) -> Text:
-    """Return the state of a stored run in a word or two."""
+def state_of(run: StoredRun) -> tuple[str, str]:
+    """Return the state of a stored run in a word or two, and its style."""
     if run.damage is not None:
-        return Text("damaged", "red")
+        return "damaged", "red"
     if run.ended_at is None:
-        return Text("not ended", "cyan")
+        return "not ended", "cyan"
     if run.items is not None and run.items_done is not None and run.items_done < run.items:
-        return Text(f"{run.items_done} of {run.items} done", "yellow")
+        return f"{run.items_done} of {run.items} done", "yellow"
     if run.stop is not None:
-        return Text(str(run.stop["reason"]), "yellow")
+        return one_line(str(run.stop["reason"]), CUT), "yellow"
     if run.completion == "unverified":
-        return Text("done, not verified", "yellow")
-    return Text("done and verified" if run.completion == "verified" else "done", "green")
+        return "done, not verified", "yellow"
+    return "done and verified" if run.completion == "verified" else "done", "green"
 
 
 def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     """Print one stored run: its head, its items, its events, its end."""
     what = one_line(run.prompt if run.item is None else f"{run.prompt}, item {run.item}")
-    console.print(styled((what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan")))
-    console.print(styled((f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim")))
+    put(console, (what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan"))
+    put(console, (f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim"))
     answer, said = "", ""
     for event in store.events(run.run_id):
         if event.tag == "run_ended":
@@ -383,15 +395,15 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
             said = str(untyped(event.body).get("explanation") or said)
         line = line_of(event.tag, event.body)
         if line is not None:
-            console.print(styled((f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line)))
+            put(console, (f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line))
     children = store.children(run.run_id)
     if children:
-        console.print()
+        put(console)
         print_runs(console, children)
     if answer:
-        console.print()
-        console.print(Text(printable(answer)))
-    console.print(Text(one_line(run.sentence(said)), state_of(run).style))
+        put(console)
+        print_fenced(console, answer)
+    put(console, (one_line(run.sentence(said)), state_of(run)[1]))
     store.check(children)
 
 

@@ -17,8 +17,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TextIO, cast
+from uuid import UUID
 
 from rich.console import Console
 
@@ -36,15 +38,18 @@ from watchkeeper.app.settings import (
     text_from,
 )
 from watchkeeper.app.surroundings import open_store
-from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, say, silence, styled
+from watchkeeper.cli.broken_off import end_on_record
+from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, put, say, say_fenced, silence
 from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
 from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.core.secrets import HELD
+from watchkeeper.core.text import one_line
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.run_store import RunStore, StoredRun
 from watchkeeper.tools.filesystems import HostFilesystem
 
 DONE: Final = 0
@@ -55,6 +60,8 @@ SIGNALLED: Final = 128
 
 NOTIFY_SECONDS: Final = 60.0
 """How long the command of ``--notify`` may take."""
+
+BROKEN_OFF: Final = "broken off by a signal"
 
 AnyResult = RunResult[Any] | ManyResult[Any]
 
@@ -93,14 +100,15 @@ class Order:
 def carry_out(order: Order) -> int:
     """Run what was ordered, to its end, and return the exit code.
 
-    SIGTERM and SIGHUP do what Ctrl-C does: the first lands the run, a second one stops it hard.
+    SIGTERM and SIGHUP do what Ctrl-C does: the first lands the run, a second one stops it hard. However many come, the
+    end is recorded and ``--notify`` is run.
 
     Raises:
         ConfigurationError: If it cannot work; nothing was spent.
         StoreError: If the store cannot be written; nothing was spent.
     """
     requests = EndRequests()
-    with heeding(requests):
+    with heeding(requests, to_the_end=True):
         try:
             return run_and_report(order, requests)
         except KeyboardInterrupt:
@@ -132,18 +140,51 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
                 options["on_store_failure"] = store_failure
             if order.files is not None:
                 options["filesystem"] = HostFilesystem(order.files)
-            if not order.as_json:
-                options["on_record"] = Progress(console)
+            progress = Progress(console)
+            options["on_record"] = progress.note if order.as_json else progress
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
-            result = start(order, loaded, settings, options)
-        data = HELD.redacted_data(result.as_data())
-        where = where_to_look(result, store, settings)
-        lost = print_json(out, data) if order.as_json else print_end(console, result, where)
-        failed = DONE if after is None else report_with(after, result, console)
-        complaint = None if program is None else notify(program, data, quiet=order.as_json)
-        if complaint is not None:
-            say(console, (f"--notify {program[0] if program else ''}: {complaint}", "yellow"))
-    return exit_code(result, requests) or lost or failed or (STOPPED if result.not_stored else DONE)
+            result = ended(partial(start, order, loaded, settings, options), requests, store, progress)
+            if result is None:
+                say(console, ("not recorded: the run was broken off", "yellow"))
+                return signalled(requests)
+            data = HELD.redacted_data(result.as_data())
+            where = where_to_look(result.run_id, store, settings)
+            lost = print_json(out, data) if order.as_json else print_end(console, result, where)
+            failed = DONE
+            if after is not None and not isinstance(result, StoredRun):
+                failed = report_with(partial(requests.broken_off_by, partial(after, result)), console)
+            if program is not None:
+                tell(program, data, requests, console, quiet=order.as_json)
+    unstored = not isinstance(result, StoredRun) and result.not_stored
+    return exit_code(result, requests) or lost or failed or (STOPPED if unstored else DONE)
+
+
+def ended(
+    work: Callable[[], AnyResult], requests: EndRequests, store: RunStore | None, progress: Progress
+) -> AnyResult | StoredRun | None:
+    """Do the work; if it has to be broken off, put its end on record and return it as stored, or None without a store.
+
+    Raises:
+        KeyboardInterrupt: If it was broken off before anything began.
+    """
+    try:
+        return work()
+    except KeyboardInterrupt:
+        if not requests.ending:
+            raise
+        if store is None or progress.first_run is None:
+            return None
+        return end_on_record(store, progress.first_run, SYSTEM_CLOCK.now())
+
+
+def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, console: Console, *, quiet: bool) -> None:
+    """Run the command of ``--notify``; what goes wrong is said, and changes nothing else."""
+    try:
+        complaint = requests.broken_off_by(partial(notify, program, data, quiet=quiet))
+    except KeyboardInterrupt:
+        complaint = BROKEN_OFF
+    if complaint is not None:
+        say(console, (f"--notify {program[0]}: {complaint}", "yellow"))
 
 
 def start(order: Order, loaded: Loaded, settings: Settings, options: RunOptions) -> AnyResult:
@@ -205,14 +246,17 @@ def print_json(out: TextIO | None, data: dict[str, Any]) -> int:
     return DONE
 
 
-def print_end(console: Console, result: AnyResult, where: str) -> int:
+def print_end(console: Console, result: AnyResult | StoredRun, where: str) -> int:
     """Print the result and where to look further; return the exit code of that."""
     try:
-        if isinstance(result, ManyResult):
+        if isinstance(result, StoredRun):
+            put(console)
+            put(console, (one_line(result.sentence()), "yellow"))
+        elif isinstance(result, ManyResult):
             print_many(console, result)
         else:
             print_result(console, result)
-        console.print(styled((where, "dim")))
+        put(console, (where, "dim"))
     except UNPRINTABLE as error:
         return _cannot_print(console.file, error)
     return DONE
@@ -225,25 +269,28 @@ def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
     return STOPPED
 
 
-def where_to_look(result: AnyResult, store: RunStore | None, settings: Settings) -> str:
+def where_to_look(run_id: UUID | str, store: RunStore | None, settings: Settings) -> str:
     """Return how to see what happened; the store is named if the next command would not find it without an option."""
     if store is None:
         return "not stored"
     named = settings.get("store")
     option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""
-    return f"look further: watchkeeper show {str(result.run_id)[:SHORT_ID]}{option}"
+    return f"look further: watchkeeper show {str(run_id)[:SHORT_ID]}{option}"
 
 
-def report_with(after: Callable[..., Any], result: AnyResult, console: Console) -> int:
+def report_with(after: Callable[[], Any], console: Console) -> int:
     """Let the agent's own function report on the result; return the exit code of that."""
     try:
-        said = after(result)
+        said = after()
+    except KeyboardInterrupt:
+        say(console, (f"--after: {BROKEN_OFF}", "yellow"))
+        return STOPPED
     except Exception as error:
-        say(console, "".join(traceback.format_exception(error)).rstrip())
+        say_fenced(console, "".join(traceback.format_exception(error)).rstrip())
         say(console, (f"--after failed: {type(error).__name__}: {error}", "red"))
         return STOPPED
     if said is not None:
-        say(console, str(said))
+        say_fenced(console, str(said))
     return DONE
 
 
@@ -287,8 +334,10 @@ def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str 
     return f"exit code {done.returncode}" if done.returncode else None
 
 
-def exit_code(result: AnyResult, requests: EndRequests) -> int:
+def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
     """Return 0 for work that was done, 128 and its number for a signal that ended the run, 1 for every other end."""
+    if isinstance(result, StoredRun):
+        return signalled(requests)
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
         return signalled(requests)
     return DONE if result.ok else STOPPED

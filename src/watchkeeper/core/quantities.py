@@ -8,14 +8,16 @@ The checks (`is_whole`, `is_number`, `is_share`, `is_text`, `is_listed`) only an
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from datetime import timedelta
 from decimal import ROUND_DOWN, Decimal
 from math import isfinite
+from pathlib import Path
 from typing import Final, TypeGuard
 
-from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.usage import NANOS_PER_USD
 
 DurationLike = timedelta | str | int | float
@@ -216,3 +218,17 @@ def format_money(nanos: int | None) -> str:
     if 0 < dollars < Decimal("0.000001"):
         return "<$0.000001"
     return f"${dollars.quantize(Decimal('0.000001'), ROUND_DOWN):f}".rstrip("0").ljust(5, "0")
+
+
+def path_from(where: str | os.PathLike[str]) -> Path:
+    """Return a path that a person wrote, with ``~`` for a home folder.
+
+    Raises:
+        ConfigurationError: If no file can have that name, or nobody has that home folder.
+    """
+    if "\0" in os.fspath(where):
+        raise ConfigurationError(f"{os.fspath(where)!r} cannot be the name of a file: it has a null character")
+    try:
+        return Path(where).expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(f"{os.fspath(where)!r} names the home folder of nobody: {error}") from error

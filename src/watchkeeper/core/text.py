@@ -3,19 +3,68 @@
 What is cut is said, so that no reader takes a part for the whole. Errors and values become text whatever their own
 methods do, because a call is settled and recorded even if its error cannot say what it is.
 
+Texts of models, tools, files and servers must never act on a terminal. `printable` is the only place that decides which
+characters are shown as escapes; whatever writes to a terminal uses it, and breaks long lines at `fold_points`.
+
 A library must not print. structlog builds a log line, the standard library's logging takes it under the logger
 ``watchkeeper``; silent until the host configures logging. Names of lines are ``noun.happened``.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from watchkeeper.core.secrets import redacted
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
+
+_UNSEEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1: escape sequences, the cursor, the bell
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of text around
+    "\u2028\u2029"  # other ends of lines
+    "\xad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # not seen, and needed by no script
+    "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\ud800-\udfff]"  # lone surrogates
+)
+
+
+def printable(text: str) -> str:
+    """Return a text in which characters that act on a terminal, hide text or turn it around are shown as escapes.
+
+    Tabs and newlines stay; so do the joiners U+200C and U+200D, without which several scripts cannot be written.
+    """
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def one_line(text: str, cut: int | None = None) -> str:
+    """Return a text as one printable line, cut with an ellipsis if it is longer than ``cut`` characters."""
+    line = printable(" ".join(text.split()))
+    return line if cut is None else clipped(line, cut)
+
+
+def fold_points(line: str, width: int, margin: int = 0) -> list[int]:
+    """Return where to break a line so that no terminal has to.
+
+    A terminal goes on at the left edge, where a long text could imitate a line of its own.
+
+    Args:
+        line: Printable, without a newline.
+        width: Columns of the first part. A character counts at least as many columns as a terminal gives it.
+        margin: Columns that stand before every further part.
+    """
+    points: list[int] = []
+    column = 0
+    for index, character in enumerate(line):
+        columns = 8 if character == "\t" else 1 + (unicodedata.east_asian_width(character) in "WF")
+        if column + columns > width and index > (points[-1] if points else 0):
+            points.append(index)
+            column = margin
+        column += columns
+    return points
 
 
 def bounded(text: str, most: int) -> str:
@@ -82,13 +131,18 @@ def shown(value: object) -> str:
 
 @cache
 def logger() -> FilteringBoundLogger:
-    """Return the structured logger; structlog and logging are imported at the first line that is written."""
+    """Return the structured logger; structlog and logging are imported at the first line that is written.
+
+    A handler that does nothing keeps the standard library's last resort, which prints warnings, from doing so.
+    """
     import logging
 
     import structlog
 
+    under = logging.getLogger("watchkeeper")
+    under.addHandler(logging.NullHandler())
     made = structlog.wrap_logger(
-        logging.getLogger("watchkeeper"),
+        under,
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.quantities import path_from
 
 CHUNK_BYTES: Final = 4 << 20
 VERIFIED_MTIME: Final = 1_700_000_000
@@ -200,7 +201,7 @@ def own_model_file(path: str | Path) -> Path:
     Raises:
         ConfigurationError: If there is no such file, or it is not GGUF.
     """
-    file = Path(path).expanduser().absolute()
+    file = path_from(path).absolute()
     try:
         with file.open("rb") as opened:
             magic = opened.read(len(GGUF_MAGIC))

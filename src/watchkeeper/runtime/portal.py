@@ -13,6 +13,7 @@ so only there anything is set, and all is put back.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import os
 import signal
@@ -43,27 +44,48 @@ class EndRequests:
     Attributes:
         signals: The signals that counted, in order.
         noted: How many requests are only noted when no run takes them; one more is a KeyboardInterrupt.
+        ending: Whether a run took the requests and is over, where ``noted`` says that the program has an end to come
+            to. From then on a request breaks off only what says so (`broken_off_by`).
     """
 
     def __init__(self, noted: int = 0, clock: Clock = SYSTEM_CLOCK) -> None:
         """Start without a request."""
         self.signals: list[int] = []
         self.noted = noted
+        self.ending = False
         self._clock = clock
         self._last = 0.0
         self._unheard: list[int] = []
+        self._may_break_off = False
+        self._raised = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Take a signal while no run does.
 
         Raises:
-            KeyboardInterrupt: Unless it is only noted.
+            KeyboardInterrupt: Unless it is only noted. A key that is held down, or a storm of signals, is one request
+                here: a second exception would break off what deals with the first.
         """
+        storm = bool(self.signals) and self._clock.monotonic() - self._last < AGAIN_SECONDS
         if not self.take(number):
             return
-        if len(self.signals) > self.noted:
+        ignored = storm and (self.ending or self._raised)
+        if len(self.signals) > self.noted and not ignored and (self._may_break_off or not self.ending):
+            self._raised, self._may_break_off = True, False
             raise KeyboardInterrupt
         self._unheard.append(number)
+
+    def broken_off_by(self, work: Callable[[], T]) -> T:
+        """Do a part of the end that a new request may break off.
+
+        Raises:
+            KeyboardInterrupt: If one did. One that comes within a second of another is the same request.
+        """
+        try:
+            self._may_break_off = True
+            return work()
+        finally:
+            self._may_break_off = False
 
     def unheard(self) -> tuple[int, ...]:
         """Return, once, the requests that were only noted."""
@@ -88,13 +110,16 @@ class EndRequests:
 
 @contextmanager
 def handled_by(
-    handler: Callable[[int, FrameType | None], Any], replaced: Callable[[int, Any], bool]
+    handler: Callable[[int, FrameType | None], Any],
+    replaced: Callable[[int, Any], bool],
+    stays: Callable[[], bool] = bool,
 ) -> Generator[None]:
     """Set a handler while the block runs; elsewhere than on the main thread nothing is set.
 
     Args:
         handler: What to set.
         replaced: Whether to set it, given the signal and the handler that it has.
+        stays: Whether to leave it set at the end of the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -106,16 +131,33 @@ def handled_by(
             signal.signal(number, handler)
         yield
     finally:
-        for number, present in before.items():
-            signal.signal(number, present)
+        if stays():
+            atexit.register(ignore, tuple(before))  # the interpreter's own end would put back what ends the process
+        else:
+            for number, present in before.items():
+                signal.signal(number, present)
 
 
-def heeding(requests: EndRequests) -> AbstractContextManager[None]:
+def ignore(numbers: tuple[int, ...]) -> None:
+    """Ignore signals from now on."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def heeding(requests: EndRequests, *, to_the_end: bool = False) -> AbstractContextManager[None]:
     """Take every signal that asks for the end and would end the process, while the block runs.
 
     For a program of its own, such as the command line. What is ignored (``nohup``, a shell's background) stays so.
+
+    Args:
+        requests: Takes them.
+        to_the_end: Whether it goes on to take them after the block if any came, because the process ends now.
     """
-    return handled_by(requests, lambda number, present: present in (signal.SIG_DFL, signal.default_int_handler))
+    return handled_by(
+        requests,
+        lambda number, present: present in (signal.SIG_DFL, signal.default_int_handler),
+        lambda: to_the_end and bool(requests.signals),
+    )
 
 
 def is_heeded(number: int, present: Any) -> bool:
@@ -134,8 +176,11 @@ def requests_of_program() -> EndRequests:
 
 
 PASSED_ON: Final = 2
-"""How many requests for the end the work is told of; one more ends the wait, so that nothing can hold the terminal for
-ever."""
+"""How many requests for the end the work is told of. After one more it has a second to come to its end, is cancelled,
+and has another second; then the wait is over, so that nothing can hold the terminal for ever."""
+
+LAST_SECONDS: Final = 1.0
+"""The second that is meant there."""
 
 LOOK_UP_SECONDS: Final = 0.2
 """How often a waiting thread looks up. A signal that comes in the moment before it falls asleep does not wake it."""
@@ -144,8 +189,9 @@ LOOK_UP_SECONDS: Final = 0.2
 class Portal:
     """Runs coroutines on a background loop and waits for them."""
 
-    def __init__(self) -> None:
-        """Start nothing yet."""
+    def __init__(self, last_seconds: float = LAST_SECONDS) -> None:
+        """Start nothing yet; ``last_seconds`` is how long work may take to end after the third request."""
+        self._last_seconds = last_seconds
         self.forget()
 
     def call(
@@ -160,8 +206,8 @@ class Portal:
             work: What to run; it sees the caller's context variables.
             twin: Name of the async function to call instead, for the error.
             on_interrupt: Called on the loop, with the signal's name, for the first two requests for the end (Ctrl-C,
-                and what `watchkeeper.runtime.portal` says); waiting then goes on. Without it, and for the third, the
-                work is cancelled.
+                and what `watchkeeper.runtime.portal` says); waiting then goes on. Without it the work is cancelled,
+                and after the third request if it does not end within a second.
 
         Raises:
             WatchkeeperError: If called on the portal's own thread.
@@ -188,14 +234,28 @@ class Portal:
         with _passing_on(on_interrupt or cancel, loop) as interrupts:
             try:
                 loop.call_soon_threadsafe(start)
-                while not done.wait(LOOK_UP_SECONDS):
-                    pass
+                self._wait(done, interrupts, cancel)
             except BaseException:  # a Ctrl-C, or what a program's own signal handler raises
                 loop.call_soon_threadsafe(cancel)
                 raise
         if interrupts and on_interrupt is None:
             raise KeyboardInterrupt
         return started[0].result()
+
+    def _wait(self, done: threading.Event, interrupts: list[int], cancel: Callable[[], None]) -> None:
+        """Wait for the end of the work.
+
+        Raises:
+            KeyboardInterrupt: If it was asked to end three times and did not, or had to be cancelled.
+        """
+        while not done.wait(LOOK_UP_SECONDS):
+            if len(interrupts) <= PASSED_ON:
+                continue
+            if not done.wait(self._last_seconds):
+                self._running().call_soon_threadsafe(cancel)
+                done.wait(self._last_seconds)
+                raise KeyboardInterrupt
+            return
 
     def forget(self) -> None:
         """Start anew at the next call: in a forked process the thread of the loop is not there."""
@@ -262,19 +322,20 @@ def _passing_on(on_interrupt: Callable[[str], None], loop: asyncio.AbstractEvent
 
     def pass_on(number: int) -> None:
         came.append(number)
-        loop.call_soon_threadsafe(on_interrupt, signal.Signals(number).name)
+        if len(came) <= PASSED_ON:
+            loop.call_soon_threadsafe(on_interrupt, signal.Signals(number).name)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if not requests.take(number):
-            return
-        if len(came) == PASSED_ON:
-            raise KeyboardInterrupt
-        pass_on(number)
+        if requests.take(number):
+            pass_on(number)
 
     with handled_by(handle, is_heeded):
         for number in requests.unheard():
             pass_on(number)
-        yield came
+        try:
+            yield came
+        finally:
+            requests.ending = requests.noted > 0
 
 
 PORTAL: Final = Portal()

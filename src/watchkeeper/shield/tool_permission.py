@@ -211,7 +211,7 @@ def question(ctx: ToolCallContext, seconds: float) -> str:
     name = (ctx.tool_name or "a tool without a name").replace("\n", "\\n")
     asked = f"\nMay {name} run? "
     if ctx.arguments is not None:
-        text = str(ctx.arguments)
+        text = str(ctx.arguments).replace("\n", "\\n")
         rest = len(text) - LONGEST_SHOWN
         more = f" ... and {rest:,} more characters" if rest > 0 else ""
         asked = f"\nMay {name} run with these arguments?\n  {text[:LONGEST_SHOWN]}{more}\n"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from watchkeeper.core.errors import StoreError
+from watchkeeper.core.errors import ConfigurationError, StoreError
+from watchkeeper.core.quantities import path_from
 
 if TYPE_CHECKING:
     import sqlite3
@@ -122,7 +123,9 @@ def chosen_file(
     if where is None or (isinstance(where, str) and where.strip().lower() in lifted):
         return None
     if where != DEFAULT:
-        return Path(where).expanduser()
+        if os.fspath(where) == ":memory:":
+            raise ConfigurationError("':memory:' would be lost with the process: name a file, or 'none' for none")
+        return path_from(where)
     from platformdirs import user_data_path
 
     return user_data_path("watchkeeper", appauthor=False) / name

@@ -285,8 +285,12 @@ class HostFilesystem(Filesystem):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         """Find the folder; links on the way to it are followed once, here."""
         super().__init__()
-        self._root = Path(root).resolve()
-        if not self._root.is_dir():
+        try:
+            self._root = Path(root).resolve()
+            is_folder = self._root.is_dir()
+        except (OSError, ValueError) as error:
+            raise FilesystemError(f"{os.fspath(root)!r} cannot be a folder: {error}") from error
+        if not is_folder:
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
         self._rights: dict[str, int] = {}
         self._parts = 0
