@@ -12,14 +12,17 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
+from watchkeeper.contained_sdk.jobs import Job, Jobs
 from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.in_flight import InFlightCall, Ticket
+from watchkeeper.containment.settlement import LateResult
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice, TokenUsage
@@ -109,6 +112,7 @@ class Containment:
         max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
+        jobs: Answers that are not final yet; those of the block around it, if there is one.
         clock: Where its time comes from.
     """
 
@@ -118,6 +122,7 @@ class Containment:
     max_part_tokens: int | None = None
     fallback_model: str | None = None
     counted: Counted = field(default_factory=Counted)
+    jobs: Jobs = field(default_factory=Jobs)
     clock: Clock = SYSTEM_CLOCK
 
     def check(self, url: str, method: str) -> None:
@@ -230,7 +235,10 @@ class ContainedCall:
             self.seen = read_whole(self.sent.wire, content)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-        """Say what the call cost; what ended before the provider's last word is charged what was reserved."""
+        """Say what the call cost; what ended before the provider's last word is charged what was reserved.
+
+        Where the provider keeps the answer, the charge is corrected by whoever retrieves it.
+        """
         seen, worst, granted = self.seen, self._estimate, ticket.max_output_tokens
         if self.sent is None:
             return Charge(cost_nanos=None)
@@ -238,9 +246,18 @@ class ContainedCall:
             if self._model is None:
                 self.block.counted.learn(self.sent, seen)
             return charge_reply(seen.usage, self.price)
-        if error is None and seen.ended:
+        if error is None and seen.ended and not seen.pending:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
-        return charge_failure(error, worst, granted, self.price)
+        charge = charge_failure(error, worst, granted, self.price)
+        if seen.response_id and isinstance(ticket, InFlightCall):
+            self.block.jobs.add(seen.response_id, Job(self.sent.wire, partial(self._correct, ticket, charge)))
+        return charge
+
+    def _correct(self, ticket: InFlightCall, booked: Charge, seen: Seen) -> None:
+        """Replace what was charged for an answer that was not final by what its last word tells."""
+        self.seen = seen
+        block = self.block
+        LateResult(ticket, booked, self.meter, block.context.ledger, block.clock, lambda: None).arrive(None, None)
 
     def outlasts(self, seconds: float | None) -> bool:
         """Return whether waiting so long would end after the block's time."""
@@ -328,6 +345,15 @@ def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
 def bounded(timeouts: Mapping[str, float | None], most: float) -> dict[str, float]:
     """Return an SDK's timeouts, none of them longer than the call may take."""
     return {name: min(most, seconds) if (seconds := timeouts.get(name)) is not None else most for name in TIMEOUTS}
+
+
+def unencoded(request: Any) -> Any:
+    """Return a request that asks for an answer that can be read while it passes."""
+    httpx = module_of(request)
+    headers = httpx.Headers(request.headers)
+    headers["accept-encoding"] = "identity"
+    parts = {"headers": headers, "extensions": request.extensions}
+    return httpx.Request(request.method, request.url, stream=request.stream, **parts)
 
 
 def as_whole(request: Any, response: Any, content: bytes) -> Any:

@@ -28,11 +28,13 @@ from watchkeeper.contained_sdk.calls import (
     ACTIVE,
     CallStopped,
     ContainedCall,
+    Containment,
     as_answer,
     as_whole,
     module_of,
     outgoing,
     translated,
+    unencoded,
     unpriced,
 )
 from watchkeeper.contained_sdk.reading import StreamReader, is_unbilled
@@ -436,7 +438,7 @@ class ContainedTransport:
         if block is not None:
             block.check(str(request.url), request.method)
         if block is None or is_unbilled(request.method, request.url.path):
-            return (yield ways.send(real, request))
+            return (yield from self._pass(request, ways, block))
         call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
         if call.streaming:
             return (yield from stream(ways, real, call, request).open())
@@ -444,6 +446,14 @@ class ContainedTransport:
             return (yield from Exchange(ways, real, call, request).answer())
         except (UnpricedModelError, ConfigurationError) as error:
             raise final(error) from None
+
+    def _pass(self, request: Any, ways: Ways, block: Containment | None) -> Steps:
+        """Send a request that is not counted; the answer to one for a job tells what the job cost."""
+        retrieval = None if block is None else block.jobs.asked_for(request.url.path)
+        if retrieval is None:
+            return (yield ways.send(self._real, request))
+        response = yield ways.send(self._real, unencoded(request))
+        return retrieval.response(module_of(request), response, streams=streams(response))
 
     def close(self) -> None:
         """Close the transport that sends."""

@@ -185,15 +185,31 @@ DONE: Final = b"[DONE]"
 NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
 
 
+PENDING: Final = frozenset({"queued", "in_progress"})
+"""What a job's answer says of itself while the provider still works on it."""
+
+
 class Told(msgspec.Struct):
     """What is read of an answer, or of one event of it, in any interface."""
 
     type: Any = ""
     id: Any = None
+    request_id: Any = None
+    status: Any = None
     usage: Any = None
     choices: Any = None
+    output: Any = None
+    content: Any = None
+    data: Any = None
+    error: Any = None
     response: Any = None
     message: Any = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a whole answer is not the last word: it says so, or there is nothing of an answer in it."""
+        parts = (self.usage, self.choices, self.output, self.content, self.data, self.error)
+        return self.status in PENDING or all(part is None for part in parts)
 
 
 class Seen:
@@ -203,16 +219,18 @@ class Seen:
         usage: Its token counts, once they are final and make sense.
         response_id: The id under which the provider keeps the answer, if it does.
         ended: Whether the answer said that it was complete.
+        pending: Whether the provider still works on it; what it costs is told to whoever retrieves it.
         size: Bytes of it so far.
     """
 
-    __slots__ = ("_counts", "ended", "response_id", "size", "usage")
+    __slots__ = ("_counts", "ended", "pending", "response_id", "size", "usage")
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self.usage: TokenUsage | None = None
         self.response_id = ""
         self.ended = False
+        self.pending = False
         self.size = 0
         self._counts: dict[str, Any] = {}
 
@@ -242,7 +260,11 @@ def read_whole(wire: Wire, content: bytes) -> Seen:
     seen.size = len(content)
     seen.ended = True
     try:
-        seen.take(wire, msgspec.json.decode(content, type=Told), final=True)
+        told = msgspec.json.decode(content, type=Told)
+        seen.pending = told.pending
+        seen.take(wire, told, final=not told.pending)
+        if told.pending:
+            seen.response_id = str(told.id or told.request_id or "")
     except NO_ANSWER:
         seen.usage = None  # the reservation is charged: no answer costs nothing
     return seen
