@@ -30,7 +30,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
-from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop
 from watchkeeper.core.limits import AccountLimit, Limits
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
@@ -207,7 +207,9 @@ class Contained:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the block; raises as `__exit__` does."""
-        self.__exit__(kind, error, traceback)
+        block, self._block = self._block, None
+        if block is not None:
+            await block.aleave(error)
 
     def _check_unused(self) -> None:
         if self._block is not None:
@@ -276,6 +278,7 @@ class Block:
                 fallback_model=fallback or outer.fallback_model,
             )
         self._clock = block.clock
+        self._traffic = block.traffic
         self._mark: Token[Containment | None] = ACTIVE.set(block)
         self._guard: Guard | None = None
 
@@ -286,26 +289,41 @@ class Block:
     def leave(self, error: BaseException | None) -> None:
         """Restore what was in force before, close the context, and raise if a stop ended the block.
 
+        What is still under way is ended and charged before that.
+
         Raises:
             RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
             ConfigurationError: If a call inside could not be contained.
         """
+        ending = self._ending(error)
+        try:
+            self._traffic.settle(self.context, self.context.close)
+        finally:
+            self._shut_ledger()
+        ending.conclude(self.context)
+
+    async def aleave(self, error: BaseException | None) -> None:
+        """Do the same without blocking the running loop."""
+        ending = self._ending(error)
+        try:
+            await self._traffic.asettle(self.context, self.context.close)
+        finally:
+            self.context.close()
+            self._shut_ledger()
+        ending.conclude(self.context)
+
+    def _ending(self, error: BaseException | None) -> Ending:
+        """Restore what was in force before; return how the block ends."""
         with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
             ACTIVE.reset(self._mark)
         interrupted = self._guard is not None and self._guard.end(error)
-        context = self.context
         refused = refusal_behind(error)
-        stop = context.stop if interrupted else None
+        stop = self.context.stop if interrupted else None
         if refused is not None:
             stop = refused.stop
         elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
             stop = error.stop
-        context.close()
-        self._shut_ledger()
-        if refused is not None and refused.error is not None:
-            raise refused.error from refused
-        if stop is not None:
-            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from error
+        return Ending(error, refused, stop)
 
     def _shut_ledger(self) -> None:
         if self._ledger is not None:
@@ -314,6 +332,29 @@ class Block:
     def _is_ours(self, result: object) -> bool:
         """Return whether a block inside this one has stopped; then this one ends by the same stop."""
         return isinstance(result, ContextSnapshot) and result.chain_id == self.context.get_snapshot().chain_id
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a block ends.
+
+    Attributes:
+        error: What leaves it, or None.
+        refused: The refusal that it ends with, or None.
+        stop: The stop that ended it, or None.
+    """
+
+    error: BaseException | None
+    refused: CallStopped | None
+    stop: Stop | None
+
+    def conclude(self, context: ExecutionContext) -> None:
+        """Raise what the block ends with in place of the error; nothing if that is the error itself."""
+        refused, stop = self.refused, self.stop
+        if refused is not None and refused.error is not None:
+            raise refused.error from refused
+        if stop is not None:
+            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from self.error
 
 
 class Guard:

@@ -18,7 +18,8 @@ from typing import Any, Final
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.contained_sdk.jobs import Job, Jobs
-from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
+from watchkeeper.contained_sdk.reading import Seen, SentRequest, larger, read_call, read_whole
+from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import InFlightCall, Ticket
@@ -113,6 +114,7 @@ class Containment:
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
         jobs: Answers that are not final yet; those of the block around it, if there is one.
+        traffic: What is under way; also shared with the block around it.
         clock: Where its time comes from.
     """
 
@@ -123,6 +125,7 @@ class Containment:
     fallback_model: str | None = None
     counted: Counted = field(default_factory=Counted)
     jobs: Jobs = field(default_factory=Jobs)
+    traffic: Traffic = field(default_factory=Traffic)
     clock: Clock = SYSTEM_CLOCK
 
     def check(self, url: str, method: str) -> None:
@@ -235,7 +238,8 @@ class ContainedCall:
             self.seen = read_whole(self.sent.wire, content)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-        """Say what the call cost; what ended before the provider's last word is charged what was reserved.
+        """Say what the call cost; what ended before the provider's last word is charged what was reserved,
+        or what was told of it, if that is more.
 
         Where the provider keeps the answer, the charge is corrected by whoever retrieves it.
         """
@@ -248,7 +252,7 @@ class ContainedCall:
             return charge_reply(seen.usage, self.price)
         if error is None and seen.ended and not seen.pending:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
-        charge = charge_failure(error, worst, granted, self.price)
+        charge = at_least(charge_failure(error, worst, granted, self.price), seen.told, self.price)
         if seen.response_id and isinstance(ticket, InFlightCall):
             self.block.jobs.add(seen.response_id, Job(self.sent.wire, partial(self._correct, ticket, charge)))
         return charge
@@ -299,6 +303,14 @@ class ContainedCall:
         if outcome.error is not None and self.failure is None:
             error = outcome.error
             raise error.__cause__ if isinstance(error, ProviderError) and error.__cause__ is not None else error
+
+
+def at_least(charge: Charge, told: TokenUsage | None, price: ModelPrice | None) -> Charge:
+    """Return a charge that is not below what the provider has told of a call so far."""
+    if told is None:
+        return charge
+    costs = None if price is None or charge.cost_nanos is None else max(charge.cost_nanos, price.cost(told))
+    return Charge(larger(charge.tokens, told), costs)
 
 
 def unpriced(error: UnpricedModelError) -> CallStopped:

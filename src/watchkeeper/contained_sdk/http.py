@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Final, Self
 
+from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY
 from watchkeeper.contained_sdk.calls import (
     ACTIVE,
     CallStopped,
@@ -38,6 +39,7 @@ from watchkeeper.contained_sdk.calls import (
     unpriced,
 )
 from watchkeeper.contained_sdk.reading import StreamReader, is_unbilled
+from watchkeeper.contained_sdk.traffic import LAST_BYTES_SECONDS, SETTLE_SECONDS
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
@@ -86,6 +88,7 @@ class Ways:
         next: Reads the next chunk, or None.
         close: Closes a response.
         admit: Passes a call and its work through the gate.
+        loop: Returns the event loop that it needs, or None.
     """
 
     body: Callable[[Any], Any]
@@ -94,6 +97,7 @@ class Ways:
     next: Callable[[Any], Any]
     close: Callable[[Any], Any]
     admit: Callable[[ContainedCall, Work], Any]
+    loop: Callable[[], asyncio.AbstractEventLoop | None]
 
 
 BLOCKING: Final = Ways(
@@ -103,6 +107,7 @@ BLOCKING: Final = Ways(
     next=lambda chunks: next(chunks, None),
     close=lambda response: response.close(),
     admit=lambda call, work: call.block.context.call(call.request, lambda ticket: run(work(ticket)), call.meter),
+    loop=lambda: None,
 )
 AWAITING: Final = Ways(
     body=lambda request: request.aread(),
@@ -111,6 +116,7 @@ AWAITING: Final = Ways(
     next=lambda chunks: anext(chunks, None),
     close=lambda response: response.aclose(),
     admit=lambda call, work: call.block.context.acall(call.request, lambda ticket: arun(work(ticket)), call.meter),
+    loop=asyncio.get_running_loop,
 )
 
 
@@ -175,12 +181,6 @@ def final(error: BaseException) -> BaseException:
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
-LAST_BYTES_SECONDS: Final = 0.2
-"""How long the end of a complete answer may take, so that its connection can be used again."""
-
-SETTLE_SECONDS: Final = 1.0
-"""How long closing waits for the call to be settled."""
-
 EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -227,12 +227,29 @@ class Streamed(Exchange):
 
     A thread or task of its own holds the call at the gate and reads the stream as fast as it comes; the caller takes
     the bytes from a queue as they arrive, and can be told to stop at any moment, also while nothing arrives. A stream
-    that is closed early is dropped at the provider too, and is charged what was reserved unless its token counts had
-    come. In the queue are the response, then its bytes, then None; an exception at any place ends it.
+    that is closed early, or is open when its block ends, is dropped at the provider too, and is charged what was
+    reserved unless its token counts had come. In the queue are the response, then its bytes, then None; an exception at
+    any place ends it.
     """
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
+
+    def __init__(self, ways: Ways, real: Any, call: ContainedCall, request: Any) -> None:
+        """Prepare; nothing is sent yet."""
+        super().__init__(ways, real, call, request)
+        self._cut = False
+        self._under_way = call.block.traffic.begin(call.block.context, ways.loop(), self)
+
+    @property
+    def complete(self) -> bool:
+        """Whether its answer has come to its end, if not its connection."""
+        return self._call.seen.ended
+
+    def cut(self) -> None:
+        """End the call because its block has ended."""
+        self._cut = True
+        self.drop()
 
     def open(self) -> Steps:
         """Send the request and return the response, its stream still to come; raises what `answer` raises."""
@@ -249,7 +266,7 @@ class Streamed(Exchange):
         try:
             self.put((yield from self.answer()))
         except BaseException as error:
-            self.put(final(error))
+            self.put(CallStopped(CLOSED_UNDER_WAY) if self._cut else final(error))
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
@@ -296,6 +313,7 @@ class Streamed(Exchange):
 
     def over(self) -> None:
         """Take note that the call is settled."""
+        self._call.block.traffic.end(self._under_way)
 
 
 class ThreadStream(Streamed):
@@ -308,13 +326,19 @@ class ThreadStream(Streamed):
         self.get, self.put = queue.get, queue.put
         self._dropped = False
         self._over = threading.Event()
+        self._threads: set[int] = set()
         self._socket: socket.socket | None = None
         self._lock = threading.RLock()  # a finaliser may come in here in the middle
 
     def start(self) -> None:
-        WORKERS.run(Job(lambda: run(self.hold()), lambda job: None))
+        WORKERS.run(Job(self._work, lambda job: None))
+
+    def _work(self) -> None:
+        self._threads.add(threading.get_ident())
+        run(self.hold())
 
     def check(self) -> None:
+        self._threads.add(threading.get_ident())
         if self._dropped:
             raise StreamDroppedError("the stream was closed before its end")
 
@@ -325,8 +349,12 @@ class ThreadStream(Streamed):
     def over(self) -> None:
         self.drop()  # after the deadline the reader may still be waiting for bytes
         self._over.set()
+        super().over()
 
     def close(self) -> None:
+        if threading.get_ident() in self._threads:  # a finaliser came in here: what it would wait for waits for it
+            self.drop()
+            return
         if self._call.seen.ended:
             SYSTEM_CLOCK.wait(self._over, LAST_BYTES_SECONDS)
         if not self._over.is_set():
@@ -358,6 +386,7 @@ class TaskStream(Streamed):
 
     def start(self) -> None:
         self._task = self._loop.create_task(arun(self.hold()))
+        self._task.add_done_callback(lambda task: self.over())  # one that is cancelled at once never holds the call
 
     async def close(self) -> None:
         task = self._task
@@ -386,7 +415,7 @@ def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
     """Return what reads the token counts; None if the stream came compressed, though nobody asked for that."""
     if call.sent is None or response.headers.get("content-encoding", "identity") != "identity":
         return None
-    reader = StreamReader(call.sent.wire, hide_usage=call.sent.adds_usage)
+    reader = StreamReader(call.sent.wire, hide_usage=call.sent.adds_usage, copies=call.sent.copies)
     call.seen = reader.seen
     return reader
 
@@ -442,10 +471,13 @@ class ContainedTransport:
         call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
         if call.streaming:
             return (yield from stream(ways, real, call, request).open())
+        under_way = block.traffic.begin(block.context, ways.loop())
         try:
             return (yield from Exchange(ways, real, call, request).answer())
         except (UnpricedModelError, ConfigurationError) as error:
             raise final(error) from None
+        finally:
+            block.traffic.end(under_way)
 
     def _pass(self, request: Any, ways: Ways, block: Containment | None) -> Steps:
         """Send a request that is not counted; the answer to one for a job tells what the job cost."""

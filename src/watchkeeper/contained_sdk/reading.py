@@ -182,6 +182,9 @@ def weigh(content: Any) -> tuple[int, int]:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 DONE: Final = b"[DONE]"
+FINISHED: Final = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
+"""Says, in a chunk of a stream, that an alternative is complete: only then are counts in the middle the last ones."""
+
 NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
 
 
@@ -223,7 +226,7 @@ class Seen:
         size: Bytes of it so far.
     """
 
-    __slots__ = ("_counts", "ended", "pending", "response_id", "size", "usage")
+    __slots__ = ("_counts", "_last", "ended", "pending", "response_id", "size", "told", "usage")
 
     def __init__(self) -> None:
         """Know nothing yet."""
@@ -232,26 +235,49 @@ class Seen:
         self.ended = False
         self.pending = False
         self.size = 0
+        self.told: TokenUsage | None = None
+        self._last: TokenUsage | None = None
         self._counts: dict[str, Any] = {}
 
-    def take(self, wire: Wire, told: Told, *, final: bool) -> None:
+    def take(self, wire: Wire, told: Told, *, counted: bool, final: bool) -> None:
         """Take in an answer or an event; counts that came earlier hold until they are said again.
+
+        Args:
+            wire: The interface.
+            told: The answer or event.
+            counted: Whether its counts are final if the answer ends with it.
+            final: Whether they are so in any case.
 
         Raises:
             msgspec.ValidationError: If the token counts are no counts.
         """
         inner: Any = told.response or told.message
         inner = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
-        for usage in (inner.get("usage"), told.usage):
-            if isinstance(usage, dict):
-                self._counts.update(given(cast("dict[str, Any]", usage)))
+        counts = [cast("dict[str, Any]", part) for part in (inner.get("usage"), told.usage) if isinstance(part, dict)]
+        for part in counts:
+            self._counts.update(given(part))
         if wire.stored:
             self.response_id = str(inner.get("id") or told.id or self.response_id)
-        if final and self._counts:
+        if self._counts and (counts or final):
             usage = msgspec.convert(self._counts, wire.usage).tokens()
             parts = (usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
             if usage.input_tokens > 0 and min(parts) >= 0:
-                self.usage = usage
+                self.told = larger(usage, self.told)
+                self._last = usage if counted else self._last
+                self.usage = usage if final else self.usage
+
+    def end(self) -> None:
+        """Take note that the answer is complete: what it told last holds."""
+        self.ended = True
+        if self.usage is None:
+            self.usage = self._last
+
+
+def larger(one: TokenUsage, other: TokenUsage | None) -> TokenUsage:
+    """Return the larger of each count."""
+    if other is None:
+        return one
+    return TokenUsage(*map(max, zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)))
 
 
 def read_whole(wire: Wire, content: bytes) -> Seen:
@@ -262,7 +288,7 @@ def read_whole(wire: Wire, content: bytes) -> Seen:
     try:
         told = msgspec.json.decode(content, type=Told)
         seen.pending = told.pending
-        seen.take(wire, told, final=not told.pending)
+        seen.take(wire, told, counted=True, final=not told.pending)
         if told.pending:
             seen.response_id = str(told.id or told.request_id or "")
     except NO_ANSWER:
@@ -277,16 +303,18 @@ class StreamReader:
         seen: What it has told so far.
     """
 
-    def __init__(self, wire: Wire, *, hide_usage: bool) -> None:
+    def __init__(self, wire: Wire, *, hide_usage: bool, copies: int = 1) -> None:
         """Begin.
 
         Args:
             wire: The interface whose events they are.
             hide_usage: Whether to take out the chunk that brings nothing but token counts.
+            copies: How many alternatives it brings.
         """
         self.seen = Seen()
         self._wire = wire
         self._hide = hide_usage and wire.asks_usage
+        self._unfinished = copies
         self._rest = b""
 
     def feed(self, chunk: bytes) -> bytes:
@@ -308,13 +336,16 @@ class StreamReader:
         if not line.startswith(b"data:"):
             return False
         data = line[5:].strip()
+        self._unfinished -= len(FINISHED.findall(data))
         if data == DONE:
-            self.seen.ended = True
+            self.seen.end()
         elif b'"usage"' in data or b'"message_stop"' in data or b'"response.' in data:
             try:
                 told = msgspec.json.decode(data, type=Told)
-                self.seen.ended |= told.type in self._wire.ended
-                self.seen.take(self._wire, told, final=told.type in self._wire.counted)
+                counted, ends = told.type in self._wire.counted, told.type in self._wire.ended
+                self.seen.take(self._wire, told, counted=counted, final=counted and (ends or self._unfinished <= 0))
+                if ends:
+                    self.seen.end()
             except NO_ANSWER:
                 return False  # no token counts: the reservation is charged
             return self._hide and told.usage is not None and not told.choices
