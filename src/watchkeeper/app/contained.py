@@ -17,14 +17,14 @@ from contextvars import Token
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
 from watchkeeper.app.surroundings import is_async, own_ledger
-from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf
+from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped, Containment, PriceOf, Uncounted
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
@@ -45,8 +45,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-OWN: Final = ("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "ledger", "on_event", "clock")
+OWN: Final = (
+    *("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "uncounted", "ledger", "on_event", "clock"),
+)
 """The arguments of `contained` beside single ceilings."""
+
+DEFAULTS: Final = Limits()
 
 
 class Ceilings(TypedDict, total=False):
@@ -88,6 +92,7 @@ def contained(
     circuit_breaker: CircuitBreaker | CircuitBreakers | None = None,
     prices: Prices | None = None,
     max_part_tokens: CountLike | None = None,
+    uncounted: Literal["refuse", "allow"] | None = None,
     ledger: Ledger | Path | str = "default",
     on_event: Callable[[SafetyEvent], object] | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -104,6 +109,10 @@ def contained(
         max_part_tokens: The most input tokens that one part may cost whose bytes do not bound it: an image, a file, a
             stored conversation, a tool that the provider runs. Without it such requests are refused under a ceiling
             on cost or tokens.
+        uncounted: What becomes of a request that makes a model work in a way that cannot be counted (images, batches,
+            an interface that is not known here). "refuse" is the default where a ceiling on cost or tokens is named,
+            here or around. "allow" lets it pass as a step and a tool call of unknown cost. Where nothing but the
+            default ceilings hold it passes in this way, too.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if an account is named, else this process's memory.
         on_event: Told of every stop.
@@ -117,14 +126,27 @@ def contained(
     check_keywords(ceilings, SINGLE, OWN)
     hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
     check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock})
+    if uncounted not in (None, "refuse", "allow"):
+        raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
     if limits is None:
         limits = _limits(ceilings)
     elif ceilings:
         raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
     check_arguments({"limits": limits})
+    passes = uncounted or ("refuse" if names_spending(limits, ceilings) else None)
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
     limits = replace(limits, landing=None)
-    return Contained(Terms(limits, pipeline, circuit_breaker, prices or {}, part, ledger, on_event, clock))
+    return Contained(Terms(limits, pipeline, circuit_breaker, prices or {}, part, passes, ledger, on_event, clock))
+
+
+def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
+    """Return whether the caller has named a ceiling on money or tokens, rather than left it at its default."""
+    for meter in METERS:
+        ceiling = limits.ceiling(meter.ceiling)
+        is_named = meter.field in ceilings or ceiling != DEFAULTS.ceiling(meter.ceiling)
+        if is_named and ceiling is not None and not meter.is_counted:
+            return True
+    return limits.account is not None
 
 
 def _limits(ceilings: Ceilings) -> Limits:
@@ -243,6 +265,7 @@ class Terms:
     circuit_breaker: CircuitBreaker | CircuitBreakers | None
     prices: Prices
     max_part_tokens: int | None
+    uncounted: Literal["refuse", "allow"] | None
     ledger: Ledger | Path | str
     on_event: Callable[[SafetyEvent], object] | None
     clock: Clock
@@ -267,7 +290,8 @@ class Block:
         fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
         price_of = lookup(terms, None if outer is None else outer.price_of)
         bounded, part = is_bounded(terms.limits), terms.max_part_tokens
-        block = Containment(self.context, price_of, bounded, part, fallback, clock=terms.clock)
+        passes: Uncounted = terms.uncounted or "count"
+        block = Containment(self.context, price_of, bounded, part, passes, fallback, clock=terms.clock)
         if outer is not None:
             block = replace(
                 outer,
@@ -275,6 +299,7 @@ class Block:
                 price_of=price_of,
                 bounded=bounded or outer.bounded,
                 max_part_tokens=part or outer.max_part_tokens,
+                uncounted=passes if outer.uncounted == "count" or passes == "refuse" else outer.uncounted,
                 fallback_model=fallback or outer.fallback_model,
             )
         self._clock = block.clock

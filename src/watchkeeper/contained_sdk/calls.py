@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
+from watchkeeper.contained_sdk.addresses import purpose_of
 from watchkeeper.contained_sdk.jobs import Job, Jobs
 from watchkeeper.contained_sdk.reading import Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
@@ -37,6 +39,8 @@ FINE_TUNED: Final = "ft"
 KEPT_ANSWERS: Final = 1024
 KEPT_CONVERSATIONS: Final = 8
 
+
+Uncounted = Literal["refuse", "count", "allow"]
 
 PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
 """Looks up what a provider's model charges for a call; None if nobody knows."""
@@ -110,6 +114,8 @@ class Containment:
         context: The gate that its calls pass.
         price_of: What models charge.
         bounded: Whether a ceiling on money or tokens holds, here or above.
+        uncounted: What becomes of a request that makes a model work and cannot be counted: refused, because a ceiling
+            was named; counted as a step, because only the defaults hold; or let through, because the caller says so.
         max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
@@ -122,6 +128,7 @@ class Containment:
     price_of: PriceOf
     bounded: bool
     max_part_tokens: int | None = None
+    uncounted: Uncounted = "count"
     fallback_model: str | None = None
     counted: Counted = field(default_factory=Counted)
     jobs: Jobs = field(default_factory=Jobs)
@@ -171,6 +178,7 @@ class ContainedCall:
         """
         self.block = block
         self._path: str = request.url.path
+        self._purpose = purpose_of(request.method, request.url.host, self._path)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = bool(retries.isdecimal() and int(retries))
@@ -191,7 +199,8 @@ class ContainedCall:
         sent, block, retry = self.sent, self.block, self._retry
         self.price = None
         if sent is None:
-            self._estimate = Estimate(known_cost=False)
+            self._check_uncounted()
+            self._estimate = Estimate(known_cost=block.uncounted == "allow")
             self.request = CallRequest("tool", self._path, self._estimate, retry=retry)
             return
         name = self._model or sent.model
@@ -210,6 +219,19 @@ class ContainedCall:
             provider=self.provider,
             degraded=self._model is not None,
         )
+
+    def _check_uncounted(self) -> None:
+        """Refuse what cannot be counted, and so could spend any amount, where a ceiling on it was named."""
+        block = self.block
+        priced = block.context.account.has_ceiling(COST)
+        if block.uncounted != "refuse" or not (priced or self._purpose == "generating"):
+            return
+        said = (
+            f"{self._path} bills in a way that nobody can count from here, so the named ceiling on cost or tokens could"
+            ' not be kept; contained(uncounted="allow") lets such requests pass, each counted as one'
+            " step and one tool call of unknown cost, or lift the ceiling"
+        )
+        raise CallStopped(None, UnpricedModelError(said) if priced else ConfigurationError(said))
 
     def _input_tokens(self, sent: SentRequest) -> int:
         block = self.block

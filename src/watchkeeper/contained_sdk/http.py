@@ -38,7 +38,8 @@ from watchkeeper.contained_sdk.calls import (
     unencoded,
     unpriced,
 )
-from watchkeeper.contained_sdk.reading import StreamReader, is_unbilled
+from watchkeeper.contained_sdk.addresses import purpose_of
+from watchkeeper.contained_sdk.reading import StreamReader
 from watchkeeper.contained_sdk.traffic import LAST_BYTES_SECONDS, SETTLE_SECONDS
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
@@ -466,7 +467,7 @@ class ContainedTransport:
         block, real = ACTIVE.get(), self._real
         if block is not None:
             block.check(str(request.url), request.method)
-        if block is None or is_unbilled(request.method, request.url.path):
+        if block is None or purpose_of(request.method, request.url.host, request.url.path) == "free":
             return (yield from self._pass(request, ways, block))
         call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
         if call.streaming:

@@ -19,16 +19,12 @@ from watchkeeper.adapters.endpoint import given
 from watchkeeper.adapters.openai_chat import CHAT, EMBEDDINGS
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.wire import Wire
+from watchkeeper.contained_sdk.addresses import normal_path
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
 
 WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
 """The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""
-
-UNBILLED: Final = re.compile(
-    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
-)
-"""Posts that cost nothing by themselves."""
 
 NO_INPUT: Final = frozenset(
     {"max_completion_tokens", "max_tokens", "max_output_tokens", "n", "stream", "stream_options"}
@@ -51,10 +47,10 @@ PRICE_FIELDS: Final = ("service_tier", "speed", "inference_geo")
 
 
 def wire_at(path: str) -> Wire | None:
-    """Return the interface that a path belongs to, or None."""
-    if "/threads/" in path:
-        return None
-    return next((wire for wire in WIRES if path.endswith(wire.path)), None)
+    """Return the interface that a path belongs to, however it is spelled, or None."""
+    normal = normal_path(path)
+    wires = (wire for wire in WIRES if normal.endswith(wire.path))
+    return next((wire for wire in wires if wire is not MESSAGES or "/threads/" not in normal), None)
 
 
 def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
@@ -64,11 +60,6 @@ def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
         return None if wire is None else SentRequest(wire, body, url)
     except msgspec.DecodeError:
         return None
-
-
-def is_unbilled(method: str, path: str) -> bool:
-    """Return whether a request costs nothing by itself: one that only reads, or one that is known to be free."""
-    return method != "POST" or UNBILLED.search(path) is not None
 
 
 class SentRequest:
