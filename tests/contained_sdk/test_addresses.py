@@ -174,5 +174,5 @@ def test_a_block_inside_cannot_allow_what_the_one_around_it_refuses() -> None:
 
 
 def test_there_are_two_words_for_what_cannot_be_counted() -> None:
-    with pytest.raises(ConfigurationError, match="uncounted='maybe'")::
+    with pytest.raises(ConfigurationError, match="uncounted='maybe'"):
         contained(uncounted="maybe")  # type: ignore[arg-type]

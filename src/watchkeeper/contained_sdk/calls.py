@@ -185,6 +185,7 @@ class ContainedCall:
         self.sent = read_call(self._path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
+        self._moved = False
         self.provider = provider or (self.sent.wire.provider if self.sent else "openai")
         self._output_cap = output_cap
         self._model: str | None = None
@@ -254,10 +255,12 @@ class ContainedCall:
             return self._body
         return self.sent.capped(ticket.max_output_tokens if self.block.bounded else None, self._model)
 
-    def answered(self, content: bytes) -> None:
-        """Take in a whole answer."""
+    def answered(self, content: bytes, status: int) -> None:
+        """Take in a whole answer; one that only names another address, or a later time, is none yet."""
+        self._moved = status in MOVED
         if self.sent is not None:
             self.seen = read_whole(self.sent.wire, content)
+            self.seen.pending |= self.seen.usage is None and (status == ACCEPTED or status >= REDIRECTIONS)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
         """Say what the call cost; what ended before the provider's last word is charged what was reserved,
@@ -266,6 +269,8 @@ class ContainedCall:
         Where the provider keeps the answer, the charge is corrected by whoever retrieves it.
         """
         seen, worst, granted = self.seen, self._estimate, ticket.max_output_tokens
+        if self._moved:
+            return Charge()
         if self.sent is None:
             return Charge(cost_nanos=None)
         if seen.usage is not None:
@@ -349,6 +354,11 @@ def unpriced(error: UnpricedModelError) -> CallStopped:
 RETRY_HEADER: Final = "x-stainless-retry-count"
 """In which the SDKs count the attempts that they have repeated."""
 
+ACCEPTED: Final = 202
+REDIRECTIONS: Final = 300
+MOVED: Final = (307, 308)
+"""Statuses that repeat the whole request elsewhere: nothing was done about it here."""
+
 TIMEOUTS: Final = ("connect", "read", "write", "pool")
 NEVER_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
 """Errors after which nothing can have been billed."""
@@ -404,7 +414,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
         ProviderError: If it is a refusal; the call keeps the response for its caller.
     """
     if response.status_code < 400:
-        call.answered(response.content)
+        call.answered(response.content, response.status_code)
         return response
     from watchkeeper.adapters import provider_errors
 

@@ -531,7 +531,8 @@ def contained_http_client(
 
     Args:
         transport: What sends, for example ``httpx.HTTPTransport(proxy=...)``; by default one like the SDK's own,
-            which does not look at the environment for a proxy.
+            with the proxies that the environment names (``HTTPS_PROXY``, ``NO_PROXY``). Redirects are followed in any
+            case; each address is asked for like a request of its own.
         provider: Whose prices hold, for example ``openrouter``; by default OpenAI's or Anthropic's, by the interface
             that is spoken.
         output_cap: Output tokens that a request without a cap of its own may ask for, where a ceiling holds.
@@ -556,10 +557,28 @@ def contained_async_http_client(
 def _client(kind: str, transport: Any, provider: str, output_cap: int, httpx: ModuleType | None) -> Any:
     import_interfaces()
     module: Any = httpx or (module_of(transport) if transport is not None else sdk_module())
+
+    def contained(real: Any) -> ContainedTransport:
+        return ContainedTransport(real, provider=provider, output_cap=output_cap)
+
+    mounts: dict[str, ContainedTransport | None] = {}
     if transport is None:
-        transport = getattr(module, f"{kind}HTTPTransport")(limits=module.Limits(**CONNECTIONS))
-    contained = ContainedTransport(transport, provider=provider, output_cap=output_cap)
-    return getattr(module, f"{kind}Client")(transport=contained)
+        sender, limits = getattr(module, f"{kind}HTTPTransport"), module.Limits(**CONNECTIONS)
+        transport = sender(limits=limits)
+        for pattern, proxy in environment_proxies(module).items():
+            mounts[pattern] = None if proxy is None else contained(sender(proxy=proxy, limits=limits))
+    client = getattr(module, f"{kind}Client")
+    return client(transport=contained(transport), mounts=mounts, follow_redirects=True)
+
+
+def environment_proxies(module: ModuleType) -> dict[str, str | None]:
+    """Return the proxies that the environment names, by the addresses they are for, as httpx itself reads them.
+
+    A client that is given a transport does not look for them; the SDKs' own clients do.
+    """
+    utilities: Any = importlib.import_module(f"{module.__name__}._utils")
+    proxies: dict[str, str | None] = utilities.get_environment_proxies()
+    return proxies
 
 
 def import_interfaces() -> None:
