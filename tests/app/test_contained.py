@@ -213,16 +213,68 @@ async def test_a_refusal_in_a_group_of_tasks_is_the_reason(client: OpenAI) -> No
                 group.create_task(asyncio.to_thread(ask, client))
 
 
-def test_an_error_after_a_refusal_that_was_handled_is_its_own(client: OpenAI) -> None:
-    with pytest.raises(ZeroDivisionError), contained(max_steps=1):
+@pytest.mark.parametrize("raised", [ZeroDivisionError("x"), ExceptionGroup("x", [KeyError("y")])])
+def test_whatever_error_leaves_a_stopped_block_it_ends_by_its_stop(client: OpenAI, raised: Exception) -> None:
+    """Code that swallows the refusal goes on without an answer; what that leads to is a consequence."""
+    with pytest.raises(RunStoppedError, match="1 step") as caught, contained(max_steps=1):
         with pytest.raises(CallStopped):
             ask_for_ever(client)
-        print(1 / 0)
-    with pytest.raises(KeyError), contained(max_steps=1):
-        try:
+        raise raised
+    assert caught.value.__cause__ is raised
+    assert caught.value.result.usage.steps == 1
+
+
+async def test_a_refusal_that_was_gathered_with_the_answers_is_the_reason(server: FakeOpenAI) -> None:
+    """LangChain's ``ainvoke`` does so, and asks the refusal for its generations."""
+    http = contained_async_http_client()
+
+    async def framework(**more: Any) -> str:
+        asked = AsyncOpenAI(api_key="k", base_url=server.base_url, http_client=http).chat.completions
+        ask = asked.create(model="gpt-5-mini", messages=MESSAGES, **more)
+        (answer,) = await asyncio.gather(ask, return_exceptions=True)
+        return cast("Any", answer).choices[0].message.content
+
+    with pytest.raises(RunStoppedError, match="1 step") as stopped:
+        async with contained(max_steps=1):
+            while True:
+                await framework()
+    assert isinstance(stopped.value.__cause__, AttributeError)
+    with pytest.raises(ConfigurationError, match="max_part_tokens") as refused:
+        async with contained(max_total_tokens=5000):
+            await framework(web_search_options={})
+    assert isinstance(refused.value.__cause__, AttributeError)
+    await http.aclose()
+
+
+def test_an_error_after_a_refusal_that_an_inner_block_has_reported_is_its_own(client: OpenAI) -> None:
+    with pytest.raises(ZeroDivisionError), contained():
+        with pytest.raises(RunStoppedError), contained(max_steps=1):
             ask_for_ever(client)
-        except CallStopped:
-            raise KeyError("x") from None
+        print(1 / 0)
+    with pytest.raises(ZeroDivisionError), contained():
+        with pytest.raises(ConfigurationError), contained():
+            client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES, web_search_options={})
+        print(1 / 0)
+
+
+def test_an_error_after_another_answer_is_its_own(client: OpenAI) -> None:
+    with pytest.raises(ZeroDivisionError), contained():
+        with pytest.raises(CallStopped):
+            client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES, web_search_options={})
+        ask(client)
+        print(1 / 0)
+
+
+GROUP = BaseExceptionGroup("both", [KeyboardInterrupt(), CallStopped(None)])
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(1), asyncio.CancelledError(), GROUP])
+def test_what_ends_more_than_a_stopped_block_passes_it(client: OpenAI, raised: BaseException) -> None:
+    with pytest.raises(type(raised)) as caught, contained(max_steps=1):
+        with pytest.raises(CallStopped):
+            ask_for_ever(client)
+        raise raised
+    assert caught.value is raised
 
 
 def test_ctrl_c_is_never_turned_into_anything_else(client: OpenAI) -> None:

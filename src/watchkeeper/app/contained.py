@@ -1,7 +1,8 @@
 """``contained(...)``: limits for a function or block that calls a provider's own SDK.
 
 Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. If a refusal or the deadline
-ended a block, it raises RunStoppedError with the reason and what was spent; other errors pass unchanged. Each call of a
+ended a block, it raises RunStoppedError with the reason and what was spent, also in place of whatever Exception leaves
+a block that is stopped; other errors pass unchanged. Each call of a
 decorated function, and each entry of a block, is a chain of its own; for a block inside another the limits of both
 hold. A block is found by a context variable while it is open. Nothing here knows HTTP.
 """
@@ -341,9 +342,13 @@ class Block:
         """Restore what was in force before; return how the block ends."""
         with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
             ACTIVE.reset(self._mark)
+        context = self.context
         interrupted = self._guard is not None and self._guard.end(error)
+        last = self._traffic.take_refusal(context)
         refused = refusal_behind(error)
-        stop = self.context.stop if interrupted else None
+        if refused is None and isinstance(last, CallStopped) and is_consequence(error):
+            refused = last
+        stop = context.stop if interrupted or isinstance(error, Exception) else None
         if refused is not None:
             stop = refused.stop
         elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
@@ -377,7 +382,7 @@ class Ending:
         """Raise what the block ends with in place of the error; nothing if that is the error itself."""
         refused, stop = self.refused, self.stop
         if refused is not None and refused.error is not None:
-            raise refused.error from refused
+            raise refused.error from (refused if refusal_behind(self.error) is refused else self.error)
         if stop is not None:
             raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from self.error
 
@@ -469,12 +474,22 @@ def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
     return price_of
 
 
+def is_consequence(error: BaseException | None) -> bool:
+    """Return whether an error may come of a refusal that somebody inside has swallowed; not if it ended an inner block.
+
+    Other frameworks gather their calls with ``return_exceptions=True``, and then take the refusal for an answer.
+    """
+    return isinstance(error, Exception) and not isinstance(error, RunStoppedError)
+
+
 def refusal_behind(error: BaseException | None) -> CallStopped | None:
     """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
     if isinstance(error, CallStopped):
         return error
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
+        if group.subgroup((KeyboardInterrupt, SystemExit)) is not None:
+            return None
         return next((found for part in group.exceptions if (found := refusal_behind(part))), None)
     if not isinstance(error, Exception) or isinstance(error, RunStoppedError):
         return None

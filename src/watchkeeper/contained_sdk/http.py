@@ -464,25 +464,35 @@ class ContainedTransport:
         return await arun(self._handle(request, AWAITING, TaskStream))
 
     def _handle(self, request: Any, ways: Ways, stream: type[Streamed]) -> Steps:
-        block, real = ACTIVE.get(), self._real
-        if block is not None:
-            block.check(str(request.url), request.method)
-        if block is None or purpose_of(request.method, request.url.host, request.url.path) == "free":
+        block = ACTIVE.get()
+        if block is None:
+            return (yield ways.send(self._real, request))
+        block.traffic.pass_by()
+        try:
+            return (yield from self._contain(request, ways, stream, block))
+        except CallStopped as refusal:
+            block.traffic.refuse(block.context, refusal)
+            raise
+
+    def _contain(self, request: Any, ways: Ways, stream: type[Streamed], block: Containment) -> Steps:
+        """Send a request of a block if it may be sent."""
+        block.check(str(request.url), request.method)
+        if purpose_of(request.method, request.url.host, request.url.path) == "free":
             return (yield from self._pass(request, ways, block))
         call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
         if call.streaming:
-            return (yield from stream(ways, real, call, request).open())
+            return (yield from stream(ways, self._real, call, request).open())
         under_way = block.traffic.begin(block.context, ways.loop())
         try:
-            return (yield from Exchange(ways, real, call, request).answer())
+            return (yield from Exchange(ways, self._real, call, request).answer())
         except (UnpricedModelError, ConfigurationError) as error:
             raise final(error) from None
         finally:
             block.traffic.end(under_way)
 
-    def _pass(self, request: Any, ways: Ways, block: Containment | None) -> Steps:
+    def _pass(self, request: Any, ways: Ways, block: Containment) -> Steps:
         """Send a request that is not counted; the answer to one for a job tells what the job cost."""
-        retrieval = None if block is None else block.jobs.asked_for(request.url.path)
+        retrieval = block.jobs.asked_for(request.url.path)
         if retrieval is None:
             return (yield ways.send(self._real, request))
         response = yield ways.send(self._real, unencoded(request))

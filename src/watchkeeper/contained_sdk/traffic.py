@@ -1,4 +1,4 @@
-"""The calls of a block that are under way, and how the end of the block settles them.
+"""What a block has seen of its calls: those under way, which its end settles, and the last refusal.
 
 A stream that nobody has read to its end, and a call of another thread or task, may still be under way when their block
 ends. Nothing of them may be forgotten: the block ends them, and waits a moment until they are charged. Nothing here
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import running_loop
+from watchkeeper.core.workers import BreakOut
 
 LAST_BYTES_SECONDS: Final = 0.2
 """How long the end of a complete answer may take, so that its connection can be used again."""
@@ -64,10 +65,16 @@ class Step:
 
 
 class Traffic:
-    """What is under way in a block and in those inside it."""
+    """What is under way in a block and in those inside it, and what came of the last request.
+
+    Attributes:
+        requests: How many requests came by, also those that are not counted, and those that were refused.
+    """
 
     def __init__(self) -> None:
         """Start with nothing."""
+        self.requests = 0
+        self._refused: tuple[ExecutionContext, BreakOut] | None = None
         self._calls: set[UnderWay] = set()
         self._lock = threading.Lock()
 
@@ -87,6 +94,22 @@ class Traffic:
                 return
             self._calls.remove(call)
         call.over.set_result(None)
+
+    def pass_by(self) -> None:
+        """Note that a request came; what was refused before it did not end the block."""
+        self.requests += 1
+        self._refused = None
+
+    def refuse(self, context: ExecutionContext, refusal: BreakOut) -> None:
+        """Note that a request was refused."""
+        self._refused = context, refusal
+
+    def take_refusal(self, context: ExecutionContext) -> BreakOut | None:
+        """Return the refusal of the last request, if it was one of a context or below it; only once."""
+        if self._refused is None or not self._refused[0].stands_below(context):
+            return None
+        (_, refusal), self._refused = self._refused, None
+        return refusal
 
     def below(self, context: ExecutionContext) -> list[UnderWay]:
         """Return what is under way in a context and below it."""
