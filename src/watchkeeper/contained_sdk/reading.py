@@ -306,21 +306,22 @@ class StreamReader:
         self._wire = wire
         self._hide = hide_usage and wire.asks_usage
         self._unfinished = copies
-        self._rest = b""
+        self._rest: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
         """Take in bytes and return those to pass on: all events that are complete."""
         self.seen.size += len(chunk)
-        lines = (self._rest + chunk).splitlines(keepends=True)
-        self._rest = b""
-        if lines and (not lines[-1].endswith(b"\n")):
-            self._rest = lines.pop()
+        self._rest.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:  # a line is put together once, however many pieces it comes in
+            return b""
+        lines = b"".join(self._rest).splitlines(keepends=True)
+        self._rest = [] if lines[-1].endswith(b"\n") else [lines.pop()]
         return b"".join(line for line in lines if not self._swallows(line))
 
     def finish(self) -> bytes:
         """Return what is left at the end of the stream."""
-        rest, self._rest = self._rest, b""
-        return b"" if self._swallows(rest) else rest
+        lines, self._rest = b"".join(self._rest).splitlines(keepends=True), []
+        return b"".join(line for line in lines if not self._swallows(line))
 
     def _swallows(self, line: bytes) -> bool:
         """Read one line; return whether the caller is not to see it."""
