@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 import weakref
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import watchkeeper
 from tests.kit import collect_garbage
@@ -23,11 +24,12 @@ from watchkeeper.app import contained as contained_block
 from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import ModelPrice
-from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.fake_openai import FakeOpenAI
@@ -295,6 +297,61 @@ def test_events_of_stops_are_told(client: OpenAI) -> None:
     with pytest.raises(RunStoppedError), contained(max_steps=1, on_event=told.append):
         ask_for_ever(client)
     assert [event.event_type for event in told] == ["step_limit_exceeded"]
+
+
+# --- a block that contains nothing ------------------------------------------------------------------------------------
+
+
+def test_a_block_without_a_call_says_so(server: FakeOpenAI, caplog: pytest.LogCaptureFixture) -> None:
+    """The usual reason is a client that was made without ours: it spends, and nobody counts."""
+    told: list[SafetyEvent] = []
+    with OpenAI(api_key="k", base_url=server.base_url) as plain:
+        for _ in range(2):
+            with contained(on_event=told.append) as gate:
+                ask(plain)
+    assert [event.event_type for event in told] == ["no_call_seen"] * 2
+    assert "contained_http_client()" in told[0].reason
+    assert told[1].metadata["chain_id"] == gate.get_snapshot().chain_id
+    assert [event.decision for event in gate.get_snapshot().events] == [Decision.ALLOW]
+    assert [record.getMessage().count("no_call_seen") for record in caplog.records] == [1, 1]
+
+
+async def test_a_block_with_any_call_says_nothing(client: OpenAI) -> None:
+    told: list[SafetyEvent] = []
+    with contained(on_event=told.append), contextlib.suppress(NotFoundError):
+        client.models.list()
+    with contained(on_event=told.append), contained():
+        ask(client)
+    with contained(on_event=told.append) as gate:
+        gate.call_tool(lambda: 1)
+    async with contained(on_event=told.append) as gate:
+        await gate.acall_tool(lambda: asyncio.sleep(0), WrapOptions("rest"))
+    with pytest.raises(KeyError), contained(on_event=told.append):
+        raise KeyError("x")
+    with contained(on_event=told.append):
+        with pytest.raises(CallStopped):
+            client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES, web_search_options={})
+    assert told == []
+
+
+def test_a_function_says_it_once_and_not_after_a_call(client: OpenAI) -> None:
+    told: list[SafetyEvent] = []
+
+    @contained(on_event=told.append)
+    def answer(known: str | None) -> str | None:
+        return known or ask(client)
+
+    answer("From the cache.")
+    answer("From the cache.")
+    assert len(told) == 1
+
+    @contained(on_event=told.append)
+    def other(known: str | None) -> str | None:
+        return known or ask(client)
+
+    other(None)
+    other("From the cache.")
+    assert len(told) == 1
 
 
 # --- nesting ----------------------------------------------------------------------------------------------------------

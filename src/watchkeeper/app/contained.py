@@ -35,9 +35,10 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedE
 from watchkeeper.core.limits import AccountLimit, Limits
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
+from watchkeeper.core.text import logger
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ OWN: Final = (
 """The arguments of `contained` beside single ceilings."""
 
 DEFAULTS: Final = Limits()
+
+NO_CALL: Final = "no_call_seen"
+NOTHING_SEEN: Final = (
+    "No call was seen in the contained block, so nothing in it was counted or bounded. A client is seen if it was made"
+    " with http_client=contained_http_client(), or contained_async_http_client(), and is called in the block's own"
+    " thread or task, or in one that has a copy of its context variables."
+)
 
 
 class Ceilings(TypedDict, total=False):
@@ -166,9 +174,10 @@ class Contained:
     once at a time. Entered, it gives the `ExecutionContext` that its calls pass.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, silence: Silence | None = None) -> None:
         """Keep the terms; nothing is opened yet."""
         self._terms = terms
+        self._silence = silence
         self._block: Block | None = None
 
     def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
@@ -179,19 +188,20 @@ class Contained:
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
+        silence = Silence()
         if is_async(fn):
             waiting = cast("Callable[P, Any]", fn)
 
             @functools.wraps(fn)
             async def contained_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with Contained(self._terms):
+                async with Contained(self._terms, silence):
                     return await waiting(*args, **kwargs)
 
             return cast("Callable[P, T]", contained_coroutine)
 
         @functools.wraps(fn)
         def contained_call(*args: P.args, **kwargs: P.kwargs) -> T:
-            with Contained(self._terms):
+            with Contained(self._terms, silence):
                 value = fn(*args, **kwargs)
                 if inspect.iscoroutine(value):
                     value.close()
@@ -203,7 +213,7 @@ class Contained:
     def __enter__(self) -> ExecutionContext:
         """Open a block."""
         self._check_unused()
-        self._block = Block(self._terms)
+        self._block = Block(self._terms, self._silence or Silence())
         return self._block.context
 
     def __exit__(
@@ -222,7 +232,7 @@ class Contained:
         """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
         self._check_unused()
         task = running_task()
-        self._block = Block(self._terms)
+        self._block = Block(self._terms, self._silence or Silence())
         self._block.watch(task)
         return self._block.context
 
@@ -254,6 +264,29 @@ def running_task() -> asyncio.Task[Any]:
     return task
 
 
+@dataclass(slots=True)
+class Silence:
+    """Whether it is still to be said that no call was seen: once for a function, and not after one was seen.
+
+    Attributes:
+        told: Whether it was said, or need not be.
+    """
+
+    told: bool = False
+
+    def tell(self, context: ExecutionContext, clock: Clock) -> None:
+        """Say that a block has contained nothing, in the log and to whoever listens to its events."""
+        if not self.told:
+            self.told = True
+            metadata = context.get_snapshot()
+            facts = {"chain_id": metadata.chain_id}
+            event = SafetyEvent(
+                NO_CALL, Decision.ALLOW, NOTHING_SEEN, "contained", metadata.request_id, clock.now(), facts
+            )
+            context.record_event(event)
+            logger().warning("contained.no_call_seen", **facts, hint=NOTHING_SEEN)
+
+
 # --- one block --------------------------------------------------------------------------------------------------------
 
 
@@ -279,7 +312,7 @@ class Block:
         context: The gate of the calls made inside; a child of the block around it.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, silence: Silence) -> None:
         """Open the context and put it in force."""
         outer = ACTIVE.get()
         self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
@@ -305,6 +338,8 @@ class Block:
             )
         self._clock = block.clock
         self._traffic = block.traffic
+        self._silence = silence
+        self._earlier = block.traffic.requests
         self._mark: Token[Containment | None] = ACTIVE.set(block)
         self._guard: Guard | None = None
 
@@ -343,6 +378,10 @@ class Block:
         with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
             ACTIVE.reset(self._mark)
         context = self.context
+        if self._traffic.requests > self._earlier or context.usage.steps:
+            self._silence.told = True
+        elif error is None:
+            self._silence.tell(context, self._clock)
         interrupted = self._guard is not None and self._guard.end(error)
         last = self._traffic.take_refusal(context)
         refused = refusal_behind(error)
