@@ -718,7 +718,8 @@ from watchkeeper.contained_sdk.http import {client}
 with FakeOpenAI(lambda number, body: say("Good.")) as server:
     {client}()
     client = OpenAI(api_key="k", base_url=server.base_url, http_client=None)
-    with contained(timeout="1m"):
+    with contained(timeout="1m") as gate:
+        gate.call_tool(int)
         before = set(sys.modules)
         client.chat.completions.create(model="m", messages=[dict(role="user", content="Hello.")])
         client.responses.create(model="m", input="Hello.")

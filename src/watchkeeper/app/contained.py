@@ -36,7 +36,7 @@ from watchkeeper.core.limits import AccountLimit, Limits
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
-from watchkeeper.core.usage import ModelPrice
+from watchkeeper.core.usage import ModelPrice, dearer
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -495,15 +495,19 @@ def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger |
 
 
 def lookup(terms: Terms, outer: PriceOf | None) -> PriceOf:
-    """Return what looks up prices: the block's own, those of the block around it, or the list; each once."""
+    """Return what looks up prices: the block's own, those of the block around it, or the list; each once.
+
+    What a block inside another spends counts in both, so a price of its own cannot be below the one that holds there.
+    """
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
     def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
         own = own_price(terms.prices, provider, model)
+        above = None if outer is None else outer(provider, model, sent)
         if own is not None:
-            return own
+            return own if above is None else dearer(own, above)
         if outer is not None:
-            return outer(provider, model, sent)
+            return above
         options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
         question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:

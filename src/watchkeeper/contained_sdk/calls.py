@@ -20,7 +20,7 @@ from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.contained_sdk.addresses import purpose_of
 from watchkeeper.contained_sdk.jobs import Job, Jobs
-from watchkeeper.contained_sdk.reading import Seen, SentRequest, larger, read_call, read_whole
+from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Outcome
@@ -28,7 +28,7 @@ from watchkeeper.containment.in_flight import InFlightCall, Ticket
 from watchkeeper.containment.settlement import LateResult
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
-from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.core.usage import ModelPrice, TokenUsage, dearer
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 from watchkeeper.shield.decision import Decision
@@ -198,7 +198,7 @@ class ContainedCall:
 
     def _ask(self) -> None:
         sent, block, retry = self.sent, self.block, self._retry
-        self.price = None
+        self.price = worst = None
         if sent is None:
             self._check_uncounted()
             self._estimate = Estimate(known_cost=block.uncounted == "allow")
@@ -208,9 +208,11 @@ class ContainedCall:
         replies = sent.wire.replies
         if not sent.audible:
             self.price = block.price_of(self.provider, name, sent)
+            worst = self._dearest(name, sent)
         cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
         least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
-        self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, self.price)
+        self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, worst)
+        self._worst_price = worst
         self.request = CallRequest(
             "llm",
             name,
@@ -220,6 +222,26 @@ class ContainedCall:
             provider=self.provider,
             degraded=self._model is not None,
         )
+
+    def _dearest(self, name: str, sent: SentRequest) -> ModelPrice | None:
+        """Return what a model may charge at most, where the provider chooses the service tier."""
+        asked, tier = self.price, sent.wishes.get("service_tier")
+        if asked is None or tier in FIXED_TIERS:
+            return asked
+        above = self.block.price_of(
+            self.provider, name, sent.at(service_tier="default" if tier == "flex" else "priority")
+        )
+        return asked if above is None else dearer(asked, above)
+
+    def _charge_answer(self, usage: TokenUsage) -> Charge:
+        """Return what an answer cost at the tier that it was given at; the dearer, if nobody knows that tier."""
+        sent, asked, granted = self.sent, self.price, self.seen.granted
+        if sent is None or asked is None or all(sent.wishes.get(name) == wish for name, wish in granted.items()):
+            return charge_reply(usage, asked)
+        price = self.block.price_of(self.provider, self._model or sent.model, sent.at(**granted)) or asked
+        if granted.get("service_tier", "default") not in FIXED_TIERS | {"flex"}:
+            price = dearer(price, asked)
+        return charge_reply(usage, price)
 
     def _check_uncounted(self) -> None:
         """Refuse what cannot be counted, and so could spend any amount, where a ceiling on it was named."""
@@ -276,10 +298,10 @@ class ContainedCall:
         if seen.usage is not None:
             if self._model is None:
                 self.block.counted.learn(self.sent, seen)
-            return charge_reply(seen.usage, self.price)
+            return self._charge_answer(seen.usage)
         if error is None and seen.ended and not seen.pending:
-            return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
-        charge = at_least(charge_failure(error, worst, granted, self.price), seen.told, self.price)
+            return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
+        charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
         if seen.response_id and isinstance(ticket, InFlightCall):
             self.block.jobs.add(seen.response_id, Job(self.sent.wire, partial(self._correct, ticket, charge)))
         return charge

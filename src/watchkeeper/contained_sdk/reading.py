@@ -8,6 +8,7 @@ an interface stands in its `Wire`. Nothing here sends, and nothing here decides.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -44,6 +45,9 @@ OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(comput
 
 PRICE_FIELDS: Final = ("service_tier", "speed", "inference_geo")
 """Fields that may choose another price."""
+
+FIXED_TIERS: Final = frozenset({"default", "standard", "standard_only", "priority", "batch"})
+"""Service tiers that a request is never answered above."""
 
 
 def wire_at(path: str) -> Wire | None:
@@ -145,6 +149,12 @@ class SentRequest:
             fields["model"] = model
         return msgspec.json.encode(fields)
 
+    def at(self, **wishes: str) -> SentRequest:
+        """Return the same request, wishing for other prices."""
+        other = copy.copy(self)
+        other.wishes = {**self.wishes, **wishes}
+        return other
+
     def _given(self, name: str) -> bool:
         return name in self._fields and bytes(self._fields[name]) != b"null"
 
@@ -191,6 +201,7 @@ class Told(msgspec.Struct):
     request_id: Any = None
     status: Any = None
     usage: Any = None
+    service_tier: Any = None
     choices: Any = None
     output: Any = None
     content: Any = None
@@ -217,7 +228,7 @@ class Seen:
         size: Bytes of it so far.
     """
 
-    __slots__ = ("_counts", "_last", "ended", "pending", "response_id", "size", "told", "usage")
+    __slots__ = ("_counts", "_last", "ended", "granted", "pending", "response_id", "size", "told", "usage")
 
     def __init__(self) -> None:
         """Know nothing yet."""
@@ -227,6 +238,7 @@ class Seen:
         self.pending = False
         self.size = 0
         self.told: TokenUsage | None = None
+        self.granted: dict[str, str] = {}
         self._last: TokenUsage | None = None
         self._counts: dict[str, Any] = {}
 
@@ -247,6 +259,8 @@ class Seen:
         counts = [cast("dict[str, Any]", part) for part in (inner.get("usage"), told.usage) if isinstance(part, dict)]
         for part in counts:
             self._counts.update(given(part))
+        for part in ({"service_tier": told.service_tier}, inner, *counts):
+            self.granted.update({name: wish for name in PRICE_FIELDS if isinstance(wish := part.get(name), str)})
         if wire.stored:
             self.response_id = str(inner.get("id") or told.id or self.response_id)
         if self._counts and (counts or final):

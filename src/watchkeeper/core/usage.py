@@ -211,6 +211,27 @@ class ModelPrice:
         return _up(self.output.worst(input_tokens))
 
 
+def dearer(one: ModelPrice, other: ModelPrice) -> ModelPrice:
+    """Return the price whose every rate is the dearer of two."""
+    if one is other:
+        return one
+    return ModelPrice(
+        input=dearer_rate(one.input, other.input),
+        output=dearer_rate(one.output, other.output),
+        cached=dearer_rate(one.cached or one.input, other.cached or other.input),
+        cache_write=dearer_rate(one.cache_write or one.input, other.cache_write or other.input),
+        request=max(one.request, other.request),
+        source=one.source,
+    )
+
+
+def dearer_rate(one: Rate, other: Rate) -> Rate:
+    """Return the rate that is the dearer of two for every size of input."""
+    starts = sorted({start for rate in (one, other) for start, _ in rate.tiers})
+    tiers = tuple((start, max(one.at(start + 1), other.at(start + 1))) for start in starts)
+    return Rate(max(one.base, other.base), tiers)
+
+
 FREE: Final = ModelPrice(Rate(0), Rate(0), source="free by declaration")
 
 
