@@ -28,13 +28,12 @@ from openai import AsyncOpenAI, OpenAI
 from tests.kit import collect_garbage
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.app.contained import contained
-from watchkeeper.contained_sdk import http as contained_streams
+from watchkeeper.contained_sdk import exchange as contained_streams
 from watchkeeper.contained_sdk.calls import CallStopped, Counted
+from watchkeeper.contained_sdk.exchange import TaskStream, ThreadStream
 from watchkeeper.contained_sdk.http import (
     AsyncContainedTransport,
     ContainedTransport,
-    TaskStream,
-    ThreadStream,
     contained_async_http_client,
     contained_http_client,
     sdk_module,

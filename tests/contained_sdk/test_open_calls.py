@@ -28,7 +28,7 @@ from tests.contained_sdk.test_http import (
     streaming,
 )
 from watchkeeper.app.contained import contained
-from watchkeeper.contained_sdk import http
+from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.core.usage import TokenUsage
@@ -189,7 +189,7 @@ def test_a_stream_that_its_own_reader_collects_is_not_waited_for(
         return settle(*args)
 
     monkeypatch.setattr(ContainedCall, "meter", collected)
-    monkeypatch.setattr(http, "SYSTEM_CLOCK", None)
+    monkeypatch.setattr(exchange, "SYSTEM_CLOCK", None)
     with contained(timeout=None) as ctx:
         held.append(begin(client))
     assert ctx.usage.tokens.output_tokens == CAP

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -97,7 +97,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-OPTIONAL_RATES: Final = ("cached", "cache_write")
+RATES: Final = ("input", "output", "cached", "cache_write")
 
 _MILLION: Final = 1_000_000
 
@@ -163,9 +163,9 @@ class ModelPrice:
 
     def __post_init__(self) -> None:
         """Refuse rates that are none."""
-        for name in ("input", "output", "cached", "cache_write"):
+        for name in RATES:
             rate: object = getattr(self, name)
-            if not isinstance(rate, Rate) and not (rate is None and name in OPTIONAL_RATES):
+            if not isinstance(rate, Rate) and not (rate is None and name in ("cached", "cache_write")):
                 raise ConfigurationError(
                     f"ModelPrice({name}={rate!r}) must be a Rate;"
                     " ModelPrice.per_million(input_usd, output_usd) makes a price of dollars"
@@ -213,16 +213,9 @@ class ModelPrice:
 
 def dearer(one: ModelPrice, other: ModelPrice) -> ModelPrice:
     """Return the price whose every rate is the dearer of two."""
-    if one is other:
-        return one
-    return ModelPrice(
-        input=dearer_rate(one.input, other.input),
-        output=dearer_rate(one.output, other.output),
-        cached=dearer_rate(one.cached or one.input, other.cached or other.input),
-        cache_write=dearer_rate(one.cache_write or one.input, other.cache_write or other.input),
-        request=max(one.request, other.request),
-        source=one.source,
-    )
+    pairs = ((name, getattr(one, name) or one.input, getattr(other, name) or other.input) for name in RATES)
+    rates: dict[str, Any] = {name: dearer_rate(*pair) for name, *pair in pairs}
+    return ModelPrice(**rates, request=max(one.request, other.request), source=one.source)
 
 
 def dearer_rate(one: Rate, other: Rate) -> Rate:
