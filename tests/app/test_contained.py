@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -231,10 +231,10 @@ async def test_a_refusal_that_was_gathered_with_the_answers_is_the_reason(server
     http = contained_async_http_client()
 
     async def framework(**more: Any) -> str:
-        asked = AsyncOpenAI(api_key="k", base_url=server.base_url, http_client=http).chat.completions
-        ask = asked.create(model="gpt-5-mini", messages=MESSAGES, **more)
-        (answer,) = await asyncio.gather(ask, return_exceptions=True)
-        return cast("Any", answer).choices[0].message.content
+        asked: Any = AsyncOpenAI(api_key="k", base_url=server.base_url, http_client=http).chat.completions
+        ask: Awaitable[Any] = asked.create(model="gpt-5-mini", messages=MESSAGES, **more)
+        answers: list[Any] = list(await asyncio.gather(ask, return_exceptions=True))
+        return str(answers[0].choices[0].message.content)
 
     with pytest.raises(RunStoppedError, match="1 step") as stopped:
         async with contained(max_steps=1):
@@ -306,9 +306,10 @@ def test_a_block_without_a_call_says_so(server: FakeOpenAI, caplog: pytest.LogCa
     """The usual reason is a client that was made without ours: it spends, and nobody counts."""
     told: list[SafetyEvent] = []
     with OpenAI(api_key="k", base_url=server.base_url) as plain:
-        for _ in range(2):
-            with contained(on_event=told.append) as gate:
-                ask(plain)
+        with contained(on_event=told.append):
+            ask(plain)
+        with contained(on_event=told.append) as gate:
+            ask(plain)
     assert [event.event_type for event in told] == ["no_call_seen"] * 2
     assert "contained_http_client()" in told[0].reason
     assert told[1].metadata["chain_id"] == gate.get_snapshot().chain_id

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -28,7 +28,14 @@ COST = INPUT * 1_000 + OUTPUT * 10_000
 
 
 def answer_of(number: int, status: str, **more: Any) -> dict[str, Any]:
-    common = {"id": f"resp_{number}", "object": "response", "status": status, "model": GPT, "output": [], "usage": None}
+    common: dict[str, Any] = {
+        "id": f"resp_{number}",
+        "object": "response",
+        "status": status,
+        "model": GPT,
+        "output": [],
+        "usage": None,
+    }
     return {**common, "created_at": 0, "tools": [], "parallel_tool_calls": True, "tool_choice": "auto", **more}
 
 
@@ -113,7 +120,7 @@ def test_a_job_whose_stream_broke_tells_its_cost_when_it_is_retrieved() -> None:
         with contained(max_cost_usd=1, prices=PRICES) as ctx:
             with pytest.raises(Exception, match=r"(?i)peer|incomplete"):
                 list(begin(client, stream=True))
-            assert ctx.usage.cost_nanos > 1000 * 10_000
+            assert cast("int", ctx.usage.cost_nanos) > 1000 * 10_000
             client.responses.retrieve("resp_1")
             assert ctx.usage.cost_nanos == COST
 
@@ -123,7 +130,7 @@ def test_a_job_of_a_block_inside_is_settled_in_the_one_around_it() -> None:
         with contained(max_cost_usd=1, prices=PRICES) as ctx:
             with contained():
                 job = begin(client)
-            assert ctx.usage.cost_nanos > 1000 * 10_000
+            assert cast("int", ctx.usage.cost_nanos) > 1000 * 10_000
             client.responses.retrieve(job.id)
             assert ctx.usage.cost_nanos == COST
 

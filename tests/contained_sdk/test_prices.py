@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -77,7 +78,7 @@ def answering(tier: str | None) -> Callable[[WireRequest], WireReply]:
         if request.path.endswith("/responses"):
             usage = {"input_tokens": USED.input_tokens, "output_tokens": USED.output_tokens}
             return json_reply({"id": "r", "status": "completed", "output": [], "usage": usage, **told})
-        whole = {"id": "c", "choices": [], "usage": counts, **told}
+        whole: dict[str, Any] = {"id": "c", "choices": [], "usage": counts, **told}
         if not request.json().get("stream"):
             return json_reply(whole)
         parts = [b"data: " + msgspec.json.encode(whole) + b"\n\n", b"data: [DONE]\n\n"]

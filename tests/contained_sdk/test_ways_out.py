@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.contained_sdk.test_http import GPT, PRICES, USAGE, Plain, chat, events_of, every_side, whole_or_streamed
@@ -16,7 +18,7 @@ from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireRequest, WireServer, json_reply, say
 
-ANSWER = {"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+ANSWER: dict[str, Any] = {"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
 NOBODY = "http://127.0.0.1:9"
 BODY = {"model": GPT, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 300}
 
