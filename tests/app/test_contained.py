@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import watchkeeper
 from tests.kit import Call, ScriptedModel, collect_garbage, events
@@ -25,12 +26,13 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import FREE, ModelPrice
-from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.sqlite_ledger import SqliteLedger
@@ -219,16 +221,68 @@ async def test_a_refusal_in_a_group_of_tasks_is_the_reason(client: OpenAI) -> No
                 group.create_task(asyncio.to_thread(ask, client))
 
 
-def test_an_error_after_a_refusal_that_was_handled_is_its_own(client: OpenAI) -> None:
-    with pytest.raises(ZeroDivisionError), contained(max_steps=1):
+@pytest.mark.parametrize("raised", [ZeroDivisionError("x"), ExceptionGroup("x", [KeyError("y")])])
+def test_whatever_error_leaves_a_stopped_block_it_ends_by_its_stop(client: OpenAI, raised: Exception) -> None:
+    """Code that swallows the refusal goes on without an answer; what that leads to is a consequence."""
+    with pytest.raises(RunStoppedError, match="1 step") as caught, contained(max_steps=1):
         with pytest.raises(CallStopped):
             ask_for_ever(client)
-        print(1 / 0)
-    with pytest.raises(KeyError), contained(max_steps=1):
-        try:
+        raise raised
+    assert caught.value.__cause__ is raised
+    assert caught.value.result.usage.steps == 1
+
+
+async def test_a_refusal_that_was_gathered_with_the_answers_is_the_reason(server: FakeOpenAI) -> None:
+    """LangChain's ``ainvoke`` does so, and asks the refusal for its generations."""
+    http = contained_async_http_client()
+
+    async def framework(**more: Any) -> str:
+        asked: Any = AsyncOpenAI(api_key="k", base_url=server.base_url, http_client=http).chat.completions
+        ask: Awaitable[Any] = asked.create(model="gpt-5-mini", messages=MESSAGES, **more)
+        answers: list[Any] = list(await asyncio.gather(ask, return_exceptions=True))
+        return str(answers[0].choices[0].message.content)
+
+    with pytest.raises(RunStoppedError, match="1 step") as stopped:
+        async with contained(max_steps=1):
+            while True:
+                await framework()
+    assert isinstance(stopped.value.__cause__, AttributeError)
+    with pytest.raises(ConfigurationError, match="max_part_tokens") as refused:
+        async with contained(max_total_tokens=5000):
+            await framework(web_search_options={})
+    assert isinstance(refused.value.__cause__, AttributeError)
+    await http.aclose()
+
+
+def test_an_error_after_a_refusal_that_an_inner_block_has_reported_is_its_own(client: OpenAI) -> None:
+    with pytest.raises(ZeroDivisionError), contained():
+        with pytest.raises(RunStoppedError), contained(max_steps=1):
             ask_for_ever(client)
-        except CallStopped:
-            raise KeyError("x") from None
+        print(1 / 0)
+    with pytest.raises(ZeroDivisionError), contained():
+        with pytest.raises(ConfigurationError), contained():
+            client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES, web_search_options={})
+        print(1 / 0)
+
+
+def test_an_error_after_another_answer_is_its_own(client: OpenAI) -> None:
+    with pytest.raises(ZeroDivisionError), contained():
+        with pytest.raises(CallStopped):
+            client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES, web_search_options={})
+        ask(client)
+        print(1 / 0)
+
+
+GROUP = BaseExceptionGroup("both", [KeyboardInterrupt(), CallStopped(None)])
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(1), asyncio.CancelledError(), GROUP])
+def test_what_ends_more_than_a_stopped_block_passes_it(client: OpenAI, raised: BaseException) -> None:
+    with pytest.raises(type(raised)) as caught, contained(max_steps=1):
+        with pytest.raises(CallStopped):
+            ask_for_ever(client)
+        raise raised
+    assert caught.value is raised
 
 
 def test_ctrl_c_is_never_turned_into_anything_else(client: OpenAI) -> None:
@@ -249,6 +303,62 @@ def test_events_of_stops_are_told(client: OpenAI) -> None:
     with pytest.raises(RunStoppedError), contained(max_steps=1, on_event=told.append):
         ask_for_ever(client)
     assert [event.event_type for event in told] == ["step_limit_exceeded"]
+
+
+# --- a block that contains nothing ------------------------------------------------------------------------------------
+
+
+def test_a_block_without_a_call_says_so(server: FakeOpenAI, caplog: pytest.LogCaptureFixture) -> None:
+    """The usual reason is a client that was made without ours: it spends, and nobody counts."""
+    told: list[SafetyEvent] = []
+    with OpenAI(api_key="k", base_url=server.base_url) as plain:
+        with contained(on_event=told.append):
+            ask(plain)
+        with contained(on_event=told.append) as gate:
+            ask(plain)
+    assert [event.event_type for event in told] == ["no_call_seen"] * 2
+    assert "contained_http_client()" in told[0].reason
+    assert told[1].metadata["chain_id"] == gate.get_snapshot().chain_id
+    assert [event.decision for event in gate.get_snapshot().events] == [Decision.ALLOW]
+    assert [record.getMessage().count("no_call_seen") for record in caplog.records] == [1, 1]
+
+
+async def test_a_block_with_any_call_says_nothing(client: OpenAI) -> None:
+    told: list[SafetyEvent] = []
+    with contained(on_event=told.append), contextlib.suppress(NotFoundError):
+        client.models.list()
+    with contained(on_event=told.append), contained():
+        ask(client)
+    with contained(on_event=told.append) as gate:
+        gate.call_tool(lambda: 1)
+    async with contained(on_event=told.append) as gate:
+        await gate.acall_tool(lambda: asyncio.sleep(0), WrapOptions("rest"))
+    with pytest.raises(KeyError), contained(on_event=told.append):
+        raise KeyError("x")
+    with contained(on_event=told.append):
+        with pytest.raises(CallStopped):
+            client.chat.completions.create(model="gpt-5-mini", messages=MESSAGES, web_search_options={})
+    assert told == []
+
+
+def test_a_function_says_it_once_and_not_after_a_call(client: OpenAI) -> None:
+    told: list[SafetyEvent] = []
+
+    @contained(on_event=told.append)
+    def answer(known: str | None) -> str | None:
+        return known or ask(client)
+
+    answer("From the cache.")
+    answer("From the cache.")
+    assert len(told) == 1
+
+    @contained(on_event=told.append)
+    def other(known: str | None) -> str | None:
+        return known or ask(client)
+
+    other(None)
+    other("From the cache.")
+    assert len(told) == 1
 
 
 # --- nesting ----------------------------------------------------------------------------------------------------------

@@ -28,13 +28,12 @@ from openai import AsyncOpenAI, OpenAI
 from tests.kit import collect_garbage
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.app.contained import contained
-from watchkeeper.contained_sdk import http as contained_streams
+from watchkeeper.contained_sdk import exchange as contained_streams
 from watchkeeper.contained_sdk.calls import CallStopped, Counted
+from watchkeeper.contained_sdk.exchange import TaskStream, ThreadStream
 from watchkeeper.contained_sdk.http import (
     AsyncContainedTransport,
     ContainedTransport,
-    TaskStream,
-    ThreadStream,
     contained_async_http_client,
     contained_http_client,
     sdk_module,
@@ -718,7 +717,8 @@ from watchkeeper.contained_sdk.http import {client}
 with FakeOpenAI(lambda number, body: say("Good.")) as server:
     {client}()
     client = OpenAI(api_key="k", base_url=server.base_url, http_client=None)
-    with contained(timeout="1m"):
+    with contained(timeout="1m") as gate:
+        gate.call_tool(int)
         before = set(sys.modules)
         client.chat.completions.create(model="m", messages=[dict(role="user", content="Hello.")])
         client.responses.create(model="m", input="Hello.")

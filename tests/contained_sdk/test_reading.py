@@ -59,6 +59,33 @@ def test_however_a_stream_is_cut_it_tells_the_same(
     assert passed == whole.replace(hidden, b"")
 
 
+def test_the_work_grows_with_a_line_as_its_length() -> None:
+    """A picture comes in one line; put together anew for each piece, eight megabytes took eight seconds."""
+    copied = 0
+
+    class Counting(bytes):
+        def __radd__(self, other: bytes) -> bytes:
+            nonlocal copied
+            copied += len(other)
+            return other + bytes(self)
+
+    reader = StreamReader(RESPONSES, hide_usage=False)
+    start = b'data: {"type": "response.image", "image": "'
+    pieces = [start, *[Counting(b"x" * 1000)] * 2000]
+    assert all(reader.feed(piece) == b"" for piece in pieces)
+    assert reader.feed(b'"}\n') == b"".join(pieces) + b'"}\n'
+    assert copied <= len(start) + 2_000_000
+
+
+def test_lines_may_end_with_a_carriage_return_alone() -> None:
+    stream = b"data: 1\r\rdata: [DONE]\r\r"
+    reader = StreamReader(RESPONSES, hide_usage=False)
+    first = reader.feed(stream[:9]) + reader.feed(stream[9:12])
+    assert first == stream[:8]
+    assert first + reader.feed(stream[12:]) + reader.finish() == stream
+    assert reader.seen.ended
+
+
 @given(noise=st.binary(max_size=60), wire=st.sampled_from([CHAT, RESPONSES, MESSAGES]))
 def test_nonsense_passes_as_it_is_and_tells_nothing(noise: bytes, wire: Wire) -> None:
     reader = StreamReader(wire, hide_usage=True)

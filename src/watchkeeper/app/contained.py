@@ -1,7 +1,8 @@
 """``contained(...)``: limits for a function or block that calls a provider's own SDK.
 
 Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. If a refusal or the deadline
-ended a block, it raises RunStoppedError with the reason and what was spent; other errors pass unchanged. Each call of a
+ended a block, it raises RunStoppedError with the reason and what was spent, also in place of whatever Exception leaves
+a block that is stopped; other errors pass unchanged. Each call of a
 decorated function, and each entry of a block, is a chain of its own; for a block inside another the limits of both
 hold. A block is found by a context variable while it is open. Nothing here knows HTTP.
 """
@@ -25,20 +26,21 @@ from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
 from watchkeeper.app.listener import is_async
 from watchkeeper.app.surroundings import own_ledger
-from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, in_force
+from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
-from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop
 from watchkeeper.core.limits import AccountLimit, Limits
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
-from watchkeeper.core.usage import ModelPrice
+from watchkeeper.core.text import logger
+from watchkeeper.core.usage import ModelPrice, dearer
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
-from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
 
 if TYPE_CHECKING:
@@ -48,17 +50,19 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 OWN: Final = (
-    "limits",
-    "pipeline",
-    "circuit_breaker",
-    "prices",
-    "max_part_tokens",
-    "ledger",
-    "on_event",
-    "clock",
+    *("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "uncounted", "ledger", "on_event", "clock"),
     "parent",
 )
 """The arguments of `contained` beside single ceilings."""
+
+DEFAULTS: Final = Limits()
+
+NO_CALL: Final = "no_call_seen"
+NOTHING_SEEN: Final = (
+    "No call was seen in the contained block, so nothing in it was counted or bounded. A client is seen if it was made"
+    " with http_client=contained_http_client(), or contained_async_http_client(), and is called in the block's own"
+    " thread or task, or in one that has a copy of its context variables."
+)
 
 
 class Ceilings(TypedDict, total=False):
@@ -100,6 +104,7 @@ def contained(
     circuit_breaker: CircuitBreaker | CircuitBreakers | None = None,
     prices: Prices | None = None,
     max_part_tokens: CountLike | None = None,
+    uncounted: Literal["refuse", "allow"] | None = None,
     ledger: Ledger | Path | str = "default",
     on_event: Callable[[SafetyEvent], object] | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -117,6 +122,10 @@ def contained(
         max_part_tokens: The most input tokens that one part may cost whose bytes do not bound it: an image, a file, a
             stored conversation, a tool that the provider runs. Without it such requests are refused under a ceiling
             on cost or tokens.
+        uncounted: What becomes of a request that makes a model work in a way that cannot be counted (images, batches,
+            an interface that is not known here). "refuse" is the default where a ceiling on cost or tokens is named,
+            here or around. "allow" lets it pass as a step and a tool call of unknown cost. Where nothing but the
+            default ceilings hold it passes in this way, too.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if an account is named, else this process's memory.
         on_event: Told of every stop.
@@ -132,17 +141,30 @@ def contained(
     check_keywords(ceilings, SINGLE, OWN)
     hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
     check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock})
+    if uncounted not in (None, "refuse", "allow"):
+        raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
     if limits is None:
         limits = _limits(ceilings)
     elif ceilings:
         raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
     check_arguments({"limits": limits})
+    passes = uncounted or ("refuse" if names_spending(limits, ceilings) else None)
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
     limits = replace(limits, landing=None)
     if parent not in ("around", None):
         raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
-    terms = Terms(limits, pipeline, circuit_breaker, prices or {}, part, ledger, on_event, clock, parent is None)
-    return Contained(terms)
+    own, apart = prices or {}, parent is None
+    return Contained(Terms(limits, pipeline, circuit_breaker, own, part, passes, ledger, on_event, clock, apart))
+
+
+def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
+    """Return whether the caller has named a ceiling on money or tokens, rather than left it at its default."""
+    for meter in METERS:
+        ceiling = limits.ceiling(meter.ceiling)
+        is_named = meter.field in ceilings or ceiling != DEFAULTS.ceiling(meter.ceiling)
+        if is_named and ceiling is not None and not meter.is_counted:
+            return True
+    return limits.account is not None
 
 
 def _limits(ceilings: Ceilings) -> Limits:
@@ -161,9 +183,10 @@ class Contained:
     once at a time. Entered, it gives the `ExecutionContext` that its calls pass.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, silence: Silence | None = None) -> None:
         """Keep the terms; nothing is opened yet."""
         self._terms = terms
+        self._silence = silence
         self._block: Block | None = None
 
     def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
@@ -174,19 +197,20 @@ class Contained:
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
+        silence = Silence()
         if is_async(fn):
             waiting = cast("Callable[P, Any]", fn)
 
             @functools.wraps(fn)
             async def contained_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with Contained(self._terms):
+                async with Contained(self._terms, silence):
                     return await waiting(*args, **kwargs)
 
             return cast("Callable[P, T]", contained_coroutine)
 
         @functools.wraps(fn)
         def contained_call(*args: P.args, **kwargs: P.kwargs) -> T:
-            with Contained(self._terms):
+            with Contained(self._terms, silence):
                 value = fn(*args, **kwargs)
                 if inspect.iscoroutine(value):
                     value.close()
@@ -198,7 +222,7 @@ class Contained:
     def __enter__(self) -> ExecutionContext:
         """Open a block."""
         self._check_unused()
-        self._block = Block(self._terms)
+        self._block = Block(self._terms, self._silence or Silence())
         return self._block.context
 
     def __exit__(
@@ -217,7 +241,7 @@ class Contained:
         """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
         self._check_unused()
         task = running_task()
-        self._block = Block(self._terms)
+        self._block = Block(self._terms, self._silence or Silence())
         self._block.watch(task)
         return self._block.context
 
@@ -225,7 +249,9 @@ class Contained:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the block; raises as `__exit__` does."""
-        self.__exit__(kind, error, traceback)
+        block, self._block = self._block, None
+        if block is not None:
+            await block.aleave(error)
 
     def _check_unused(self) -> None:
         if self._block is not None:
@@ -247,6 +273,29 @@ def running_task() -> asyncio.Task[Any]:
     return task
 
 
+@dataclass(slots=True)
+class Silence:
+    """Whether it is still to be said that no call was seen: once for a function, and not after one was seen.
+
+    Attributes:
+        told: Whether it was said, or need not be.
+    """
+
+    told: bool = False
+
+    def tell(self, context: ExecutionContext, clock: Clock) -> None:
+        """Say that a block has contained nothing, in the log and to whoever listens to its events."""
+        if not self.told:
+            self.told = True
+            metadata = context.get_snapshot()
+            facts = {"chain_id": metadata.chain_id}
+            event = SafetyEvent(
+                NO_CALL, Decision.ALLOW, NOTHING_SEEN, "contained", metadata.request_id, clock.now(), facts
+            )
+            context.record_event(event)
+            logger().warning("contained.no_call_seen", **facts, hint=NOTHING_SEEN)
+
+
 # --- one block --------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +308,7 @@ class Terms:
     circuit_breaker: CircuitBreaker | CircuitBreakers | None
     prices: Prices
     max_part_tokens: int | None
+    uncounted: Literal["refuse", "allow"] | None
     ledger: Ledger | Path | str
     on_event: Callable[[SafetyEvent], object] | None
     clock: Clock
@@ -272,7 +322,7 @@ class Block:
         context: The gate of the calls made inside; a child of the block around it.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, silence: Silence) -> None:
         """Open the context and put it in force."""
         outer = None if terms.apart else in_force()
         self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
@@ -284,7 +334,8 @@ class Block:
         fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
         price_of = lookup(terms.prices, terms.clock, None if outer is None else outer.price_of)
         bounded, part = is_bounded(terms.limits), terms.max_part_tokens
-        block = Containment(self.context, price_of, bounded, part, fallback, clock=terms.clock)
+        passes: Uncounted = terms.uncounted or "count"
+        block = Containment(self.context, price_of, bounded, part, passes, fallback, clock=terms.clock)
         if outer is not None:
             block = replace(
                 outer,
@@ -292,9 +343,13 @@ class Block:
                 price_of=price_of,
                 bounded=bounded or outer.bounded,
                 max_part_tokens=part or outer.max_part_tokens,
+                uncounted=passes if outer.uncounted == "count" or passes == "refuse" else outer.uncounted,
                 fallback_model=fallback or outer.fallback_model,
             )
         self._clock = block.clock
+        self._traffic = block.traffic
+        self._silence = silence
+        self._earlier = block.traffic.requests
         self._mark: Token[Containment | None] = ACTIVE.set(block)
         self._entered = enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
         BLOCKS[id(self.context)] = block
@@ -307,28 +362,51 @@ class Block:
     def leave(self, error: BaseException | None) -> None:
         """Restore what was in force before, close the context, and raise if a stop ended the block.
 
+        What is still under way is ended and charged before that.
+
         Raises:
             RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
             ConfigurationError: If a call inside could not be contained.
         """
+        ending = self._ending(error)
+        try:
+            self._traffic.settle(self.context, self.context.close)
+        finally:
+            self._shut_ledger()
+        ending.conclude(self.context)
+
+    async def aleave(self, error: BaseException | None) -> None:
+        """Do the same without blocking the running loop."""
+        ending = self._ending(error)
+        try:
+            await self._traffic.asettle(self.context, self.context.close)
+        finally:
+            self.context.close()
+            self._shut_ledger()
+        ending.conclude(self.context)
+
+    def _ending(self, error: BaseException | None) -> Ending:
+        """Restore what was in force before; return how the block ends."""
         with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
             ACTIVE.reset(self._mark)
         enclosing.leave(self.context, self._entered)
         BLOCKS.pop(id(self.context), None)
-        interrupted = self._guard is not None and self._guard.end(error)
         context = self.context
+        if self._traffic.requests > self._earlier or context.usage.steps:
+            self._silence.told = True
+        elif error is None:
+            self._silence.tell(context, self._clock)
+        interrupted = self._guard is not None and self._guard.end(error)
+        last = self._traffic.take_refusal(context)
         refused = refusal_behind(error)
-        stop = context.stop if interrupted else None
+        if refused is None and isinstance(last, CallStopped) and is_consequence(error):
+            refused = last
+        stop = context.stop if interrupted or isinstance(error, Exception) else None
         if refused is not None:
             stop = refused.stop
         elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
             stop = error.stop
-        context.close()
-        self._shut_ledger()
-        if refused is not None and refused.error is not None:
-            raise refused.error from refused
-        if stop is not None:
-            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from error
+        return Ending(error, refused, stop)
 
     def _shut_ledger(self) -> None:
         if self._ledger is not None:
@@ -337,6 +415,29 @@ class Block:
     def _is_ours(self, result: object) -> bool:
         """Return whether a block inside this one has stopped; then this one ends by the same stop."""
         return isinstance(result, ContextSnapshot) and result.chain_id == self.context.get_snapshot().chain_id
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a block ends.
+
+    Attributes:
+        error: What leaves it, or None.
+        refused: The refusal that it ends with, or None.
+        stop: The stop that ended it, or None.
+    """
+
+    error: BaseException | None
+    refused: CallStopped | None
+    stop: Stop | None
+
+    def conclude(self, context: ExecutionContext) -> None:
+        """Raise what the block ends with in place of the error; nothing if that is the error itself."""
+        refused, stop = self.refused, self.stop
+        if refused is not None and refused.error is not None:
+            raise refused.error from (refused if refusal_behind(self.error) is refused else self.error)
+        if stop is not None:
+            raise RunStoppedError(stop.message, stop=stop, result=context.get_snapshot()) from self.error
 
 
 class Guard:
@@ -417,16 +518,18 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
     Args:
         prices: The block's own, or the run's.
         clock: Tells which of the listed prices are in force.
-        outer: What looks up prices around it.
+        outer: What looks up prices around it; a price of the block's own cannot be below the one that holds there,
+            because what is spent counts in both.
     """
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
     def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
         own = own_price(prices, provider, model)
+        above = None if outer is None else outer(provider, model, sent)
         if own is not None:
-            return own
+            return own if above is None else dearer(own, above)
         if outer is not None:
-            return outer(provider, model, sent)
+            return above
         options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
         question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:
@@ -436,12 +539,22 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
     return price_of
 
 
+def is_consequence(error: BaseException | None) -> bool:
+    """Return whether an error may come of a refusal that somebody inside has swallowed; not if it ended an inner block.
+
+    Other frameworks gather their calls with ``return_exceptions=True``, and then take the refusal for an answer.
+    """
+    return isinstance(error, Exception) and not isinstance(error, RunStoppedError)
+
+
 def refusal_behind(error: BaseException | None) -> CallStopped | None:
     """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
     if isinstance(error, CallStopped):
         return error
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
+        if group.subgroup((KeyboardInterrupt, SystemExit)) is not None:
+            return None
         return next((found for part in group.exceptions if (found := refusal_behind(part))), None)
     if not isinstance(error, Exception) or isinstance(error, RunStoppedError):
         return None

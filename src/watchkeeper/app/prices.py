@@ -17,7 +17,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.core.limits import AccountLimit, Limits
 from watchkeeper.core.model import ModelSettings
-from watchkeeper.core.usage import FREE, ModelPrice, Rate
+from watchkeeper.core.usage import FREE, ModelPrice, Rate, dearer, dearer_rate
 
 if TYPE_CHECKING:
     from watchkeeper.core.model import Model
@@ -128,7 +128,7 @@ def _translated(listed: Any, long_cache: bool, replies: bool) -> ModelPrice | No
     per_thousand = listed.requests_kcount
     return ModelPrice(
         input=fresh,
-        output=output if thinking is None else _dearer(output, thinking),
+        output=output if thinking is None else dearer_rate(output, thinking),
         cached=_rate(listed.cache_read_mtok),
         cache_write=kept,
         request=0 if per_thousand is None else _nanos(Decimal(per_thousand) / 1000),
@@ -143,22 +143,8 @@ def _dearest(candidates: Iterator[ModelPrice | None]) -> ModelPrice | None:
     for price in prices[1:]:
         if dearest is None or price is None:
             return None
-        dearest = ModelPrice(
-            input=_dearer(dearest.input, price.input),
-            output=_dearer(dearest.output, price.output),
-            cached=_dearer(dearest.cached or dearest.input, price.cached or price.input),
-            cache_write=_dearer(dearest.cache_write or dearest.input, price.cache_write or price.input),
-            request=max(dearest.request, price.request),
-            source=dearest.source,
-        )
+        dearest = dearer(dearest, price)
     return dearest
-
-
-def _dearer(one: Rate, other: Rate) -> Rate:
-    """Return the rate that is the dearer of two for every size of input."""
-    starts = sorted({start for rate in (one, other) for start, _ in rate.tiers})
-    tiers = tuple((start, max(one.at(start + 1), other.at(start + 1))) for start in starts)
-    return Rate(max(one.base, other.base), tiers)
 
 
 def _rate(listed: Any) -> Rate | None:

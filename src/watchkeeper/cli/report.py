@@ -432,12 +432,13 @@ def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
         rows.append((styled((report.name, "bold")), *today, format_money(month.cost_nanos), f"{month.tokens:,}", held))
     print_table(console, ("account", "today", "tokens", "this month", "tokens", "held"), rows)
     presumed = [
-        (call.id, report.name, call.operation, call.reason, f"{call.since:%Y-%m-%d %H:%M}", *worst_of(call))
+        (call.id, report.name, one_line(call.operation), call.reason, f"{call.since:%Y-%m-%d %H:%M}", *worst_of(call))
         for report in reports
         for call in report.presumed
     ]
     if presumed:
-        console.print("\npresumed, and part of the figures above; to correct one: watchkeeper account settle ID AMOUNT")
+        put(console)
+        put(console, "presumed, and part of the figures above; to correct one: watchkeeper account settle ID AMOUNT")
         print_table(console, ("id", "account", "call", "", "since (UTC)", "cost", "tokens"), presumed)
 
 
@@ -445,7 +446,7 @@ def print_settled(console: Console, settled: Sequence[PresumedCall], nanos: int)
     """Say what is booked for a call now, and what was booked before."""
     for call in settled[:1]:
         cost, tokens = worst_of(call)
-        console.print(f"{call.id}: {format_money(nanos)} is booked in the place of {cost} and {tokens} tokens")
+        put(console, f"{call.id}: {format_money(nanos)} is booked in the place of {cost} and {tokens} tokens")
 
 
 def worst_of(call: PresumedCall) -> tuple[str, str]:

@@ -13,21 +13,27 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Literal
 
+from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.children.child import innermost_run, run_below
-from watchkeeper.contained_sdk.reading import Seen, SentRequest, read_call, read_whole
+from watchkeeper.contained_sdk.addresses import purpose_of
+from watchkeeper.contained_sdk.jobs import Job, Jobs
+from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
+from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import CURRENT_CALL, InFlightCall, Ticket
 from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
+from watchkeeper.containment.settlement import LateResult
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.secrets import hold_headers, hold_url
-from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.core.usage import ModelPrice, TokenUsage, dearer
 from watchkeeper.core.workers import BreakOut, running_task
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 from watchkeeper.runtime.plan import RunScope
@@ -39,6 +45,8 @@ FINE_TUNED: Final = "ft"
 KEPT_ANSWERS: Final = 1024
 KEPT_CONVERSATIONS: Final = 8
 
+
+Uncounted = Literal["refuse", "count", "allow"]
 
 PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
 """Looks up what a provider's model charges for a call; None if nobody knows."""
@@ -118,9 +126,13 @@ class Containment:
         context: The gate that its calls pass.
         price_of: What models charge.
         bounded: Whether a ceiling on money or tokens holds, here or above.
+        uncounted: What becomes of a request that makes a model work and cannot be counted: refused, because a ceiling
+            was named; counted as a step, because only the defaults hold; or let through, because the caller says so.
         max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
+        jobs: Answers that are not final yet; those of the block around it, if there is one.
+        traffic: What is under way; also shared with the block around it.
         clock: Where its time comes from.
     """
 
@@ -128,8 +140,11 @@ class Containment:
     price_of: PriceOf
     bounded: bool
     max_part_tokens: int | None = None
+    uncounted: Uncounted = "count"
     fallback_model: str | None = None
     counted: Counted = field(default_factory=Counted)
+    jobs: Jobs = field(default_factory=Jobs)
+    traffic: Traffic = field(default_factory=Traffic)
     clock: Clock = SYSTEM_CLOCK
 
     def check(self, url: str, method: str) -> None:
@@ -167,29 +182,25 @@ def in_force() -> Containment | None:
     return None if context is None else _block_of(context, ACTIVE.get(), innermost_run())
 
 
-def for_request(url: str, method: str) -> Containment | None:
-    """Return the block whose gate a request passes; None for one that nothing contains.
+def for_request() -> Containment | None:
+    """Return the block that a request belongs to; None for one that nothing contains.
 
-    A request that is made within a model call of a run is that call's own. A thread that carries no context variables
-    belongs to what is open in the process, if that is one thing.
-
-    Args:
-        url: Where it goes; refused here if it may not leave.
-        method: How.
+    A thread that carries no context variables belongs to what is open in the process, if that is one thing.
 
     Raises:
-        CallStopped: If it may not leave, or if nobody can say where it counts.
+        CallStopped: If nobody can say where it counts.
     """
     try:
-        block = in_force() or _around_bare_thread()
+        return in_force() or _around_bare_thread()
     except ConfigurationError as error:
         raise CallStopped(None, error) from None
-    if block is None:
-        return None
-    block.check(url, method)
+
+
+def is_part_of_model_call(block: Containment) -> bool:
+    """Return whether a request is made within a model call of a run or context: then it is that call's own."""
     call = CURRENT_CALL.get()
     within = call is not None and call.request.kind == "llm" and call.home() is block.context
-    return None if within and id(block.context) not in BLOCKS else block
+    return within and id(block.context) not in BLOCKS
 
 
 def _block_of(context: ExecutionContext, block: Containment | None, run: RunScope | None) -> Containment:
@@ -257,12 +268,14 @@ class ContainedCall:
         """
         self.block = block
         self._path: str = request.url.path
+        self._purpose = purpose_of(request.method, request.url.host, self._path)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = bool(retries.isdecimal() and int(retries))
         self.sent = read_call(self._path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
+        self._moved = False
         self.provider = provider or (self.sent.wire.provider if self.sent else "openai")
         self._output_cap = output_cap
         self._model: str | None = None
@@ -275,18 +288,21 @@ class ContainedCall:
 
     def _ask(self) -> None:
         sent, block, retry = self.sent, self.block, self._retry
-        self.price = None
+        self.price = worst = None
         if sent is None:
-            self._estimate = Estimate(known_cost=False)
+            self._check_uncounted()
+            self._estimate = Estimate(known_cost=block.uncounted == "allow")
             self.request = CallRequest("tool", self._path, self._estimate, retry=retry)
             return
         name = self._model or sent.model
         replies = sent.wire.replies
         if not sent.audible:
             self.price = block.price_of(self.provider, name, sent)
+            worst = self._dearest(name, sent)
         cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
         least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
-        self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, self.price)
+        self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, worst)
+        self._worst_price = worst
         self.request = CallRequest(
             "llm",
             name,
@@ -296,6 +312,39 @@ class ContainedCall:
             provider=self.provider,
             degraded=self._model is not None,
         )
+
+    def _dearest(self, name: str, sent: SentRequest) -> ModelPrice | None:
+        """Return what a model may charge at most, where the provider chooses the service tier."""
+        asked, tier = self.price, sent.wishes.get("service_tier")
+        if asked is None or tier in FIXED_TIERS:
+            return asked
+        above = self.block.price_of(
+            self.provider, name, sent.at(service_tier="default" if tier == "flex" else "priority")
+        )
+        return asked if above is None else dearer(asked, above)
+
+    def _charge_answer(self, usage: TokenUsage) -> Charge:
+        """Return what an answer cost at the tier that it was given at; the dearer, if nobody knows that tier."""
+        sent, asked, granted = self.sent, self.price, self.seen.granted
+        if sent is None or asked is None or all(sent.wishes.get(name) == wish for name, wish in granted.items()):
+            return charge_reply(usage, asked)
+        price = self.block.price_of(self.provider, self._model or sent.model, sent.at(**granted)) or asked
+        if granted.get("service_tier", "default") not in FIXED_TIERS | {"flex"}:
+            price = dearer(price, asked)
+        return charge_reply(usage, price)
+
+    def _check_uncounted(self) -> None:
+        """Refuse what cannot be counted, and so could spend any amount, where a ceiling on it was named."""
+        block = self.block
+        priced = block.context.account.has_ceiling(COST)
+        if block.uncounted != "refuse" or not (priced or self._purpose == "generating"):
+            return
+        said = (
+            f"{self._path} bills in a way that nobody can count from here, so the named ceiling on cost or tokens could"
+            ' not be kept; contained(uncounted="allow") lets such requests pass, each counted as one'
+            " step and one tool call of unknown cost, or lift the ceiling"
+        )
+        raise CallStopped(None, UnpricedModelError(said) if priced else ConfigurationError(said))
 
     def _input_tokens(self, sent: SentRequest) -> int:
         block = self.block
@@ -318,23 +367,40 @@ class ContainedCall:
             return self._body
         return self.sent.capped(ticket.max_output_tokens if self.block.bounded else None, self._model)
 
-    def answered(self, content: bytes) -> None:
-        """Take in a whole answer."""
+    def answered(self, content: bytes, status: int) -> None:
+        """Take in a whole answer; one that only names another address, or a later time, is none yet."""
+        self._moved = status in MOVED
         if self.sent is not None:
             self.seen = read_whole(self.sent.wire, content)
+            self.seen.pending |= self.seen.usage is None and (status == ACCEPTED or status >= REDIRECTIONS)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-        """Say what the call cost; what ended before the provider's last word is charged what was reserved."""
+        """Say what the call cost; what ended before the provider's last word is charged what was reserved,
+        or what was told of it, if that is more.
+
+        Where the provider keeps the answer, the charge is corrected by whoever retrieves it.
+        """
         seen, worst, granted = self.seen, self._estimate, ticket.max_output_tokens
+        if self._moved:
+            return Charge()
         if self.sent is None:
             return Charge(cost_nanos=None)
         if seen.usage is not None:
             if self._model is None:
                 self.block.counted.learn(self.sent, seen)
-            return charge_reply(seen.usage, self.price)
-        if error is None and seen.ended:
-            return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self.price)
-        return charge_failure(error, worst, granted, self.price)
+            return self._charge_answer(seen.usage)
+        if error is None and seen.ended and not seen.pending:
+            return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
+        charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
+        if seen.response_id and isinstance(ticket, InFlightCall):
+            self.block.jobs.add(seen.response_id, Job(self.sent.wire, partial(self._correct, ticket, charge)))
+        return charge
+
+    def _correct(self, ticket: InFlightCall, booked: Charge, seen: Seen) -> None:
+        """Replace what was charged for an answer that was not final by what its last word tells."""
+        self.seen = seen
+        block = self.block
+        LateResult(ticket, booked, self.meter, block.context.ledger, block.clock, lambda: None).arrive(None, None)
 
     def outlasts(self, seconds: float | None) -> bool:
         """Return whether waiting so long would end after the block's time."""
@@ -378,6 +444,14 @@ class ContainedCall:
             raise error.__cause__ if isinstance(error, ProviderError) and error.__cause__ is not None else error
 
 
+def at_least(charge: Charge, told: TokenUsage | None, price: ModelPrice | None) -> Charge:
+    """Return a charge that is not below what the provider has told of a call so far."""
+    if told is None:
+        return charge
+    costs = None if price is None or charge.cost_nanos is None else max(charge.cost_nanos, price.cost(told))
+    return Charge(larger(charge.tokens, told), costs)
+
+
 def unpriced(error: UnpricedModelError) -> CallStopped:
     """Return the refusal of a call without a price, with the ways out."""
     ways = UnpricedModelError(
@@ -391,6 +465,11 @@ def unpriced(error: UnpricedModelError) -> CallStopped:
 
 RETRY_HEADER: Final = "x-stainless-retry-count"
 """In which the SDKs count the attempts that they have repeated."""
+
+ACCEPTED: Final = 202
+REDIRECTIONS: Final = 300
+MOVED: Final = (307, 308)
+"""Statuses that repeat the whole request elsewhere: nothing was done about it here."""
 
 TIMEOUTS: Final = ("connect", "read", "write", "pool")
 NEVER_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
@@ -426,6 +505,15 @@ def bounded(timeouts: Mapping[str, float | None], most: float) -> dict[str, floa
     return {name: min(most, seconds) if (seconds := timeouts.get(name)) is not None else most for name in TIMEOUTS}
 
 
+def unencoded(request: Any) -> Any:
+    """Return a request that asks for an answer that can be read while it passes."""
+    httpx = module_of(request)
+    headers = httpx.Headers(request.headers)
+    headers["accept-encoding"] = "identity"
+    parts = {"headers": headers, "extensions": request.extensions}
+    return httpx.Request(request.method, request.url, stream=request.stream, **parts)
+
+
 def as_whole(request: Any, response: Any, content: bytes) -> Any:
     """Return a response that is here as a whole."""
     return module_of(request).Response(
@@ -440,7 +528,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
         ProviderError: If it is a refusal; the call keeps the response for its caller.
     """
     if response.status_code < 400:
-        call.answered(response.content)
+        call.answered(response.content, response.status_code)
         return response
     from watchkeeper.adapters import provider_errors
 

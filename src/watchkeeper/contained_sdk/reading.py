@@ -8,6 +8,7 @@ an interface stands in its `Wire`. Nothing here sends, and nothing here decides.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -19,16 +20,12 @@ from watchkeeper.adapters.endpoint import given
 from watchkeeper.adapters.openai_chat import CHAT, EMBEDDINGS
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.wire import Wire
+from watchkeeper.contained_sdk.addresses import normal_path
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
 
 WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
 """The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""
-
-UNBILLED: Final = re.compile(
-    r"/(files|uploads(/.+)?|moderations|messages/count_tokens|responses/input_tokens|responses/[^/]+/cancel)$"
-)
-"""Posts that cost nothing by themselves."""
 
 NO_INPUT: Final = frozenset(
     {"max_completion_tokens", "max_tokens", "max_output_tokens", "n", "stream", "stream_options"}
@@ -49,12 +46,15 @@ OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(comput
 PRICE_FIELDS: Final = ("service_tier", "speed", "inference_geo")
 """Fields that may choose another price."""
 
+FIXED_TIERS: Final = frozenset({"default", "standard", "standard_only", "priority", "batch"})
+"""Service tiers that a request is never answered above."""
+
 
 def wire_at(path: str) -> Wire | None:
-    """Return the interface that a path belongs to, or None."""
-    if "/threads/" in path:
-        return None
-    return next((wire for wire in WIRES if path.endswith(wire.path)), None)
+    """Return the interface that a path belongs to, however it is spelled, or None."""
+    normal = normal_path(path)
+    wires = (wire for wire in WIRES if normal.endswith(wire.path))
+    return next((wire for wire in wires if wire is not MESSAGES or "/threads/" not in normal), None)
 
 
 def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
@@ -64,11 +64,6 @@ def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
         return None if wire is None else SentRequest(wire, body, url)
     except msgspec.DecodeError:
         return None
-
-
-def is_unbilled(method: str, path: str) -> bool:
-    """Return whether a request costs nothing by itself: one that only reads, or one that is known to be free."""
-    return method != "POST" or UNBILLED.search(path) is not None
 
 
 class SentRequest:
@@ -154,6 +149,12 @@ class SentRequest:
             fields["model"] = model
         return msgspec.json.encode(fields)
 
+    def at(self, **wishes: str) -> SentRequest:
+        """Return the same request, wishing for other prices."""
+        other = copy.copy(self)
+        other.wishes = {**self.wishes, **wishes}
+        return other
+
     def _given(self, name: str) -> bool:
         return name in self._fields and bytes(self._fields[name]) != b"null"
 
@@ -182,7 +183,14 @@ def weigh(content: Any) -> tuple[int, int]:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 DONE: Final = b"[DONE]"
+FINISHED: Final = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
+"""Says, in a chunk of a stream, that an alternative is complete: only then are counts in the middle the last ones."""
+
 NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
+
+
+PENDING: Final = frozenset({"queued", "in_progress"})
+"""What a job's answer says of itself while the provider still works on it."""
 
 
 class Told(msgspec.Struct):
@@ -190,10 +198,23 @@ class Told(msgspec.Struct):
 
     type: Any = ""
     id: Any = None
+    request_id: Any = None
+    status: Any = None
     usage: Any = None
+    service_tier: Any = None
     choices: Any = None
+    output: Any = None
+    content: Any = None
+    data: Any = None
+    error: Any = None
     response: Any = None
     message: Any = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a whole answer is not the last word: it says so, or there is nothing of an answer in it."""
+        parts = (self.usage, self.choices, self.output, self.content, self.data, self.error)
+        return self.status in PENDING or all(part is None for part in parts)
 
 
 class Seen:
@@ -203,37 +224,65 @@ class Seen:
         usage: Its token counts, once they are final and make sense.
         response_id: The id under which the provider keeps the answer, if it does.
         ended: Whether the answer said that it was complete.
+        pending: Whether the provider still works on it; what it costs is told to whoever retrieves it.
         size: Bytes of it so far.
     """
 
-    __slots__ = ("_counts", "ended", "response_id", "size", "usage")
+    __slots__ = ("_counts", "_last", "ended", "granted", "pending", "response_id", "size", "told", "usage")
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self.usage: TokenUsage | None = None
         self.response_id = ""
         self.ended = False
+        self.pending = False
         self.size = 0
+        self.told: TokenUsage | None = None
+        self.granted: dict[str, str] = {}
+        self._last: TokenUsage | None = None
         self._counts: dict[str, Any] = {}
 
-    def take(self, wire: Wire, told: Told, *, final: bool) -> None:
+    def take(self, wire: Wire, told: Told, *, counted: bool, final: bool) -> None:
         """Take in an answer or an event; counts that came earlier hold until they are said again.
+
+        Args:
+            wire: The interface.
+            told: The answer or event.
+            counted: Whether its counts are final if the answer ends with it.
+            final: Whether they are so in any case.
 
         Raises:
             msgspec.ValidationError: If the token counts are no counts.
         """
         inner: Any = told.response or told.message
         inner = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
-        for usage in (inner.get("usage"), told.usage):
-            if isinstance(usage, dict):
-                self._counts.update(given(cast("dict[str, Any]", usage)))
+        counts = [cast("dict[str, Any]", part) for part in (inner.get("usage"), told.usage) if isinstance(part, dict)]
+        for part in counts:
+            self._counts.update(given(part))
+        for part in ({"service_tier": told.service_tier}, inner, *counts):
+            self.granted.update({name: wish for name in PRICE_FIELDS if isinstance(wish := part.get(name), str)})
         if wire.stored:
             self.response_id = str(inner.get("id") or told.id or self.response_id)
-        if final and self._counts:
+        if self._counts and (counts or final):
             usage = msgspec.convert(self._counts, wire.usage).tokens()
             parts = (usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
             if usage.input_tokens > 0 and min(parts) >= 0:
-                self.usage = usage
+                self.told = larger(usage, self.told)
+                self._last = usage if counted else self._last
+                self.usage = usage if final else self.usage
+
+    def end(self) -> None:
+        """Take note that the answer is complete: what it told last holds."""
+        self.ended = True
+        if self.usage is None:
+            self.usage = self._last
+
+
+def larger(one: TokenUsage, other: TokenUsage | None) -> TokenUsage:
+    """Return the larger of each count."""
+    if other is None:
+        return one
+    return TokenUsage(*map(max, zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)))
 
 
 def read_whole(wire: Wire, content: bytes) -> Seen:
@@ -242,7 +291,11 @@ def read_whole(wire: Wire, content: bytes) -> Seen:
     seen.size = len(content)
     seen.ended = True
     try:
-        seen.take(wire, msgspec.json.decode(content, type=Told), final=True)
+        told = msgspec.json.decode(content, type=Told)
+        seen.pending = told.pending
+        seen.take(wire, told, counted=True, final=not told.pending)
+        if told.pending:
+            seen.response_id = str(told.id or told.request_id or "")
     except NO_ANSWER:
         seen.usage = None  # the reservation is charged: no answer costs nothing
     return seen
@@ -255,44 +308,50 @@ class StreamReader:
         seen: What it has told so far.
     """
 
-    def __init__(self, wire: Wire, *, hide_usage: bool) -> None:
+    def __init__(self, wire: Wire, *, hide_usage: bool, copies: int = 1) -> None:
         """Begin.
 
         Args:
             wire: The interface whose events they are.
             hide_usage: Whether to take out the chunk that brings nothing but token counts.
+            copies: How many alternatives it brings.
         """
         self.seen = Seen()
         self._wire = wire
         self._hide = hide_usage and wire.asks_usage
-        self._rest = b""
+        self._unfinished = copies
+        self._rest: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
         """Take in bytes and return those to pass on: all events that are complete."""
         self.seen.size += len(chunk)
-        lines = (self._rest + chunk).splitlines(keepends=True)
-        self._rest = b""
-        if lines and (not lines[-1].endswith(b"\n")):
-            self._rest = lines.pop()
+        self._rest.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:  # a line is put together once, however many pieces it comes in
+            return b""
+        lines = b"".join(self._rest).splitlines(keepends=True)
+        self._rest = [] if lines[-1].endswith(b"\n") else [lines.pop()]
         return b"".join(line for line in lines if not self._swallows(line))
 
     def finish(self) -> bytes:
         """Return what is left at the end of the stream."""
-        rest, self._rest = self._rest, b""
-        return b"" if self._swallows(rest) else rest
+        lines, self._rest = b"".join(self._rest).splitlines(keepends=True), []
+        return b"".join(line for line in lines if not self._swallows(line))
 
     def _swallows(self, line: bytes) -> bool:
         """Read one line; return whether the caller is not to see it."""
         if not line.startswith(b"data:"):
             return False
         data = line[5:].strip()
+        self._unfinished -= len(FINISHED.findall(data))
         if data == DONE:
-            self.seen.ended = True
+            self.seen.end()
         elif b'"usage"' in data or b'"message_stop"' in data or b'"response.' in data:
             try:
                 told = msgspec.json.decode(data, type=Told)
-                self.seen.ended |= told.type in self._wire.ended
-                self.seen.take(self._wire, told, final=told.type in self._wire.counted)
+                counted, ends = told.type in self._wire.counted, told.type in self._wire.ended
+                self.seen.take(self._wire, told, counted=counted, final=counted and (ends or self._unfinished <= 0))
+                if ends:
+                    self.seen.end()
             except NO_ANSWER:
                 return False  # no token counts: the reservation is charged
             return self._hide and told.usage is not None and not told.choices

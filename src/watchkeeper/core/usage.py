@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -131,7 +131,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-OPTIONAL_RATES: Final = ("cached", "cache_write")
+RATES: Final = ("input", "output", "cached", "cache_write")
 
 _MILLION: Final = 1_000_000
 
@@ -197,9 +197,9 @@ class ModelPrice:
 
     def __post_init__(self) -> None:
         """Refuse rates that are none."""
-        for name in ("input", "output", "cached", "cache_write"):
+        for name in RATES:
             rate: object = getattr(self, name)
-            if not isinstance(rate, Rate) and not (rate is None and name in OPTIONAL_RATES):
+            if not isinstance(rate, Rate) and not (rate is None and name in ("cached", "cache_write")):
                 raise ConfigurationError(
                     f"ModelPrice({name}={rate!r}) must be a Rate;"
                     " ModelPrice.per_million(input_usd, output_usd) makes a price of dollars"
@@ -243,6 +243,20 @@ class ModelPrice:
     def worst_output_token(self, input_tokens: int) -> int:
         """Return the most that one output token can cost beside this much input, in nano-dollars, rounded up."""
         return _up(self.output.worst(input_tokens))
+
+
+def dearer(one: ModelPrice, other: ModelPrice) -> ModelPrice:
+    """Return the price whose every rate is the dearer of two."""
+    pairs = ((name, getattr(one, name) or one.input, getattr(other, name) or other.input) for name in RATES)
+    rates: dict[str, Any] = {name: dearer_rate(*pair) for name, *pair in pairs}
+    return ModelPrice(**rates, request=max(one.request, other.request), source=one.source)
+
+
+def dearer_rate(one: Rate, other: Rate) -> Rate:
+    """Return the rate that is the dearer of two for every size of input."""
+    starts = sorted({start for rate in (one, other) for start, _ in rate.tiers})
+    tiers = tuple((start, max(one.at(start + 1), other.at(start + 1))) for start in starts)
+    return Rate(max(one.base, other.base), tiers)
 
 
 FREE: Final = ModelPrice(Rate(0), Rate(0), source="free by declaration")

@@ -1,0 +1,126 @@
+"""Answers that are not final yet: background jobs, and stored answers whose stream broke.
+
+The call that started a job is over and charged with all that was reserved for it; the provider still works, and bills,
+or has billed what nobody has seen. Whoever retrieves the answer inside the block learns what it did cost, and then the
+charge is corrected, once. What nobody retrieves stays charged. Nothing here sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from watchkeeper.adapters.wire import Wire
+from watchkeeper.contained_sdk.reading import Seen, StreamReader, read_whole
+
+KEPT_JOBS: Final = 10_000
+"""How many jobs a block remembers; an older one stays charged as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One answer that is to come.
+
+    Attributes:
+        wire: The interface that it comes in.
+        correct: Replaces what was charged by what the answer tells.
+    """
+
+    wire: Wire
+    correct: Callable[[Seen], object]
+
+
+class Jobs:
+    """The jobs of a block, and of the blocks inside it, by the id under which the provider keeps their answers."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._jobs: dict[str, Job] = {}
+
+    def add(self, response_id: str, job: Job) -> None:
+        """Remember a job."""
+        self._jobs[response_id] = job
+        while len(self._jobs) > KEPT_JOBS:
+            self._jobs.pop(next(iter(self._jobs)), None)
+
+    def asked_for(self, path: str) -> Retrieval | None:
+        """Return what reads the answer to a request, if its path names a job (``.../ID`` or ``.../ID/cancel``)."""
+        if not self._jobs:
+            return None
+        names = path.rstrip("/").rsplit("/", 2)[-2:]
+        found = next((name for name in reversed(names) if name in self._jobs), None)
+        job = None if found is None else self._jobs.get(found)
+        return None if found is None or job is None else Retrieval(self, found, job)
+
+    def learn(self, response_id: str, seen: Seen) -> None:
+        """Correct a job's charge, if these are its final counts and nobody was faster."""
+        if seen.usage is not None and (job := self._jobs.pop(response_id, None)) is not None:
+            job.correct(seen)
+
+
+class Retrieval:
+    """Reads, while it passes, the answer to a request for a job, whole or streamed."""
+
+    def __init__(self, jobs: Jobs, response_id: str, job: Job) -> None:
+        """Wait for the answer."""
+        self._jobs = jobs
+        self._id = response_id
+        self._job = job
+        self._stream: StreamReader | None = None
+        self._whole: list[bytes] = []
+
+    def response(self, httpx: Any, response: Any, *, streams: bool) -> Any:
+        """Return a response like the provider's, whose body is read while it passes."""
+        if response.status_code >= 400 or response.headers.get("content-encoding", "identity") != "identity":
+            return response
+        if streams:
+            self._stream = StreamReader(self._job.wire, hide_usage=False)
+        stream: Any = type("ReadStream", (ReadStream, httpx.SyncByteStream, httpx.AsyncByteStream), {})
+        parts = {"headers": response.headers, "extensions": response.extensions}
+        return httpx.Response(response.status_code, stream=stream(response.stream, self), **parts)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take in bytes."""
+        if self._stream is None:
+            self._whole.append(chunk)
+            return
+        self._stream.feed(chunk)
+        self._jobs.learn(self._id, self._stream.seen)
+
+    def end(self) -> None:
+        """Take note that this was all."""
+        if self._stream is None:
+            self._jobs.learn(self._id, read_whole(self._job.wire, b"".join(self._whole)))
+        else:
+            self._stream.finish()
+            self._jobs.learn(self._id, self._stream.seen)
+
+
+class ReadStream:
+    """The body of a response, mixed with httpx's own stream classes, that is read while it passes."""
+
+    def __init__(self, stream: Any, retrieval: Retrieval) -> None:
+        """Pass a stream on."""
+        self._stream = stream
+        self._retrieval = retrieval
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._stream:
+            self._retrieval.feed(chunk)
+            yield chunk
+        self._retrieval.end()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._retrieval.feed(chunk)
+            yield chunk
+        self._retrieval.end()
+
+    def close(self) -> None:
+        """Close the stream of plain code."""
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        """Close the stream of async code."""
+        await self._stream.aclose()

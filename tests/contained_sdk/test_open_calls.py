@@ -1,0 +1,245 @@
+"""What is still under way when its block ends is ended and charged by the block."""
+
+# ruff: noqa: SIM117 -- a block that is ended is what is tested; servers, clients and blocks nest as they are used
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from openai import OpenAI
+
+from tests.contained_sdk.test_http import (
+    ASYNC,
+    GPT,
+    HELLO,
+    PRICES,
+    USAGE,
+    Plain,
+    chat,
+    events_of,
+    every_side,
+    streaming,
+)
+from watchkeeper.app.contained import contained
+from watchkeeper.contained_sdk import exchange
+from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
+from watchkeeper.contained_sdk.http import contained_http_client
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.wire import EVENT_STREAM, Fault, WireReply, WireServer
+
+CAP = 300
+WORST = CAP * 10_000
+"""Nano-dollars of all output tokens that were asked for; the input costs a little more."""
+
+
+@pytest.fixture
+def server() -> Iterator[WireServer]:
+    with streaming(events_of("one", "two"), pause=30.0) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: WireServer) -> Iterator[OpenAI]:
+    with OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client()) as client:
+        yield client
+
+
+def begin(client: OpenAI) -> Any:
+    stream = chat(client, stream=True, max_tokens=CAP)
+    next(iter(stream))
+    return stream
+
+
+def forget(client: OpenAI) -> None:
+    stream = begin(client)
+    del stream
+
+
+def hold(client: OpenAI) -> Any:
+    return begin(client)
+
+
+def leave_the_program(client: OpenAI) -> None:
+    begin(client)
+    raise SystemExit(3)
+
+
+def in_a_thread(client: OpenAI) -> None:
+    held: list[Any] = []
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(lambda: held.append(begin(client)),))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("timeout", ["1h", None])
+@pytest.mark.parametrize("end", [hold, forget, leave_the_program, in_a_thread], ids=lambda end: end.__name__)
+def test_a_stream_that_is_open_is_charged_before_the_block_is_left(
+    client: OpenAI, tmp_path: Path, end: Callable[[OpenAI], Any], timeout: str | None
+) -> None:
+    """Also at the ledger: a program that ends here has nothing left to book."""
+    terms: dict[str, Any] = {"account": "a", "account_limit": "$1/day", "ledger": tmp_path / "l", "prices": PRICES}
+    kept = None
+    with suppress(SystemExit), contained(timeout=timeout, **terms) as ctx:
+        kept = end(client)
+    assert (kept is not None) == (end is hold)
+    assert ctx.usage.tokens.output_tokens == CAP
+    assert [node.status for node in ctx.get_snapshot().nodes] != ["running"]
+    with contained(**terms) as later:
+        assert WORST < 1_000_000_000 - later.left()["max_cost_nanos"] < 2 * WORST
+
+
+def test_a_stream_that_a_decorated_function_returns_is_charged_when_it_returns(client: OpenAI) -> None:
+    gates: list[Any] = []
+
+    @contained()
+    def ask() -> Any:
+        with contained() as gate:
+            gates.append(gate)
+            return begin(client)
+
+    stream = ask()
+    assert gates[0].usage.tokens.output_tokens == CAP
+    with pytest.raises(CallStopped, match="closed"):
+        list(stream)
+
+
+async def test_an_async_stream_that_is_open_is_charged_before_the_block_is_left(server: WireServer) -> None:
+    async with ASYNC.using(ASYNC.chat_client(server)) as client:
+        async with contained(prices=PRICES) as ctx:
+            stream = await chat(client, stream=True, max_tokens=CAP)
+            await anext(aiter(stream))
+        assert ctx.usage.tokens.output_tokens == CAP
+        with pytest.raises(CallStopped, match="closed"):
+            [chunk async for chunk in stream]
+        with contained(prices=PRICES) as other:
+            stream = await chat(client, stream=True, max_tokens=CAP)
+            await anext(aiter(stream))
+        await stream.close()
+        assert other.usage.tokens.output_tokens == CAP
+
+
+def test_a_call_in_another_thread_is_charged_before_the_block_is_left() -> None:
+    sent = threading.Event()
+
+    def answer(number: int, body: Any) -> Fault:
+        sent.set()
+        return Fault("hang")
+
+    with FakeOpenAI(answer) as server:
+        client = OpenAI(api_key="k", base_url=server.base_url, http_client=contained_http_client())
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                chat(client, max_tokens=CAP)
+            except BaseException as error:
+                errors.append(error)
+
+        with contained() as ctx:
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(ask,))
+            thread.start()
+            assert sent.wait(10)
+        assert ctx.usage.tokens.output_tokens == CAP
+        thread.join()
+        assert isinstance(errors[0], CallStopped)
+        client.close()
+
+
+async def test_a_call_in_another_task_is_charged_before_the_block_is_left() -> None:
+    async with FakeOpenAI(lambda number, body: Fault("hang")) as server:
+        async with ASYNC.client(chat, server) as client:
+            async with contained() as ctx:
+                task = asyncio.create_task(chat(client, max_tokens=CAP))
+                await server.until(lambda: len(server.requests) == 1)
+            assert ctx.usage.tokens.output_tokens == CAP
+            with pytest.raises(CallStopped):
+                await task
+
+
+def test_an_answer_that_is_complete_is_charged_by_its_own_counts() -> None:
+    """Its caller has not seen the end of the response, which comes a moment later."""
+    with streaming([*events_of("one"), USAGE, b"data: [DONE]\n\n"], pause=0.02) as server:
+        with contained_http_client() as plain, contained() as ctx:
+            body = {"model": GPT, "messages": HELLO, "stream": True, "max_tokens": CAP}
+            request = plain.build_request("POST", f"{server.url}/v1/chat/completions", json=body)
+            stream = plain.send(request, stream=True)
+            for chunk in stream.iter_raw():
+                if b"[DONE]" in chunk:
+                    break
+        assert ctx.usage.tokens == TokenUsage(10, 5)
+
+
+def test_a_stream_that_its_own_reader_collects_is_not_waited_for(
+    client: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector may run in any thread, also in the one whose end would then be awaited."""
+    held: list[Any] = []
+    settle = ContainedCall.meter
+
+    def collected(*args: Any) -> Any:
+        held.pop().response.close()
+        return settle(*args)
+
+    monkeypatch.setattr(ContainedCall, "meter", collected)
+    monkeypatch.setattr(exchange, "SYSTEM_CLOCK", None)
+    with contained(timeout=None) as ctx:
+        held.append(begin(client))
+    assert ctx.usage.tokens.output_tokens == CAP
+    assert held == []
+
+
+# --- counts before the end --------------------------------------------------------------------------------------------
+
+
+def counting(number: int, finish: str | None = None) -> bytes:
+    reason = f'"{finish}"' if finish else "null"
+    choice = f'{{"index":0,"delta":{{"content":"word "}},"finish_reason":{reason}}}'
+    usage = f'{{"prompt_tokens":9,"completion_tokens":{number},"total_tokens":{9 + number}}}'
+    return f'data: {{"id":"c","object":"chat.completion.chunk","choices":[{choice}],"usage":{usage}}}\n\n'.encode()
+
+
+CUMULATIVE = [counting(number) for number in range(1, 5)]
+
+
+@every_side
+@pytest.mark.parametrize("breaks", [True, False], ids=["broken", "ended too early"])
+async def test_counts_in_every_chunk_are_not_the_last_word(side: Plain, breaks: bool) -> None:
+    """A proxy may end a response properly whose source was cut."""
+    reply = WireReply(parts=CUMULATIVE, content_type=EVENT_STREAM, breaks=breaks)
+    with WireServer(lambda request: reply) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)) as ctx:
+            stream = await side.of(chat(client, stream=True, max_tokens=CAP))
+            try:
+                await side.all(stream)
+            except Exception:
+                assert breaks
+            assert ctx.usage.tokens.output_tokens == CAP
+            assert cast("int", ctx.usage.cost_nanos) > WORST
+
+
+@pytest.mark.parametrize("end", [[b"data: [DONE]\n\n"], [counting(5, "stop")]], ids=["done", "finish_reason"])
+def test_counts_in_every_chunk_hold_once_the_answer_is_complete(end: list[bytes]) -> None:
+    reply = WireReply(parts=[*CUMULATIVE, *end], content_type=EVENT_STREAM)
+    with WireServer(lambda request: reply) as server, contained_http_client() as plain, contained() as ctx:
+        client = OpenAI(api_key="k", base_url=server.url, http_client=plain)
+        list(chat(client, stream=True, max_tokens=CAP))
+        assert ctx.usage.tokens.output_tokens == (4 if len(end[0]) < 20 else 5)
+
+
+def test_more_than_was_granted_is_charged_if_the_provider_told_so() -> None:
+    reply = WireReply(parts=[counting(CAP + 50)], content_type=EVENT_STREAM, breaks=True)
+    with WireServer(lambda request: reply) as server, contained_http_client() as plain:
+        with contained(prices=PRICES, max_cost_usd=1) as ctx:
+            client = OpenAI(api_key="k", base_url=server.url, http_client=plain)
+            with pytest.raises(Exception, match=r"(?i)peer|incomplete"):
+                list(chat(client, stream=True, max_tokens=CAP))
+            assert ctx.usage.tokens.output_tokens == CAP + 50
+            assert cast("int", ctx.usage.cost_nanos) >= (CAP + 50) * 10_000

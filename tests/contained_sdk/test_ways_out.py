@@ -1,0 +1,113 @@
+"""A client of ours goes the ways that an SDK's own client goes: through proxies, and where it is redirected to."""
+
+# ruff: noqa: SIM117 -- servers, clients and blocks nest as they are used
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contained_sdk.test_http import GPT, PRICES, USAGE, Plain, chat, events_of, every_side, whole_or_streamed
+from watchkeeper.app.contained import contained
+from watchkeeper.contained_sdk.http import contained_http_client
+from watchkeeper.core.errors import RunStoppedError
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.shield.egress import EgressAllowList
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireRequest, WireServer, json_reply, say
+
+ANSWER: dict[str, Any] = {"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+NOBODY = "http://127.0.0.1:9"
+BODY = {"model": GPT, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 300}
+
+
+@every_side
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+async def test_the_proxy_of_the_environment_is_used_and_its_requests_are_counted(
+    side: Plain, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WireServer(lambda request: json_reply(ANSWER)) as proxy:
+        monkeypatch.setenv(name, proxy.url)
+        async with side.using(side.http_client()) as http, side.using(contained()) as ctx:
+            response = await side.of(http.post(f"{NOBODY}/v1/chat/completions", json=BODY))
+            assert response.json()["id"] == "x"
+            assert ctx.usage.tokens == TokenUsage(3, 4)
+        assert [request.path for request in proxy.requests] == [f"{NOBODY}/v1/chat/completions"]
+
+
+@every_side
+async def test_what_needs_no_proxy_goes_without_one(side: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", NOBODY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with FakeOpenAI(lambda number, body: say("Good.")) as server:
+        async with side.using(side.client(chat, server)) as client, side.using(contained()) as ctx:
+            await side.of(chat(client))
+            assert ctx.usage.model_calls == 1
+
+
+def test_a_transport_of_ones_own_asks_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx2
+
+    monkeypatch.setenv("HTTP_PROXY", NOBODY)
+    with WireServer(lambda request: json_reply(ANSWER)) as server:
+        with contained_http_client(httpx2.HTTPTransport()) as http, contained() as ctx:
+            http.post(f"{server.url}/v1/chat/completions", json=BODY)
+            assert ctx.usage.tokens == TokenUsage(3, 4)
+
+
+def moving_to(where: str, status: int) -> WireServer:
+    return WireServer(lambda request: WireReply(status, {"location": where + request.path}, b"Over there."))
+
+
+def within(request: WireRequest) -> WireReply:
+    """Send everything of the old address to the new one."""
+    if request.path.startswith("/old"):
+        return WireReply(307, {"location": request.path.removeprefix("/old")}, b"Over there.")
+    if request.json().get("stream"):
+        return WireReply(parts=[*events_of("one"), USAGE, b"data: [DONE]\n\n"], content_type=EVENT_STREAM)
+    return json_reply(ANSWER)
+
+
+@every_side
+@whole_or_streamed
+async def test_a_redirect_is_followed_and_costs_nothing_by_itself(side: Plain, stream: bool) -> None:
+    with WireServer(within) as server:
+        async with side.using(side.chat_client(server)) as client:
+            client.base_url = f"{server.url}/old/v1"
+            async with side.using(contained(max_cost_usd=1, prices=PRICES)) as ctx:
+                answer = await side.of(chat(client, stream=stream))
+                if stream:
+                    assert len(await side.all(answer)) == 1
+                assert ctx.usage.tokens == (TokenUsage(10, 5) if stream else TokenUsage(3, 4))
+                assert [node.status for node in ctx.get_snapshot().nodes] == ["ok", "ok"]
+        assert [request.path for request in server.requests] == ["/old/v1/chat/completions", "/v1/chat/completions"]
+
+
+def test_a_post_that_is_answered_elsewhere_may_have_been_billed() -> None:
+    with WireServer(lambda request: json_reply({})) as server, moving_to(server.url, 303) as old:
+        with contained_http_client() as http, contained() as ctx:
+            http.post(f"{old.url}/v1/chat/completions", json=BODY)
+            assert ctx.usage.tokens.output_tokens == 300
+        assert server.requests[0].method == "GET"
+
+
+def test_an_accepted_request_is_no_answer() -> None:
+    def accepted(request: WireRequest) -> WireReply:
+        return WireReply(status=202, body=b"Later.")
+
+    with WireServer(accepted) as server, contained_http_client() as http, contained() as ctx:
+        http.post(f"{server.url}/v1/chat/completions", json=BODY)
+        assert ctx.usage.tokens.output_tokens == 300
+
+
+def test_each_address_on_the_way_is_asked_at_the_gate() -> None:
+    with WireServer(lambda request: json_reply(ANSWER)) as server:
+        elsewhere = server.url.replace("127.0.0.1", "localhost")
+        with moving_to(elsewhere, 307) as old, contained_http_client() as http:
+            shield = ShieldPipeline(egress=EgressAllowList(["http://127.0.0.1:*"], ["POST"]))
+            with pytest.raises(RunStoppedError, match=r"localhost.* not allowed to leave"), contained(pipeline=shield):
+                http.post(f"{old.url}/v1/chat/completions", json=BODY)
+            assert len(old.requests) == 1
+        assert server.requests == []
