@@ -203,6 +203,6 @@ def _number(text: str | None) -> float | None:
 def _date(text: str | None) -> datetime | None:
     try:
         date = email.utils.parsedate_to_datetime(text) if text else None
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):  # years and zones that no calendar has
         return None
     return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date

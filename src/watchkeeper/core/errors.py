@@ -49,11 +49,12 @@ ProviderFault = Literal[
     "connection",
     "timeout",
     "broken_stream",
+    "malformed_reply",
     "server",
 ]
 
 RETRYABLE_FAULTS: Final[frozenset[str]] = frozenset(
-    {"rate_limit", "overloaded", "connection", "timeout", "broken_stream", "server"}
+    {"rate_limit", "overloaded", "connection", "timeout", "broken_stream", "malformed_reply", "server"}
 )
 
 

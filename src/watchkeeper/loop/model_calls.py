@@ -8,6 +8,7 @@ over, under the same ceilings and with the conversation as it stands.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from operator import is_
 from typing import Any, Final
@@ -123,12 +124,13 @@ class ModelCalls:
         if phase == "work":
             self._check_context()
             landing = self._landing(number, worst)
-        turn, attempt = Turn(number, phase, worst, landing), 1
+        turn, attempt, failures = Turn(number, phase, worst, landing), 1, Counter[str]()
         while True:
             try:
                 return await self._attempt(turn, attempt)
             except ProviderError as error:
-                wait = self._backoff.wait_after(error, attempt)
+                failures[error.fault] += 1
+                wait = self._backoff.wait_after(error, attempt, failures[error.fault])
                 if wait is not None and not self._worth(wait, turn):
                     wait = None
                 self._record_failure(turn, attempt, error.fault, error.message, wait)
@@ -165,7 +167,7 @@ class ModelCalls:
             nonlocal spent
             if reply is None:
                 return charge_failure(error, turn.worst, ticket.max_output_tokens, price)
-            spent = charge_reply(counted_usage(reply, turn.worst), price)
+            spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
             return spent
 
         request = CallRequest(
