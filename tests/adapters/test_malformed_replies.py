@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 import json
 import random
@@ -17,6 +18,7 @@ from benchmarks.malformed_replies import CHAT, INTERFACES, LITELLM, MESSAGES, PR
 from tests.adapters.remote import request
 from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, arun
+from watchkeeper.adapters import transport
 from watchkeeper.clock import TestClock
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.models import ScriptedModel
@@ -35,7 +37,7 @@ BATCH = 8
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "anthropic"])
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**31))
 def test_no_damaged_reply_raises_a_foreign_exception(name: str, seed: int) -> None:
     _, defects = asyncio.run(replies_of(INTERFACES[name], range(seed, seed + BATCH)))
@@ -230,3 +232,92 @@ async def test_one_impossible_count_does_not_spoil_the_turns_that_follow() -> No
         second = await asked(model, session=first.session)
         await model.close()
     assert (second.text, second.stop) == ("An owl.", None)
+
+
+# --- replies without an end -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MOST_WHOLE_BYTES", 100_000)
+    monkeypatch.setattr(transport, "MOST_STREAM_BYTES", 200_000)
+    monkeypatch.setattr(transport, "MOST_LINE_BYTES", 50_000)
+
+
+def endless(line: bytes, streamed: bool) -> WireReply:
+    """Return a reply that goes on far beyond every bound."""
+    kind = "text/event-stream" if streamed else "application/json"
+    return WireReply(parts=[line * 100] * 2_000, content_type=kind)
+
+
+DELTA = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+
+
+@pytest.mark.usefixtures("small_bounds")
+@pytest.mark.parametrize(
+    ("line", "stream"),
+    [(b" " * 100, False), (b"\n", False), (DELTA, True), (b"data: " + b"x" * 94, True)],
+    ids=["whole", "whole-lines", "events", "one-line"],
+)
+async def test_a_reply_without_an_end_is_not_read_to_the_end(line: bytes, stream: bool) -> None:
+    async with WireServer(lambda sent: endless(line, stream)) as server:
+        model = CHAT.model(server.url)
+        result = await asked(model, stream=stream)
+        await model.close()
+    assert result.stop is not None
+    assert result.stop.reason == "provider_error"
+    assert "larger than" in result.stop.message
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["oversized_reply"]
+    assert result.usage.tokens.output_tokens == 16_384
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_a_reply_that_says_how_large_it_is_is_not_read_at_all() -> None:
+    async with WireServer(lambda sent: WireReply(body=b" " * 100_001)) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError, match="larger than") as caught:
+            await model.turn(request())
+        await model.close()
+    assert (caught.value.fault, caught.value.billed, caught.value.retryable) == ("oversized_reply", True, False)
+
+
+@pytest.mark.usefixtures("small_bounds")
+@whole_or_streamed
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_small_body_that_decodes_to_a_large_one_is_refused(stream: bool, status: int) -> None:
+    bomb = gzip.compress(b" " * 10_000_000)
+    kind = "text/event-stream" if stream else "application/json"
+    reply = WireReply(status=status, headers={"content-encoding": "gzip"}, body=bomb, content_type=kind)
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.fault == "oversized_reply"
+
+
+async def test_a_compressed_stream_is_read() -> None:
+    fake = FakeOpenAI([say("An owl.")])
+
+    def answer(sent: WireRequest) -> WireReply:
+        whole = gzip.compress(b"".join(fake.handle(sent).parts))
+        headers = {"content-encoding": "gzip"}
+        return WireReply(parts=[whole[:50], whole[50:]], content_type="text/event-stream", headers=headers)
+
+    async with WireServer(answer) as server:
+        model = CHAT.model(server.url)
+        assert (await model.turn(request(stream=True))).message.text == "An owl."
+        await model.close()
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("encoding", ["br", "gzip"])
+async def test_an_encoding_that_nobody_asked_for_is_an_unreadable_reply(stream: bool, encoding: str) -> None:
+    kind = "text/event-stream" if stream else "application/json"
+    reply = WireReply(headers={"content-encoding": encoding}, body=b"no such encoding", content_type=kind)
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.fault == "malformed_reply"

@@ -179,9 +179,7 @@ BODY: Final = "watchkeeper_body"
 async def body_of(response: Any) -> bytes:
     """Return the bytes of a response."""
     whole: bytes | None = response.extensions.get(BODY)
-    if whole is None or "content-encoding" in response.headers:
-        return cast("bytes", await response.aread())
-    return whole
+    return cast("bytes", await response.aread()) if whole is None else whole
 
 
 def sdk_httpx(sdk: ModuleType) -> Any:

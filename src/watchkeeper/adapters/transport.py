@@ -15,7 +15,8 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ import aiohttp
 import yarl
 
 from watchkeeper.adapters.endpoint import BODY, is_loopback, sdk_httpx
+from watchkeeper.adapters.provider_errors import RefusedBodyError
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
@@ -132,6 +134,80 @@ async def _finish(guard: AsyncGenerator[None]) -> None:
     await guard.aclose()
 
 
+MEBIBYTE: Final = 1 << 20
+MOST_WHOLE_BYTES: Final = 64 * MEBIBYTE
+MOST_STREAM_BYTES: Final = 256 * MEBIBYTE
+"""A stream repeats its frame for every few characters, so it may be larger than a whole reply of the same answer."""
+
+MOST_LINE_BYTES: Final = 16 * MEBIBYTE
+"""SDKs collect a line of a stream before they look at it, and copy what they have with every piece."""
+
+DECODED_PIECE: Final = 1 << 16
+ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS
+
+
+class BodyBounds:
+    """Counts the bytes of one reply and refuses what is too large; decodes what a server encoded without being asked.
+
+    Args:
+        most: Bytes that the reply may have, decoded.
+        most_in_line: Bytes that one line of it may have.
+        encoding: The reply's content encoding, or nothing.
+
+    Raises:
+        RefusedBodyError: For an encoding that is not known.
+    """
+
+    def __init__(self, most: int, most_in_line: int, encoding: str) -> None:
+        self._most = most
+        self._most_in_line = most_in_line
+        self._size = 0
+        self._line = 0
+        self._zlib: Any = None
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            self._zlib = zlib.decompressobj(ZLIB_OR_GZIP)
+        elif encoding not in ("", "identity"):
+            raise RefusedBodyError(f"the reply is encoded as {encoding!r}, which nobody asked for", "malformed_reply")
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the decoded pieces of a chunk.
+
+        Raises:
+            RefusedBodyError: If the reply is too large, or cannot be decoded.
+        """
+        if self._zlib is None:
+            self._count(chunk)
+            yield chunk
+            return
+        while chunk:
+            try:
+                piece = self._zlib.decompress(chunk, DECODED_PIECE)
+            except zlib.error as error:
+                raise RefusedBodyError(f"the reply cannot be decoded: {error}", "malformed_reply") from None
+            chunk = self._zlib.unconsumed_tail
+            self._count(piece)
+            yield piece
+
+    def _count(self, piece: bytes) -> None:
+        self._size += len(piece)
+        end = piece.rfind(b"\n")
+        self._line = self._line + len(piece) if end < 0 else len(piece) - end - 1
+        if self._size > self._most:
+            raise oversized("reply", self._most)
+        if self._line > self._most_in_line:
+            raise oversized("line of the reply", self._most_in_line)
+
+
+def oversized(what: str, most: int) -> RefusedBodyError:
+    """Return the error for a reply without an end in sight."""
+    return RefusedBodyError(f"a {what} is larger than {most // MEBIBYTE} MiB; the rest was not read", "oversized_reply")
+
+
+def encoding_of(response: aiohttp.ClientResponse) -> str:
+    """Return a response's content encoding in lower case; nothing if it has none."""
+    return response.headers.get("content-encoding", "").strip().lower()
+
+
 class SocketStream:
     """A response body that is still arriving; mixed with an httpx module's stream class."""
 
@@ -143,10 +219,12 @@ class SocketStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
+            bounds = BodyBounds(MOST_STREAM_BYTES, MOST_LINE_BYTES, encoding_of(self._response))
             async for chunk in self._response.content.iter_any():
-                self._tail = chunk[-len(LAST_EVENT) :]
-                yield chunk
-        except (aiohttp.ClientError, OSError) as error:
+                for piece in bounds.pieces(chunk):
+                    self._tail = piece[-len(LAST_EVENT) :]
+                    yield piece
+        except (aiohttp.ClientError, OSError, RefusedBodyError) as error:
             raise as_httpx_error(self._httpx, error) from error
 
     async def aclose(self) -> None:
@@ -201,14 +279,17 @@ class Exchange:
             if stream:
                 return self._response(response, request, self._stream_class(response, self._httpx), {})
             async with response:
-                content = await response.read()
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+                content = await whole_body(response)
+        except (aiohttp.ClientError, OSError, ValueError, RefusedBodyError) as error:
             raise as_httpx_error(self._httpx, error) from error
         return self._response(response, request, self._httpx.ByteStream(content), {BODY: content})
 
     def _response(self, answer: aiohttp.ClientResponse, request: Any, stream: Any, extensions: dict[str, Any]) -> Any:
+        headers = answer.raw_headers
+        if "content-encoding" in answer.headers:  # it is decoded here, where its size is bounded
+            headers = tuple(header for header in headers if header[0].lower() != b"content-encoding")
         return self._httpx.Response(
-            answer.status, headers=answer.raw_headers, stream=stream, request=request, extensions=extensions
+            answer.status, headers=headers, stream=stream, request=request, extensions=extensions
         )
 
     def _target(self, url: str) -> dict[str, Any]:
@@ -219,6 +300,21 @@ class Exchange:
             target = {"url": yarl.URL(url, encoded=True), "proxy": environment_proxy(url), "ssl": context}
             self._targets[url] = target
         return target
+
+
+async def whole_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return a response's bytes, decoded.
+
+    Raises:
+        RefusedBodyError: If there are too many.
+    """
+    length, encoding = response.content_length, encoding_of(response)
+    if length is not None and length > MOST_WHOLE_BYTES:
+        raise oversized("reply", MOST_WHOLE_BYTES)
+    if length is not None and not encoding:
+        return await response.read()
+    bounds = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, encoding)
+    return b"".join([piece async for chunk in response.content.iter_any() for piece in bounds.pieces(chunk)])
 
 
 def _timeout(seconds: Any) -> aiohttp.ClientTimeout:

@@ -50,6 +50,7 @@ ProviderFault = Literal[
     "timeout",
     "broken_stream",
     "malformed_reply",
+    "oversized_reply",
     "server",
 ]
 
