@@ -24,6 +24,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
@@ -62,7 +63,7 @@ class Endpoint:
         Raises:
             ProviderError: Whatever went wrong.
         """
-        check_remote(self.url)
+        self._check_leaving(path)
         try:
             response = await self._client.post(
                 self._base + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
@@ -79,7 +80,7 @@ class Endpoint:
         Raises:
             ProviderError: Whatever went wrong, also in the middle of the answer.
         """
-        check_remote(self.url)
+        self._check_leaving(path)
         try:
             stream = await self._client.post(
                 self._base + path,
@@ -99,6 +100,10 @@ class Endpoint:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    def _check_leaving(self, path: str) -> None:
+        check_remote(self.url)
+        check_leaving(self._base + path, "POST")
 
     def _request_options(self, timeout: float | None) -> dict[str, Any]:
         return self._options if timeout is None else {**self._options, "timeout": timeout}

@@ -36,6 +36,7 @@ from watchkeeper.adapters.openai_chat import (
     read_reply,
 )
 from watchkeeper.adapters.wire import OnDelta
+from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 
@@ -83,7 +84,8 @@ class LiteLLMModel:
         self._litellm = sdk
         self._litellm.suppress_debug_info = True
         self.name = name
-        self.provider = _provider(self._litellm, name, base_url)
+        self.provider, found = _provider(self._litellm, name, base_url)
+        self.address = base_url or found or f"litellm:{self.provider}"
         _check_key(self._litellm, name, api_key, base_url)
         facts = _facts(self._litellm, name)
         self.native_output = bool(facts.get("supports_response_schema")) if native_output is None else native_output
@@ -102,6 +104,7 @@ class LiteLLMModel:
         """
         check_extra(request.settings.extra, RESERVED)
         check_remote(self._base_url or f"https://{self.provider}")
+        check_leaving(self.address, "POST")
         fields = {
             **chat_head(self.name, request, "max_tokens"),
             **chat_fixed(request, self.native_output),
@@ -214,9 +217,11 @@ async def _closing(stream: Any) -> AsyncGenerator[None]:
             await close()
 
 
-def _provider(litellm: Any, name: str, base_url: str | None) -> str:
+def _provider(litellm: Any, name: str, base_url: str | None) -> tuple[str, str | None]:
+    """Return the provider's name, and its address where LiteLLM tells it."""
     try:
-        return str(litellm.get_llm_provider(name, api_base=base_url)[1])
+        _, provider, _, address = litellm.get_llm_provider(name, api_base=base_url)
+        return str(provider), address or None
     except litellm.exceptions.BadRequestError as error:
         raise ConfigurationError(
             f"LiteLLM knows no provider for {name!r}: write provider/model, for example 'gemini/gemini-2.5-flash'"

@@ -161,6 +161,11 @@ class RemoteModel:
         self.encoding = self.wire.encoding.format(provider=self.provider, name=name)
         self._kept: Kept[bytes] = Kept()
 
+    @property
+    def address(self) -> str:
+        """Where its requests go."""
+        return self.endpoint.url
+
     async def turn(self, request: ModelRequest) -> ModelReply:
         """Ask for one reply.
 

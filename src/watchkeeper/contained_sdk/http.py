@@ -37,6 +37,7 @@ from watchkeeper.contained_sdk.calls import (
 )
 from watchkeeper.contained_sdk.reading import StreamReader, is_unbilled
 from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.workers import WORKERS, Job
@@ -435,6 +436,8 @@ class ContainedTransport:
         block, real = ACTIVE.get(), self._real
         if block is not None:
             block.check(str(request.url), request.method)
+        else:
+            check_leaving(str(request.url), request.method)
         if block is None or is_unbilled(request.method, request.url.path):
             return (yield ways.send(real, request))
         call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)

@@ -7,6 +7,7 @@ passed keeps it: what becomes of the call is told to the breaker and to the hook
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
@@ -38,9 +39,19 @@ class Guards:
         blocks_for: Seconds that asking may block, by kind of call; None if no hook says that it will.
         told_costs: Whether hooks want to know what a call cost.
         asked_about_answers: Whether hooks want to see what a model answered.
+        asked_about_egress: Whether hooks are asked about requests to the outside.
     """
 
-    __slots__ = ("_chain", "_facts", "asked_about_answers", "blocks_for", "breaker", "pipeline", "told_costs")
+    __slots__ = (
+        "_chain",
+        "_facts",
+        "asked_about_answers",
+        "asked_about_egress",
+        "blocks_for",
+        "breaker",
+        "pipeline",
+        "told_costs",
+    )
 
     def __init__(
         self, pipeline: ShieldPipeline | None, breaker: CircuitBreaker | CircuitBreakers | None, chain: ChainMetadata
@@ -52,6 +63,7 @@ class Guards:
         self._facts = facts_of(chain)
         self.told_costs = pipeline is not None and pipeline.concerns("before_charge")
         self.asked_about_answers = pipeline is not None and pipeline.concerns("after_llm_call")
+        self.asked_about_egress = pipeline is not None and pipeline.concerns("before_egress")
         self.blocks_for = {kind: pipeline.blocks_for(method) if pipeline else None for kind, method in BEFORE.items()}
 
     def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
@@ -109,6 +121,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         demand: What it holds at the ledger.
         outer: The guarded call inside which it is made.
         answer_by: Monotonic instant up to which hooks that block are waited for.
+        asks_egress: Asks the egress hooks about a request made inside it; None if there are none.
         permit: Its leave to pass the breaker.
         after: What hooks see of it after the call, if that differs.
     """
@@ -119,6 +132,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     demand: Demand
     outer: GuardedCall | None
     answer_by: float = 0.0
+    asks_egress: Callable[[GuardedCall, str, str], SafetyEvent | None] | None = None
     permit: Permit | None = None
     after: ToolCallContext | None = None
 

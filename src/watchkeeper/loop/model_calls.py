@@ -18,7 +18,7 @@ import msgspec
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
@@ -232,6 +232,9 @@ class ModelCalls:
             return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
         if isinstance(error, ProviderError):
             return error
+        if isinstance(error, EgressRefusedError):
+            self._record_failure(turn, number, error.stop.reason, str(error), None)
+            return WorkStoppedError(error.stop, error)
         self._record_failure(turn, number, "error", error_text(error), None)
         if isinstance(error, ConfigurationError) and turn.number == 1 and not self.line.switched:
             return error  # what is wrong with the configuration shows where there is nothing to lose yet

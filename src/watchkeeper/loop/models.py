@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from watchkeeper.accounting.call_request import Charge, Estimate
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
 from watchkeeper.core.meters import METERS
@@ -178,7 +178,8 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     A provider that refused before doing anything bills nothing. Whoever cancels a request, or loses its stream,
     cannot know what was billed, so the reservation stands: a ceiling must hold on the provider's bill, too.
     """
-    if isinstance(error, ProviderError) and not error.billed:
+    unsent = isinstance(error, EgressRefusedError)
+    if unsent or (isinstance(error, ProviderError) and not error.billed):
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
     return Charge(usage, None if price is None else worst.nanos(granted))

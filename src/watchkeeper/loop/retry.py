@@ -26,7 +26,7 @@ from watchkeeper.containment.in_flight import Meter, Work
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ProviderError, Stop, StopReason
+from watchkeeper.core.errors import EgressRefusedError, ProviderError, Stop, StopReason
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import done_by
@@ -205,6 +205,8 @@ def held_back(outcome: Outcome[Any]) -> str:
 
 def is_outage(error: BaseException) -> bool:
     """Return whether an error says that a provider is down, and not that it was asked for something wrong."""
+    if isinstance(error, EgressRefusedError):
+        return False
     return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}
 
 
