@@ -15,6 +15,7 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
+import weakref
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from types import ModuleType
@@ -51,28 +52,85 @@ def open_socket(address: Any) -> socket.socket:
     return opened
 
 
+Held = tuple[aiohttp.ClientSession, AsyncGenerator[None]]
+
+
+class OpenSessions:
+    """Which sessions are open, by the loop of each; knows nothing of who uses them, so that it outlives its owner."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self.held: dict[asyncio.AbstractEventLoop, Held] = {}
+        self.lock = threading.Lock()
+
+    def take(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> bool:
+        """Give up a session and return whether it was still held: it is closed by whoever takes it."""
+        with self.lock:
+            held = self.held.get(loop)
+            if held is None or held[0] is not session:
+                return False
+            del self.held[loop]
+            return True
+
+    def forget_dead_loops(self) -> None:
+        """Close the sessions of loops that are gone; the caller holds the lock."""
+        for loop in [loop for loop in self.held if loop.is_closed()]:
+            close_at_once(self.held.pop(loop)[0])
+
+    def abandon(self) -> None:
+        """Close everything, on the loop of each session; called when the owner was collected, on any thread."""
+        with self.lock:
+            held = [(loop, session) for loop, (session, _) in self.held.items()]
+            self.held.clear()
+        for loop, session in held:
+            if loop.is_running():
+                with contextlib.suppress(RuntimeError):  # closed just now
+                    loop.call_soon_threadsafe(close_at_once, session)
+                    continue
+            close_at_once(session)
+
+
+def close_at_once(session: aiohttp.ClientSession) -> None:
+    """Close a session's sockets without waiting until that is done: one step of the coroutine begins all of it."""
+    closing = session.close()
+    with contextlib.suppress(StopIteration):
+        closing.send(None)
+    closing.close()
+
+
+async def until_loop_ends(
+    open_sessions: OpenSessions, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
+) -> AsyncGenerator[None]:
+    """Close a session when its loop does: it closes its unfinished async generators when it shuts down."""
+    try:
+        yield
+    finally:
+        open_sessions.take(loop, session)
+        await session.close()
+
+
 class LoopSessions:
-    """aiohttp sessions, one per event loop, each closed when its loop shuts down."""
+    """aiohttp sessions, one per event loop, each closed when its loop shuts down, or when nobody has these any more."""
 
     def __init__(self) -> None:
         """Open nothing before the first request."""
-        self._held: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
-        self._lock = threading.Lock()
+        self._open_sessions = OpenSessions()
+        weakref.finalize(self, self._open_sessions.abandon)
 
     @property
     def count(self) -> int:
         """How many sessions are open."""
-        return len(self._held)
+        return len(self._open_sessions.held)
 
     async def get(self) -> aiohttp.ClientSession:
         """Return the running loop's session, opening it at first use."""
-        held = self._held.get(asyncio.get_running_loop())
+        held = self._open_sessions.held.get(asyncio.get_running_loop())
         if held is not None and not held[0].closed:
             return held[0]
         return await self._open()
 
     async def _open(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
+        loop, opened = asyncio.get_running_loop(), self._open_sessions
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=open_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -80,54 +138,26 @@ class LoopSessions:
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept"),
         )
-        guard = self._until_loop_ends(loop, session)
+        guard = until_loop_ends(opened, loop, session)
         await anext(guard)
-        with self._lock:
-            self._forget_dead_loops()
-            self._held[loop] = (session, guard)
+        with opened.lock:
+            opened.forget_dead_loops()
+            opened.held[loop] = (session, guard)
         return session
-
-    async def _until_loop_ends(
-        self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
-    ) -> AsyncGenerator[None]:
-        # A loop closes its unfinished async generators when it shuts down, and with this one the session.
-        try:
-            yield
-        finally:
-            self._take(loop, session)
-            await session.close()
-
-    def _forget_dead_loops(self) -> None:
-        for loop in [loop for loop in self._held if loop.is_closed()]:
-            session, _ = self._held.pop(loop)
-            # With its loop gone, closing waits for nothing: one step of the coroutine is all of it.
-            closing = session.close()
-            with contextlib.suppress(StopIteration):
-                closing.send(None)
-            closing.close()
 
     async def close(self) -> None:
         """Close every session: those of other running loops on their own loop."""
-        here = asyncio.get_running_loop()
-        with self._lock:
-            self._forget_dead_loops()
-            held = list(self._held.items())
+        here, opened = asyncio.get_running_loop(), self._open_sessions
+        with opened.lock:
+            opened.forget_dead_loops()
+            held = list(opened.held.items())
         for loop, (session, guard) in held:
-            if not loop.is_running() or not self._take(loop, session):
+            if not loop.is_running() or not opened.take(loop, session):
                 continue
             if loop is here:
                 await guard.aclose()
             else:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_finish(guard), loop))
-
-    def _take(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> bool:
-        """Give up a session and return whether it was still held: it is closed by whoever takes it."""
-        with self._lock:
-            held = self._held.get(loop)
-            if held is None or held[0] is not session:
-                return False
-            del self._held[loop]
-            return True
 
 
 async def _finish(guard: AsyncGenerator[None]) -> None:
