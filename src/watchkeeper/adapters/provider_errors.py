@@ -200,8 +200,10 @@ def shorten(text: str) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
     current: BaseException | None = error
-    while current is not None:
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
         yield current
         current = current.__cause__
 
