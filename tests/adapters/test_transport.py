@@ -250,7 +250,10 @@ class Sessions:
     """Ways to use a fresh model object for each of several runs, and to forget it."""
 
     def __init__(self, remote: Remote, url: str) -> None:
-        self._agent = lambda: Agent(remote.model(url), "Be brief.", str)
+        self._remote, self._url = remote, url
+
+    def _agent(self) -> Agent[str]:
+        return Agent(self._remote.model(self._url), "Be brief.", str)
 
     def one_after_the_other(self) -> None:
         for _ in range(5):

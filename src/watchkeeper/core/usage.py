@@ -59,13 +59,7 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         Every count is a whole number from 0 to `MOST_TOKENS`, and what was read from the cache and written to it is
         part of the input. Reasoning is not compared with the output: some servers count it apart.
         """
-        counts: tuple[object, ...] = (
-            self.input_tokens,
-            self.output_tokens,
-            self.cached_tokens,
-            self.cache_write_tokens,
-            self.reasoning_tokens,
-        )
+        counts: tuple[object, ...] = msgspec.structs.astuple(self)
         if not all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts):
             return False
         return self.cached_tokens + self.cache_write_tokens <= self.input_tokens
