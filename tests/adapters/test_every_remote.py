@@ -434,7 +434,8 @@ async def test_a_stream_that_ends_too_early(remote: Remote) -> None:
 async def test_an_answer_that_is_no_json(remote: Remote, stream: bool) -> None:
     with pytest.raises(ProviderError) as caught:
         await ask(remote, [Fault("garbage")], stream=stream)
-    assert caught.value.fault in ("server", "broken_stream")
+    # Anthropic's SDK passes over events that it does not know; then the stream ends too early.
+    assert caught.value.fault in ("malformed_reply", "broken_stream")
     assert caught.value.retryable
 
 

@@ -13,7 +13,6 @@ from watchkeeper.adapters.openai_chat import (
     Chunks,
     Completion,
     OpenAIChatModel,
-    convert_completion,
     output_cap_field,
     read_reply,
 )
@@ -22,7 +21,17 @@ from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, U
 from watchkeeper.core.model import ModelReply, ModelSettings, OutputSchema
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import Reply, WireReply, WireRequest, WireServer, call, json_reply, say
+from watchkeeper.testing.wire import (
+    EVENT_STREAM,
+    Reply,
+    WireReply,
+    WireRequest,
+    WireServer,
+    call,
+    event,
+    json_reply,
+    say,
+)
 
 
 def completed(message: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
@@ -162,8 +171,8 @@ async def test_a_reason_to_finish_that_nobody_knows() -> None:
         ({"choices": []}, "server", "no choices"),
         ({"error": {"message": "No endpoints found", "code": 502}}, "server", "No endpoints found"),
         ({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}, "rate_limit", "slow down"),
-        ({"choices": "many"}, "server", "not a reply"),
-        ([], "server", "not a reply"),
+        ({"choices": "many"}, "malformed_reply", "not a reply"),
+        ([], "malformed_reply", "not a reply"),
     ],
 )
 async def test_an_answer_that_is_none(value: Any, fault: str, text: str) -> None:
@@ -214,10 +223,14 @@ def test_chunks_that_say_nothing_are_harmless() -> None:
     assert read_reply(completion, "elsewhere", "any", 0).message == AssistantMessage()
 
 
-def test_a_stream_that_makes_no_sense() -> None:
-    with pytest.raises(ProviderError, match="not a chat completion") as caught:
-        convert_completion({"choices": 7}, "elsewhere")
-    assert caught.value.billed
+async def test_a_stream_that_makes_no_sense() -> None:
+    parts = [event({"choices": [{"delta": {"tool_calls": [{"function": {"name": 7}}]}, "finish_reason": "stop"}]})]
+    async with WireServer(lambda sent: WireReply(parts=parts, content_type=EVENT_STREAM)) as server:
+        model = OpenAIChatModel("m", base_url=f"{server.url}/v1", provider="elsewhere")
+        with pytest.raises(ProviderError, match="elsewhere answered something that is not a reply") as caught:
+            await model.turn(request(stream=True))
+        await model.close()
+    assert (caught.value.fault, caught.value.billed) == ("malformed_reply", True)
 
 
 def test_details_of_usage_may_be_missing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import threading
+import warnings
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ import httpx2
 import openai
 import pytest
 
-from tests.adapters.remote import CHAT, conversation, request
+from tests.adapters.remote import CHAT, REMOTES, Remote, conversation, request
+from tests.kit import collect_garbage
+from watchkeeper import Agent
 from watchkeeper.adapters import endpoint, transport
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.messages import UserMessage
@@ -241,3 +244,59 @@ def test_errors_are_what_the_sdks_expect(error: Exception, kind: str) -> None:
     assert isinstance(translated, httpx.TransportError)
     assert type(translated).__name__ == kind
     assert str(translated)
+
+
+class Sessions:
+    """Ways to use a fresh model object for each of several runs, and to forget it."""
+
+    def __init__(self, remote: Remote, url: str) -> None:
+        self._remote, self._url = remote, url
+
+    def _agent(self) -> Agent[str]:
+        return Agent(self._remote.model(self._url), "Be brief.", str)
+
+    def one_after_the_other(self) -> None:
+        for _ in range(5):
+            assert self._agent().run("Go.", store=None).text == "Yes."
+
+    def in_one_loop(self) -> None:
+        async def runs() -> None:
+            for _ in range(5):
+                assert (await self._agent().arun("Go.", store=None)).text == "Yes."
+                collect_garbage()
+
+        asyncio.run(runs())
+
+    def each_in_a_loop(self) -> None:
+        async def run() -> None:
+            assert (await self._agent().arun("Go.", store=None)).text == "Yes."
+
+        for _ in range(3):
+            asyncio.run(run())
+
+    def in_a_cycle(self) -> None:
+        agent: Any = self._agent()
+        assert agent.run("Go.", store=None).text == "Yes."
+        agent.model.endpoint.circle = agent.model
+
+    def in_a_loop_that_stands_still(self) -> None:
+        loop = asyncio.new_event_loop()
+        assert loop.run_until_complete(self._agent().arun("Go.", store=None)).text == "Yes."
+        collect_garbage()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+@pytest.mark.parametrize("remote", REMOTES, ids=lambda remote: remote.name)
+@pytest.mark.parametrize("way", [name for name in vars(Sessions) if not name.startswith("_")])
+def test_a_model_that_is_forgotten_leaves_no_connection_open(
+    remote: Remote, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with warnings.catch_warnings(record=True) as seen, remote.fake(lambda number, body: say("Yes.")) as fake:
+        warnings.simplefilter("always")
+        getattr(Sessions(remote, fake.base_url), way)()
+        collect_garbage()
+        asyncio.run(fake.until(lambda: not fake.open_connections))
+        assert len(fake.requests) >= 1
+    assert [str(each.message) for each in seen if each.category is ResourceWarning] == []
+    assert "Unclosed" not in caplog.text

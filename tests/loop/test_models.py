@@ -18,7 +18,7 @@ from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
-from watchkeeper.core.usage import FREE, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
+from watchkeeper.core.usage import FREE, MOST_TOKENS, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
 from watchkeeper.loop.models import (
     FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
@@ -188,7 +188,7 @@ async def spend(ceiling: int, data: st.DataObject) -> None:
                 reply: ModelReply | None, error: BaseException | None, ticket: Ticket, worst: Estimate = worst
             ) -> Charge:
                 assert reply is not None
-                return charge_reply(counted_usage(reply, worst), None)
+                return charge_reply(counted_usage(reply, worst, ticket.max_output_tokens), None)
 
             outcome = await gate.acall(CallRequest("llm", "ask", worst), answer, meter)
             assert gate.usage.tokens.input_tokens <= ceiling
@@ -241,6 +241,7 @@ def test_an_image_counts_as_declared_and_is_refused_undeclared_under_a_ceiling()
 
 
 PRICE = ModelPrice.per_million(1, 10)
+WORST = TokenUsage(1000, 500)
 
 
 def test_a_reply_is_charged_by_its_usage_and_unknown_prices_stay_unknown() -> None:
@@ -250,23 +251,29 @@ def test_a_reply_is_charged_by_its_usage_and_unknown_prices_stay_unknown() -> No
 
 def test_a_server_that_reports_no_usage_is_charged_by_the_bounds_never_nothing() -> None:
     worst = estimate_call(1000, 500, 256, PRICE)
-    assert counted_usage(ModelReply(AssistantMessage("four"), TokenUsage()), worst) == TokenUsage(1000, 4)
+    assert counted_usage(ModelReply(AssistantMessage("four"), TokenUsage()), worst, 500) == TokenUsage(1000, 4)
     reported = TokenUsage(7, 3)
-    assert counted_usage(ModelReply(AssistantMessage("four"), reported), worst) is reported
+    assert counted_usage(ModelReply(AssistantMessage("four"), reported), worst, 500) is reported
 
 
 @pytest.mark.parametrize(
     ("reported", "charged"),
     [
         (TokenUsage(0, 30), TokenUsage(1000, 30)),
-        (TokenUsage(-5, 30), TokenUsage(1000, 30)),
-        (TokenUsage(50, -5), TokenUsage(1000, 4)),
-        (TokenUsage(50, 30, cached_tokens=-5), TokenUsage(1000, 30)),
+        (TokenUsage(-5, 30), WORST),
+        (TokenUsage(50, -5), WORST),
+        (TokenUsage(50, 30, cached_tokens=-5), WORST),
+        (TokenUsage(50, 30, cached_tokens=40, cache_write_tokens=11), WORST),
+        (TokenUsage(2**63, 30), WORST),
+        (TokenUsage(50, MOST_TOKENS + 1), WORST),
+        (TokenUsage(True, 30), WORST),
+        (TokenUsage("50", 30), WORST),  # type: ignore[arg-type]  # a model of the caller's own
+        (TokenUsage(50, 30, reasoning_tokens=40), TokenUsage(50, 30, reasoning_tokens=40)),
     ],
 )
-def test_usage_that_cannot_be_is_charged_by_the_bounds(reported: TokenUsage, charged: TokenUsage) -> None:
+def test_usage_that_cannot_be_is_charged_the_worst_case(reported: TokenUsage, charged: TokenUsage) -> None:
     reply = ModelReply(AssistantMessage("four"), reported)
-    assert counted_usage(reply, estimate_call(1000, 500, 256, PRICE)) == charged
+    assert counted_usage(reply, estimate_call(1000, 500, 256, PRICE), 500) == charged
 
 
 def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_worst_case() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from watchkeeper.adapters.scripted import ScriptedModel
+from watchkeeper.app.contained import contained
 from watchkeeper.children.nested_adapter import RunAdapter
+from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.evaluation import EvaluateOptions, NestedAdapter, PromptResponse
@@ -62,3 +64,39 @@ async def test_a_keyword_that_evaluate_does_not_take_is_named(way: str) -> None:
 
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'time_limit'; it takes session, bus, deadline"):
         await evaluate()
+
+
+# --- causes ----------------------------------------------------------------------------------------------------------
+
+QUESTION = Prompt(PromptTemplate[str](ns="t", key="ask", sections=[MarkdownSection("Ask", "ask", "Ask.")]))
+
+
+def refused(cause: Exception | None = None) -> ProviderError:
+    error = ProviderError("who", fault="auth", provider="openai")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("cause", [None, OSError("no route")], ids=["without", "with"])
+async def test_an_error_of_the_provider_is_never_its_own_cause(cause: Exception | None) -> None:
+    error = refused(cause)
+    with pytest.raises(ProviderError) as caught:
+        await Adapter(ScriptedModel([error])).evaluate_async(QUESTION)
+    assert caught.value is error
+    assert error.__cause__ is cause
+
+
+async def test_it_leaves_a_contained_block_as_it_is() -> None:
+    error = refused()
+    with pytest.raises(ProviderError) as caught:
+        async with contained(max_steps=3):
+            await Adapter(ScriptedModel([error])).evaluate_async(QUESTION)
+    assert caught.value is error
+
+
+def test_causes_in_a_circle_end_a_contained_block_like_any_other() -> None:
+    first, second = LookupError("first"), LookupError("second")
+    first.__cause__, second.__cause__ = second, first
+    with pytest.raises(LookupError) as caught, contained(max_steps=3):
+        raise first
+    assert caught.value is first

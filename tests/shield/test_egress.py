@@ -179,7 +179,8 @@ def test_an_empty_list_allows_nothing() -> None:
 
 def test_a_refusal_says_what_was_refused() -> None:
     ctx = ToolCallContext("request", kind="egress", endpoint="https://evil.com/secret?key=1")
-    assert GOOD.explain(ctx) == "Nothing on the list allows this request to https://evil.com:443."
+    said = "Nothing on the list allows this request to https://evil.com:443: add 'evil.com' to hosts."
+    assert GOOD.explain(ctx) == said
     plain = ToolCallContext("request", kind="egress", endpoint="https://user@evil.com")
     assert GOOD.explain(plain) == "Nothing on the list allows this request to an address that is not plainly written."
 

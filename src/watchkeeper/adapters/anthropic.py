@@ -31,7 +31,7 @@ from watchkeeper.adapters.endpoint import (
     tool_arguments,
     unreadable,
 )
-from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire
+from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.errors import MissingKeyError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -110,7 +110,7 @@ class Events:
                 self._add(index, event.get("delta") or {})
             case "message_delta":
                 self._message.update(given(event.get("delta")))
-                self._message["usage"] = {**given(self._message.get("usage")), **given(event.get("usage"))}
+                self._message["usage"] = _latest_usage(self._message.get("usage"), event.get("usage"))
             case "message_stop":
                 self._ended = True
             case _:
@@ -150,6 +150,13 @@ class Events:
         return {**self._message, "content": [block for _, block in sorted(self._blocks.items())]}
 
 
+def _latest_usage(earlier: Any, later: Any) -> Any:
+    """Return the counts that hold after an event; what is no object of counts is left for who reads the message."""
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        return {**given(cast("dict[str, Any]", earlier)), **given(cast("dict[str, Any]", later))}
+    return earlier if later is None else later
+
+
 def read_message(message: Mapping[str, Any], provider: str, encoding: str, position: int) -> ModelReply:
     """Return a whole message in our terms.
 
@@ -159,10 +166,6 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
     content = message.get("content")
     if not isinstance(content, list):
         raise unreadable(provider, "a message: it has no content")
-    try:
-        usage = msgspec.convert(message.get("usage") or {}, ReplyUsage).tokens()
-    except msgspec.ValidationError as error:
-        raise unreadable(provider, f"a message: {error}") from error
     blocks = cast("list[dict[str, Any]]", content)
     calls: list[ToolCall] = []
     for block in blocks:
@@ -179,7 +182,7 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
             reasoning="\n\n".join(str(block["thinking"]) for block in blocks if block.get("thinking")),
             provider_data=_returned_blocks(blocks, encoding),
         ),
-        usage=usage,
+        usage=usage_of(ReplyUsage, message.get("usage")),
         finish=finish,
         model=str(message.get("model") or ""),
         response_id=str(message.get("id") or ""),

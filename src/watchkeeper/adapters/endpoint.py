@@ -16,13 +16,15 @@ import importlib.util
 import ipaddress
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
@@ -66,7 +68,7 @@ class Endpoint:
         Raises:
             ProviderError: Whatever went wrong.
         """
-        check_remote(self.url)
+        self._check_leaving(path)
         try:
             response = await self._client.post(
                 self._base + path, content=body, cast_to=self._raw, options=self._request_options(timeout)
@@ -84,7 +86,7 @@ class Endpoint:
         Raises:
             ProviderError: Whatever went wrong, also in the middle of the answer.
         """
-        check_remote(self.url)
+        self._check_leaving(path)
         try:
             stream = await self._client.post(
                 self._base + path,
@@ -96,16 +98,19 @@ class Endpoint:
             )
             self._hold_key(self._client)
             async with stream:
-                async for event in stream:
-                    on_event(event)
+                with reading(self.provider, self._errors):
+                    async for event in stream:
+                        on_event(event)
         except self._errors as error:
             raise self._translate(error) from error
-        except ValueError as error:
-            raise broken_stream(self.provider, str(error)) from error
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    def _check_leaving(self, path: str) -> None:
+        check_remote(self.url)
+        check_leaving(self._base + path, "POST")
 
     def _request_options(self, timeout: float | None) -> dict[str, Any]:
         return self._options if timeout is None else {**self._options, "timeout": timeout}
@@ -128,23 +133,62 @@ def _headers_sent(error: Exception) -> Mapping[str, Any] | None:
         return None
 
 
-def decode_reply(content: bytes, type_: type[T], provider: str) -> T:
-    """Decode a whole answer.
+class _ListenerFailed(BaseException):
+    """Carries what a listener raised past everything that reads a reply; no Exception, so that nothing retries it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def listening(on_delta: Callable[[str], object]) -> Generator[Callable[[str], object]]:
+    """Yield a listener whose own errors leave this block unchanged, and are never taken for faults of the reply."""
+
+    def hear(text: str) -> None:
+        try:
+            on_delta(text)
+        except Exception as error:
+            raise _ListenerFailed(error) from error
+
+    try:
+        yield hear
+    except _ListenerFailed as failed:
+        raise failed.error from None
+
+
+@contextmanager
+def reading(provider: str, passing: tuple[type[Exception], ...] = (), content: bytes = b"") -> Generator[None]:
+    """Make any failure to read a reply a `ProviderError` with the fault ``malformed_reply``.
+
+    A reply may be anything at all, and what reads it may fail in any way: every exception counts. The reply was paid
+    for, so the error is billed.
+
+    Args:
+        provider: Who answered.
+        passing: Errors of the connection, which leave as they are.
+        content: The reply, if it is there as a whole; its beginning is quoted.
 
     Raises:
-        ProviderError: If the answer is not what the provider's interface promises.
+        ProviderError: If the block raises any other error.
     """
     try:
-        return msgspec.json.decode(content, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        start = content[:200].decode("utf-8", "replace")
-        raise unreadable(provider, f"a reply ({error}): {start!r}") from error
+        yield
+    except Exception as error:
+        if isinstance(error, (ProviderError, *passing)):
+            raise
+        start = f": {content[:QUOTED_BYTES].decode('utf-8', 'replace')!r}" if content else ""
+        why = f"{type(error).__name__}: {error}"[:QUOTED_BYTES]
+        raise unreadable(provider, f"a reply of its interface ({why}){start}") from error
+
+
+QUOTED_BYTES: Final = 200
 
 
 def unreadable(provider: str, expected: str) -> ProviderError:
     """Return the error for an answer that was paid for and cannot be used; says what was ``expected`` instead."""
     message = f"{provider} answered something that is not {expected}"
-    return ProviderError(message, fault="server", provider=provider, billed=True)
+    return ProviderError(message, fault="malformed_reply", provider=provider, billed=True)
 
 
 def broken_stream(provider: str, detail: str) -> ProviderError:
@@ -161,9 +205,7 @@ BODY: Final = "watchkeeper_body"
 async def body_of(response: Any) -> bytes:
     """Return the bytes of a response."""
     whole: bytes | None = response.extensions.get(BODY)
-    if whole is None or "content-encoding" in response.headers:
-        return cast("bytes", await response.aread())
-    return whole
+    return cast("bytes", await response.aread()) if whole is None else whole
 
 
 def sdk_httpx(sdk: ModuleType) -> Any:

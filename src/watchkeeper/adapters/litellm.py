@@ -9,20 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from typing import Any, Final
 
-from watchkeeper.adapters.endpoint import check_base_url, check_extra, check_remote, given, import_sdk
+import msgspec
+
+from watchkeeper.adapters.endpoint import (
+    QUOTED_BYTES,
+    check_base_url,
+    check_extra,
+    check_remote,
+    given,
+    import_sdk,
+    listening,
+    reading,
+    unreadable,
+)
 from watchkeeper.adapters.openai_chat import (
     CHAT,
     STREAMED,
     Chunks,
+    Completion,
     chat_fixed,
     chat_head,
-    convert_completion,
     message_fields,
     read_reply,
 )
+from watchkeeper.adapters.wire import OnDelta
+from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.secrets import hold, hold_headers, hold_url, hold_variables, scrub
@@ -75,7 +89,8 @@ class LiteLLMModel:
         self._litellm = sdk
         self._litellm.suppress_debug_info = True
         self.name = name
-        self.provider = _provider(self._litellm, name, base_url)
+        self.provider, found = _provider(self._litellm, name, base_url)
+        self.address = base_url or found or f"litellm:{self.provider}"
         _check_key(self._litellm, name, api_key, base_url)
         facts = _facts(self._litellm, name)
         self.native_output = bool(facts.get("supports_response_schema")) if native_output is None else native_output
@@ -94,6 +109,7 @@ class LiteLLMModel:
         """
         check_extra(request.settings.extra, RESERVED)
         check_remote(self._base_url or f"https://{self.provider}")
+        check_leaving(self.address, "POST")
         fields = {
             **chat_head(self.name, request, "max_tokens"),
             **chat_fixed(request, self.native_output),
@@ -106,32 +122,80 @@ class LiteLLMModel:
             # Its gateway to MCP servers needs one more package as soon as there are tools; ours are none of its own.
             "_skip_mcp_handler": True,
         }
-        try:
-            if request.on_delta is None:
-                answer = await self._litellm.acompletion(**fields)
-                completion = convert_completion(answer.model_dump(), self.provider)
-            else:
-                chunks = Chunks(request.on_delta, self.provider)
+        completion = await (
+            self._whole(fields) if request.on_delta is None else self._streamed(fields, request.on_delta)
+        )
+        with reading(self.provider):
+            return read_reply(completion, self.provider, self._encoding, len(request.transcript))
+
+    async def _whole(self, fields: dict[str, Any]) -> Completion:
+        with self._translating():
+            answer = await self._litellm.acompletion(**fields)
+        with reading(self.provider):
+            return msgspec.convert(answer.model_dump(warnings=False), Completion)
+
+    async def _streamed(self, fields: dict[str, Any], on_delta: OnDelta) -> Completion:
+        with listening(on_delta) as hear:
+            chunks = Chunks(hear, self.provider)
+            with self._translating():
                 stream = await self._litellm.acompletion(**fields, **STREAMED)
                 async with _closing(stream):
                     async for chunk in stream:
-                        chunks.feed(chunk.model_dump())
-                completion = chunks.whole()
+                        with reading(self.provider):
+                            chunks.feed(chunk.model_dump(warnings=False))
+            with reading(self.provider):
+                return chunks.whole()
+
+    @contextlib.contextmanager
+    def _translating(self) -> Generator[None]:
+        """Translate whatever LiteLLM raises; it passes on what the libraries beneath it raise."""
+        try:
+            yield
         except ProviderError:
             raise
         except Exception as error:
-            # LiteLLM passes on whatever the libraries beneath it raise.
-            from watchkeeper.adapters.provider_errors import provider_error
-
-            url = self._base_url or f"LiteLLM's {self.provider}"
-            scrub(error)
-            code = BY_CLASS.get(type(error).__name__)
-            raise provider_error(error, provider=self.provider, url=url, code=code) from error
-        return read_reply(completion, self.provider, self._encoding, len(request.transcript))
+            raise _translated(error, self.provider, self._base_url or f"LiteLLM's {self.provider}") from error
 
     async def close(self) -> None:
         """Close LiteLLM's connections, which it shares among all its models."""
         await self._litellm.close_litellm_async_clients()
+
+
+def _translated(error: Exception, provider: str, url: str) -> ProviderError:
+    """Return the error of ours for one of LiteLLM's.
+
+    LiteLLM says 500 where no server said so: to a connection that was lost, an error within a stream, and a reply that
+    it cannot read. What stands behind its error tells them apart, and whether somebody may have to pay.
+    """
+    from watchkeeper.adapters.provider_errors import provider_error
+
+    scrub(error)
+    code = BY_CLASS.get(type(error).__name__)
+    status: int | None = getattr(error, "status_code", None)
+    chain = list(_behind(error))
+    http = [each for each in chain if type(each).__module__.partition(".")[0] in HTTP_LIBRARIES]
+    answered = any(hasattr(each, "status_code") or hasattr(each, "response") for each in http)
+    if code is not None or (status is not None and status < 500) or answered:
+        return provider_error(error, provider=provider, url=url, code=code)
+    if http:
+        return provider_error(http[0], provider=provider, url=url)
+    if any(isinstance(each, ImportError) for each in chain):
+        return provider_error(error, provider=provider, url=url)
+    return unreadable(provider, f"a reply that LiteLLM can read ({str(error)[:QUOTED_BYTES]})")
+
+
+HTTP_LIBRARIES: Final = frozenset({"openai", "httpx", "httpx2", "aiohttp"})
+
+
+def _behind(error: BaseException) -> Iterator[Exception]:
+    """Yield the exceptions behind one, the last one raised first."""
+    seen: set[int] = {id(error)}
+    behind = error.__cause__ or error.__context__
+    while behind is not None and id(behind) not in seen:
+        seen.add(id(behind))
+        if isinstance(behind, Exception):
+            yield behind
+        behind = behind.__cause__ or behind.__context__
 
 
 @contextlib.contextmanager
@@ -159,9 +223,11 @@ async def _closing(stream: Any) -> AsyncGenerator[None]:
             await close()
 
 
-def _provider(litellm: Any, name: str, base_url: str | None) -> str:
+def _provider(litellm: Any, name: str, base_url: str | None) -> tuple[str, str | None]:
+    """Return the provider's name, and its address where LiteLLM tells it."""
     try:
-        return str(litellm.get_llm_provider(name, api_base=base_url)[1])
+        _, provider, _, address = litellm.get_llm_provider(name, api_base=base_url)
+        return str(provider), address or None
     except litellm.exceptions.BadRequestError as error:
         raise ConfigurationError(
             f"LiteLLM knows no provider for {name!r}: write provider/model, for example 'gemini/gemini-2.5-flash'"

@@ -29,9 +29,8 @@ from watchkeeper.adapters.endpoint import (
     own_data,
     portable_id,
     strict_schema,
-    unreadable,
 )
-from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire
+from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.errors import MissingKeyError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -126,7 +125,7 @@ class Completion(msgspec.Struct):
     id: str | None = None
     model: str | None = None
     choices: list[Choice] = []
-    usage: ReplyUsage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -192,19 +191,7 @@ class Chunks:
             for _, call in sorted(self._calls.items())
         ]
         whole = {**self._fields, "choices": [{"message": message, "finish_reason": self._finish}]}
-        return convert_completion(whole, self._provider)
-
-
-def convert_completion(fields: Mapping[str, Any], provider: str) -> Completion:
-    """Return an answer that was decoded already.
-
-    Raises:
-        ProviderError: If it is none.
-    """
-    try:
-        return msgspec.convert(fields, Completion)
-    except msgspec.ValidationError as error:
-        raise unreadable(provider, f"a chat completion: {error}") from error
+        return msgspec.convert(whole, Completion)
 
 
 def read_reply(completion: Completion, provider: str, encoding: str, position: int) -> ModelReply:
@@ -242,7 +229,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
             reasoning=reasoning,
             provider_data=_echo(message, calls, encoding),
         ),
-        usage=(completion.usage or ReplyUsage()).tokens(),
+        usage=usage_of(ReplyUsage, completion.usage),
         finish=finish,
         model=completion.model or "",
         response_id=completion.id or "",

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import broken_stream, decode_reply, encode, encoded_messages, own_data, portable_id
+from watchkeeper.adapters.endpoint import broken_stream, encode, encoded_messages, own_data, portable_id
 from watchkeeper.adapters.openai_chat import (
     ReplyUsage,
     TokenDetails,
@@ -22,7 +22,7 @@ from watchkeeper.adapters.openai_chat import (
     openai_endpoint,
     request_head,
 )
-from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire
+from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.messages import (
     AssistantMessage,
     Message,
@@ -68,6 +68,10 @@ class ResponseUsage(ReplyUsage):
     completion_tokens_details: TokenDetails | None = msgspec.field(default=None, name="output_tokens_details")
 
 
+READ_ITEMS: Final = frozenset({"message", "function_call", "reasoning"})
+"""Types of items that mean something here; those of the provider's own tools have fields of other forms."""
+
+
 class Response(msgspec.Struct):
     """A whole answer; its items stay raw, because they go back unchanged."""
 
@@ -75,7 +79,7 @@ class Response(msgspec.Struct):
     model: str = ""
     status: str | None = None
     output: list[dict[str, Any]] = []
-    usage: ResponseUsage | None = None
+    usage: Any = None
     incomplete_details: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
@@ -200,7 +204,7 @@ class Events:
         """
         if self._final is None:
             raise broken_stream(self._provider, "the stream ended without a final response")
-        return decode_reply(encode(self._final), Response, self._provider)
+        return msgspec.convert(self._final, Response)
 
 
 def read_reply(response: Response, provider: str, encoding: str, position: int) -> ModelReply:
@@ -217,7 +221,7 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
     refusals: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
-    for item in (msgspec.convert(raw, Item, strict=False) for raw in response.output):
+    for item in (msgspec.convert(raw, Item, strict=False) for raw in response.output if raw.get("type") in READ_ITEMS):
         if item.type == "message":
             texts.extend(part.text for part in item.content or () if part.type == "output_text")
             refusals.extend(part.refusal for part in item.content or () if part.type == "refusal")
@@ -232,7 +236,7 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             reasoning="\n\n".join(reasoning),
             provider_data=_returned_items(response.output, encoding),
         ),
-        usage=(response.usage or ResponseUsage()).tokens(),
+        usage=usage_of(ResponseUsage, response.usage),
         finish=_finish(response, refused=bool(refusals), called=bool(calls)),
         model=response.model,
         response_id=response.id,

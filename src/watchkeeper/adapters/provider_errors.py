@@ -152,6 +152,18 @@ def retry_after(headers: Mapping[str, str], clock: Clock) -> float | None:
     return max((until - now).total_seconds(), 0.0)
 
 
+class RefusedBodyError(Exception):
+    """The transport stopped reading a reply: it is too large, or encoded in a way that nobody asked for.
+
+    Attributes:
+        fault: Which fault of the provider that is.
+    """
+
+    def __init__(self, message: str, fault: ProviderFault) -> None:
+        super().__init__(message)
+        self.fault: ProviderFault = fault
+
+
 def connection_error(error: Exception, *, provider: str, url: str) -> ProviderError:
     """Translate an error below HTTP: nobody there, nobody in time, or a connection that broke."""
     import aiohttp
@@ -160,6 +172,8 @@ def connection_error(error: Exception, *, provider: str, url: str) -> ProviderEr
     root = chain[-1]
     detail = shorten(str(root) or type(root).__name__)
     fault: ProviderFault = "connection"
+    if isinstance(root, RefusedBodyError):
+        return ProviderError(f"{provider} at {url}: {root}", fault=root.fault, provider=provider, billed=True)
     if any(isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) for cause in chain):
         billed = False
         text = f"cannot connect to {provider} at {url}: {detail}; check the address, the network and the proxy"
@@ -186,8 +200,10 @@ def shorten(text: str) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
     current: BaseException | None = error
-    while current is not None:
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
         yield current
         current = current.__cause__
 
@@ -203,6 +219,6 @@ def _number(text: str | None) -> float | None:
 def _date(text: str | None) -> datetime | None:
     try:
         date = email.utils.parsedate_to_datetime(text) if text else None
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):  # years and zones that no calendar has
         return None
     return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date

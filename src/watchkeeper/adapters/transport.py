@@ -15,7 +15,9 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator
+import weakref
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -23,6 +25,7 @@ import aiohttp
 import yarl
 
 from watchkeeper.adapters.endpoint import BODY, is_loopback, sdk_httpx
+from watchkeeper.adapters.provider_errors import RefusedBodyError
 from watchkeeper.core.secrets import hold_url
 
 CONNECT_SECONDS: Final = 10.0
@@ -52,28 +55,85 @@ def open_socket(address: Any) -> socket.socket:
     return opened
 
 
+Held = tuple[aiohttp.ClientSession, AsyncGenerator[None]]
+
+
+class OpenSessions:
+    """Which sessions are open, by the loop of each; knows nothing of who uses them, so that it outlives its owner."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self.held: dict[asyncio.AbstractEventLoop, Held] = {}
+        self.lock = threading.Lock()
+
+    def take(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> bool:
+        """Give up a session and return whether it was still held: it is closed by whoever takes it."""
+        with self.lock:
+            held = self.held.get(loop)
+            if held is None or held[0] is not session:
+                return False
+            del self.held[loop]
+            return True
+
+    def forget_dead_loops(self) -> None:
+        """Close the sessions of loops that are gone; the caller holds the lock."""
+        for loop in [loop for loop in self.held if loop.is_closed()]:
+            close_at_once(self.held.pop(loop)[0])
+
+    def abandon(self) -> None:
+        """Close everything, on the loop of each session; called when the owner was collected, on any thread."""
+        with self.lock:
+            held = [(loop, session) for loop, (session, _) in self.held.items()]
+            self.held.clear()
+        for loop, session in held:
+            if loop.is_running():
+                with contextlib.suppress(RuntimeError):  # closed just now
+                    loop.call_soon_threadsafe(close_at_once, session)
+                    continue
+            close_at_once(session)
+
+
+def close_at_once(session: aiohttp.ClientSession) -> None:
+    """Close a session's sockets without waiting until that is done: one step of the coroutine begins all of it."""
+    closing = session.close()
+    with contextlib.suppress(StopIteration):
+        closing.send(None)
+    closing.close()
+
+
+async def until_loop_ends(
+    open_sessions: OpenSessions, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
+) -> AsyncGenerator[None]:
+    """Close a session when its loop does: it closes its unfinished async generators when it shuts down."""
+    try:
+        yield
+    finally:
+        open_sessions.take(loop, session)
+        await session.close()
+
+
 class LoopSessions:
-    """aiohttp sessions, one per event loop, each closed when its loop shuts down."""
+    """aiohttp sessions, one per event loop, each closed when its loop shuts down, or when nobody has these any more."""
 
     def __init__(self) -> None:
         """Open nothing before the first request."""
-        self._held: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
-        self._lock = threading.Lock()
+        self._open_sessions = OpenSessions()
+        weakref.finalize(self, self._open_sessions.abandon)
 
     @property
     def count(self) -> int:
         """How many sessions are open."""
-        return len(self._held)
+        return len(self._open_sessions.held)
 
     async def get(self) -> aiohttp.ClientSession:
         """Return the running loop's session, opening it at first use."""
-        held = self._held.get(asyncio.get_running_loop())
+        held = self._open_sessions.held.get(asyncio.get_running_loop())
         if held is not None and not held[0].closed:
             return held[0]
         return await self._open()
 
     async def _open(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
+        loop, opened = asyncio.get_running_loop(), self._open_sessions
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=open_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -81,58 +141,104 @@ class LoopSessions:
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept"),
         )
-        guard = self._until_loop_ends(loop, session)
+        guard = until_loop_ends(opened, loop, session)
         await anext(guard)
-        with self._lock:
-            self._forget_dead_loops()
-            self._held[loop] = (session, guard)
+        with opened.lock:
+            opened.forget_dead_loops()
+            opened.held[loop] = (session, guard)
         return session
-
-    async def _until_loop_ends(
-        self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
-    ) -> AsyncGenerator[None]:
-        # A loop closes its unfinished async generators when it shuts down, and with this one the session.
-        try:
-            yield
-        finally:
-            self._take(loop, session)
-            await session.close()
-
-    def _forget_dead_loops(self) -> None:
-        for loop in [loop for loop in self._held if loop.is_closed()]:
-            session, _ = self._held.pop(loop)
-            # With its loop gone, closing waits for nothing: one step of the coroutine is all of it.
-            closing = session.close()
-            with contextlib.suppress(StopIteration):
-                closing.send(None)
-            closing.close()
 
     async def close(self) -> None:
         """Close every session: those of other running loops on their own loop."""
-        here = asyncio.get_running_loop()
-        with self._lock:
-            self._forget_dead_loops()
-            held = list(self._held.items())
+        here, opened = asyncio.get_running_loop(), self._open_sessions
+        with opened.lock:
+            opened.forget_dead_loops()
+            held = list(opened.held.items())
         for loop, (session, guard) in held:
-            if not loop.is_running() or not self._take(loop, session):
+            if not loop.is_running() or not opened.take(loop, session):
                 continue
             if loop is here:
                 await guard.aclose()
             else:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_finish(guard), loop))
 
-    def _take(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> bool:
-        """Give up a session and return whether it was still held: it is closed by whoever takes it."""
-        with self._lock:
-            held = self._held.get(loop)
-            if held is None or held[0] is not session:
-                return False
-            del self._held[loop]
-            return True
-
 
 async def _finish(guard: AsyncGenerator[None]) -> None:
     await guard.aclose()
+
+
+MEBIBYTE: Final = 1 << 20
+MOST_WHOLE_BYTES: Final = 64 * MEBIBYTE
+MOST_STREAM_BYTES: Final = 256 * MEBIBYTE
+"""A stream repeats its frame for every few characters, so it may be larger than a whole reply of the same answer."""
+
+MOST_LINE_BYTES: Final = 16 * MEBIBYTE
+"""SDKs collect a line of a stream before they look at it, and copy what they have with every piece."""
+
+DECODED_PIECE: Final = 1 << 16
+ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS
+
+
+class BodyBounds:
+    """Counts the bytes of one reply and refuses what is too large; decodes what a server encoded without being asked.
+
+    Args:
+        most: Bytes that the reply may have, decoded.
+        most_in_line: Bytes that one line of it may have.
+        encoding: The reply's content encoding, or nothing.
+
+    Raises:
+        RefusedBodyError: For an encoding that is not known.
+    """
+
+    def __init__(self, most: int, most_in_line: int, encoding: str) -> None:
+        self._most = most
+        self._most_in_line = most_in_line
+        self._size = 0
+        self._line = 0
+        self._zlib: Any = None
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            self._zlib = zlib.decompressobj(ZLIB_OR_GZIP)
+        elif encoding not in ("", "identity"):
+            raise RefusedBodyError(f"the reply is encoded as {encoding!r}, which nobody asked for", "malformed_reply")
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the decoded pieces of a chunk.
+
+        Raises:
+            RefusedBodyError: If the reply is too large, or cannot be decoded.
+        """
+        if self._zlib is None:
+            self._count(chunk)
+            yield chunk
+            return
+        while chunk:
+            try:
+                piece = self._zlib.decompress(chunk, DECODED_PIECE)
+            except zlib.error as error:
+                raise RefusedBodyError(f"the reply cannot be decoded: {error}", "malformed_reply") from None
+            chunk = self._zlib.unconsumed_tail
+            self._count(piece)
+            yield piece
+
+    def _count(self, piece: bytes) -> None:
+        self._size += len(piece)
+        end = piece.rfind(b"\n")
+        self._line = self._line + len(piece) if end < 0 else len(piece) - end - 1
+        if self._size > self._most:
+            raise oversized("reply", self._most)
+        if self._line > self._most_in_line:
+            raise oversized("line of the reply", self._most_in_line)
+
+
+def oversized(what: str, most: int) -> RefusedBodyError:
+    """Return the error for a reply without an end in sight."""
+    return RefusedBodyError(f"a {what} is larger than {most // MEBIBYTE} MiB; the rest was not read", "oversized_reply")
+
+
+def encoding_of(response: aiohttp.ClientResponse) -> str:
+    """Return a response's content encoding in lower case; nothing if it has none."""
+    return response.headers.get("content-encoding", "").strip().lower()
 
 
 class SocketStream:
@@ -146,10 +252,12 @@ class SocketStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
+            bounds = BodyBounds(MOST_STREAM_BYTES, MOST_LINE_BYTES, encoding_of(self._response))
             async for chunk in self._response.content.iter_any():
-                self._tail = chunk[-len(LAST_EVENT) :]
-                yield chunk
-        except (aiohttp.ClientError, OSError) as error:
+                for piece in bounds.pieces(chunk):
+                    self._tail = piece[-len(LAST_EVENT) :]
+                    yield piece
+        except (aiohttp.ClientError, OSError, RefusedBodyError) as error:
             raise as_httpx_error(self._httpx, error) from error
 
     async def aclose(self) -> None:
@@ -204,14 +312,17 @@ class Exchange:
             if stream:
                 return self._response(response, request, self._stream_class(response, self._httpx), {})
             async with response:
-                content = await response.read()
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+                content = await whole_body(response)
+        except (aiohttp.ClientError, OSError, ValueError, RefusedBodyError) as error:
             raise as_httpx_error(self._httpx, error) from error
         return self._response(response, request, self._httpx.ByteStream(content), {BODY: content})
 
     def _response(self, answer: aiohttp.ClientResponse, request: Any, stream: Any, extensions: dict[str, Any]) -> Any:
+        headers = answer.raw_headers
+        if "content-encoding" in answer.headers:  # it is decoded here, where its size is bounded
+            headers = tuple(header for header in headers if header[0].lower() != b"content-encoding")
         return self._httpx.Response(
-            answer.status, headers=answer.raw_headers, stream=stream, request=request, extensions=extensions
+            answer.status, headers=headers, stream=stream, request=request, extensions=extensions
         )
 
     def _target(self, url: str) -> dict[str, Any]:
@@ -222,6 +333,21 @@ class Exchange:
             target = {"url": yarl.URL(url, encoded=True), "proxy": environment_proxy(url), "ssl": context}
             self._targets[url] = target
         return target
+
+
+async def whole_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return a response's bytes, decoded.
+
+    Raises:
+        RefusedBodyError: If there are too many.
+    """
+    length, encoding = response.content_length, encoding_of(response)
+    if length is not None and length > MOST_WHOLE_BYTES:
+        raise oversized("reply", MOST_WHOLE_BYTES)
+    if length is not None and not encoding:
+        return await response.read()
+    bounds = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, encoding)
+    return b"".join([piece async for chunk in response.content.iter_any() for piece in bounds.pieces(chunk)])
 
 
 def _timeout(seconds: Any) -> aiohttp.ClientTimeout:

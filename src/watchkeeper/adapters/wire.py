@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from watchkeeper.adapters.endpoint import Endpoint, Kept, check_extra, decode_reply, encode, join_body
+import msgspec
+
+from watchkeeper.adapters.endpoint import Endpoint, Kept, check_extra, encode, join_body, listening, reading
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import UNREADABLE_USAGE, TokenUsage
 
+T = TypeVar("T")
 OnDelta = Callable[[str], object]
 Connect = Callable[[str, str, str | None, str | None, Mapping[str, str] | None], Endpoint]
 
@@ -26,6 +29,24 @@ class Usage(Protocol):
     def tokens(self) -> TokenUsage:
         """Return them in our terms."""
         ...
+
+
+def usage_of(kind: type[Usage], told: Any) -> TokenUsage:
+    """Return the token counts of an answer in our terms, as they were reported.
+
+    Whether they can be true is decided where they are charged (`TokenUsage.is_possible`); a reply is never lost because
+    of them.
+
+    Args:
+        kind: The interface's own counts.
+        told: What the answer says, decoded; None counts nothing.
+    """
+    if told is None:
+        return TokenUsage()
+    try:
+        return msgspec.convert(told, kind).tokens()
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError):
+        return UNREADABLE_USAGE
 
 
 class Collector(Protocol):
@@ -140,6 +161,11 @@ class RemoteModel:
         self.encoding = self.wire.encoding.format(provider=self.provider, name=name)
         self._kept: Kept[bytes] = Kept()
 
+    @property
+    def address(self) -> str:
+        """Where its requests go."""
+        return self.endpoint.url
+
     async def turn(self, request: ModelRequest) -> ModelReply:
         """Ask for one reply.
 
@@ -152,8 +178,11 @@ class RemoteModel:
         if on_delta is None and request.max_output_tokens > wire.longest_whole:
             on_delta = str
         body = wire.encode(self, request, on_delta is not None)
-        answer = await exchange(wire, self.endpoint, body, request.timeout, on_delta)
-        return wire.read(answer, self.provider, self.encoding, len(request.transcript))
+
+        def read(answer: Any) -> ModelReply:
+            return wire.read(answer, self.provider, self.encoding, len(request.transcript))
+
+        return await exchange(wire, self.endpoint, body, request.timeout, on_delta, read)
 
     async def close(self) -> None:
         """Close the connections; the model stays usable."""
@@ -180,14 +209,36 @@ class RemoteModel:
         return join_body(head, self.wire.history, pieces, tail)
 
 
-async def exchange(wire: Wire, endpoint: Endpoint, body: bytes, timeout: float | None, on_delta: OnDelta | None) -> Any:
-    """Send a body and return the whole answer, decoded; streamed if somebody listens.
+async def exchange(
+    wire: Wire,
+    endpoint: Endpoint,
+    body: bytes,
+    timeout: float | None,
+    on_delta: OnDelta | None,
+    read: Callable[[Any], T],
+) -> T:
+    """Send a body and return what is read in the whole answer; streamed if somebody listens.
+
+    This is the one place where replies are read: whatever decoding, collecting and ``read`` raise is the reply's fault.
+
+    Args:
+        wire: The interface that is spoken.
+        endpoint: Who is asked.
+        body: What is sent.
+        timeout: Seconds for all of it, or None.
+        on_delta: Who listens; what it raises leaves unchanged.
+        read: Reads the decoded answer.
 
     Raises:
         ProviderError: Whatever went wrong.
     """
+    provider = endpoint.provider
     if on_delta is None:
-        return decode_reply(await endpoint.ask(wire.path, body, timeout), wire.answer, endpoint.provider)
-    collector = wire.collect(on_delta, endpoint.provider)
-    await endpoint.stream(wire.path, body, timeout, collector.feed)
-    return collector.whole()
+        content = await endpoint.ask(wire.path, body, timeout)
+        with reading(provider, content=content):
+            return read(msgspec.json.decode(content, type=wire.answer))
+    with listening(on_delta) as hear:
+        collector = wire.collect(hear, provider)
+        await endpoint.stream(wire.path, body, timeout, collector.feed)
+        with reading(provider):
+            return read(collector.whole())

@@ -549,13 +549,19 @@ def is_consequence(error: BaseException | None) -> bool:
 
 def refusal_behind(error: BaseException | None) -> CallStopped | None:
     """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
-    if isinstance(error, CallStopped):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        if group.subgroup((KeyboardInterrupt, SystemExit)) is not None:
-            return None
-        return next((found for part in group.exceptions if (found := refusal_behind(part))), None)
-    if not isinstance(error, Exception) or isinstance(error, RunStoppedError):
-        return None
-    return refusal_behind(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+    seen: set[int] = set()  # causes are the user's to set, and may go in a circle
+    open_: list[BaseException | None] = [error]
+    while open_:
+        behind = open_.pop()
+        if behind is None or id(behind) in seen:
+            continue
+        seen.add(id(behind))
+        if isinstance(behind, CallStopped):
+            return behind
+        if isinstance(behind, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", behind)
+            if group.subgroup((KeyboardInterrupt, SystemExit)) is None:
+                open_.extend(reversed(group.exceptions))
+        elif isinstance(behind, Exception) and not isinstance(behind, RunStoppedError):
+            open_.append(behind.__cause__ or (None if behind.__suppress_context__ else behind.__context__))
+    return None

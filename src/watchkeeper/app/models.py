@@ -35,6 +35,7 @@ from watchkeeper.core.secrets import hold_url
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.user_code import closed
+from watchkeeper.shield.pipeline import ShieldPipeline
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "openai": "watchkeeper.adapters.openai_chat:OpenAIChatModel",
@@ -150,6 +151,7 @@ def models_of_run(
         settings = settings_for(each, models[0], asked)
         price = price_of(each, prices, settings, clock)
         check_priced(each, price, limits)
+        check_reachable(each, shield)
         return PricedModel(each, price, settings)
 
     line = [priced(each) for each in models]
@@ -173,6 +175,22 @@ def models_of_run(
         },
         {each if isinstance(each, str) else name_of(each): found(each) for each in template.models},
     )
+
+
+def check_reachable(model: Model, shield: ShieldPipeline | None) -> None:
+    """Refuse a model that an allow-list of the shield does not let anybody reach.
+
+    Raises:
+        ConfigurationError: With the entry to add.
+    """
+    address: str | None = getattr(model, "address", None)
+    missing = None if shield is None or address is None else shield.unreachable(address, "POST")
+    if missing is not None:
+        if address is not None and "://" not in address:
+            missing = "nobody knows it; give the model its base_url=..."
+        raise ConfigurationError(
+            f"the shield's EgressAllowList does not allow requests to the address of {name_of(model)}: {missing}"
+        )
 
 
 def name_of(model: Model) -> str:

@@ -115,7 +115,8 @@ def response_of(result: RunResult[OutputT], deadline: Deadline | None) -> Prompt
         PromptEvaluationError: If it was stopped.
     """
     if result.stop is not None:
-        raise stop_error(result, deadline) from result.error
+        error = stop_error(result, deadline)
+        raise error from cause_of(error, result)
     return PromptResponse(
         prompt_name=result.prompt_name,
         output=result.output,
@@ -125,6 +126,11 @@ def response_of(result: RunResult[OutputT], deadline: Deadline | None) -> Prompt
         completion=result.completion,
         completion_note=result.completion_note,
     )
+
+
+def cause_of(error: BaseException, result: RunResult[Any]) -> BaseException | None:
+    """Return what an error is raised from: what the run ended with, or if it is that itself, what stands behind it."""
+    return error.__cause__ if error is result.error else result.error
 
 
 def stop_error(result: RunResult[Any], deadline: Deadline | None) -> PromptEvaluationError:

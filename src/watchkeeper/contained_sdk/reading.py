@@ -265,8 +265,7 @@ class Seen:
             self.response_id = str(inner.get("id") or told.id or self.response_id)
         if self._counts and (counts or final):
             usage = msgspec.convert(self._counts, wire.usage).tokens()
-            parts = (usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
-            if usage.input_tokens > 0 and min(parts) >= 0:
+            if usage.input_tokens > 0 and usage.is_possible:
                 self.told = larger(usage, self.told)
                 self._last = usage if counted else self._last
                 self.usage = usage if final else self.usage

@@ -284,6 +284,8 @@ class ContextCalls:
             return self._refuse(request, Refused(stop, latched=False), outer, now)
         call = self._begin(request, guarded.demand, outer, now)
         call.guarded = guarded
+        if guarded.guards.asked_about_egress:
+            guarded.asks_egress = self.ask_egress
         return call
 
     def refund(self, guarded: GuardedCall) -> None:
@@ -307,15 +309,17 @@ class ContextCalls:
         self.check_open()
         if stop_of(self.account) is not None:
             return Decision.HALT
-        guards = self._guards.left_to_ask() if self._guards is not None else None
-        if guards is None:
-            return Decision.ALLOW
         inside = CURRENT_CALL.get()
-        event = guards.egress(inside.nearest_guarded() if inside else None, url, method)
-        if event is None:
-            return Decision.ALLOW
-        self.incidents.record(event)
-        return event.decision
+        event = self.ask_egress(inside.nearest_guarded() if inside else None, url, method)
+        return Decision.ALLOW if event is None else event.decision
+
+    def ask_egress(self, inside: GuardedCall | None, url: str, method: str) -> SafetyEvent | None:
+        """Ask the hooks about a request made inside a call, or outside of any; record what they said against it."""
+        guards = None if self._guards is None else self._guards.left_to_ask()
+        event = None if guards is None else guards.egress(inside, url, method)
+        if event is not None:
+            self.incidents.record(event)
+        return event
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 

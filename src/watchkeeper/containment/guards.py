@@ -7,6 +7,7 @@ passed keeps it: what becomes of the call is told to the breaker and to the hook
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
@@ -63,6 +64,7 @@ class Guards:
         blocks_for: Seconds that asking may block, by kind of call; None if no hook says that it will.
         told_costs: Whether hooks want to know what a call cost.
         asked_about_answers: Whether hooks want to see what a model answered.
+        asked_about_egress: Whether hooks are asked about requests to the outside.
     """
 
     __slots__ = (
@@ -72,6 +74,7 @@ class Guards:
         "_permitting",
         "above",
         "asked_about_answers",
+        "asked_about_egress",
         "blocks_for",
         "breaker",
         "pipeline",
@@ -97,6 +100,9 @@ class Guards:
         self._facts = facts_of(chain)
         self.told_costs = pipeline is not None and pipeline.concerns("before_charge")
         self.asked_about_answers = pipeline is not None and pipeline.concerns("after_llm_call")
+        self.asked_about_egress: bool = (pipeline is not None and pipeline.concerns("before_egress")) or (
+            above is not None and above.asked_about_egress
+        )
         self.blocks_for = {kind: self._blocks_for(kind) for kind in BEFORE}
 
     def _blocks_for(self, kind: str) -> float | None:
@@ -210,6 +216,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         above: The same call as the guards of the context around see it, which are asked first.
         asked: Whether the pipeline was asked.
         answer_by: Monotonic instant up to which hooks that block are waited for.
+        asks_egress: Asks the egress hooks about a request made inside it; None if there are none.
         permit: Its leave to pass the breaker.
         after: What hooks see of it after the call, if that differs.
     """
@@ -222,6 +229,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     above: GuardedCall | None = None
     asked: bool = False
     answer_by: float = 0.0
+    asks_egress: Callable[[GuardedCall, str, str], SafetyEvent | None] | None = None
     permit: Permit | AskedPermit | None = None
     after: ToolCallContext | None = None
 

@@ -18,6 +18,7 @@
     │  └─ ProviderError              phase "request": what a provider answered or failed to answer
     │     └─ ThrottleError           rate limit, with its retry-after
     ├─ ToolValidationError           arguments or a payload that a model can correct
+    ├─ EgressRefusedError            a request of ours may not leave; nothing was sent
     ├─ DispatchSubagentError         a subagent's run failed, or could not be started
     ├─ NestedEvaluationError         a nested evaluation failed; has a kind
     ├─ ToolProcessError              an isolated tool failed in its process, or that died
@@ -51,11 +52,13 @@ ProviderFault = Literal[
     "connection",
     "timeout",
     "broken_stream",
+    "malformed_reply",
+    "oversized_reply",
     "server",
 ]
 
 RETRYABLE_FAULTS: Final[frozenset[str]] = frozenset(
-    {"rate_limit", "overloaded", "connection", "timeout", "broken_stream", "server"}
+    {"rate_limit", "overloaded", "connection", "timeout", "broken_stream", "malformed_reply", "server"}
 )
 
 
@@ -220,6 +223,19 @@ class ThrottleError(ProviderError):
 
 class ToolValidationError(WatchkeeperError):
     """Arguments or a payload that do not fit; worded so that a model can correct them."""
+
+
+class EgressRefusedError(WatchkeeperError):
+    """A hook of the shield did not let a request leave; nothing was sent.
+
+    Args:
+        message: Where it would have gone, and what to do.
+        reason: Why, as a stop says it.
+    """
+
+    def __init__(self, message: str, *, reason: StopReason = "policy_halt") -> None:
+        super().__init__(message)
+        self.stop = Stop(reason, "hook", message)
 
 
 class DispatchSubagentError(WatchkeeperError):

@@ -20,6 +20,9 @@ from watchkeeper.core.type_tags import own_value
 
 NANOS_PER_USD: Final = 1_000_000_000
 
+MOST_TOKENS: Final = 100_000_000
+"""More than one reply can count: ten times the largest context of any model known in 2026."""
+
 
 def dollars(nanos: int | None) -> Decimal | None:
     """Return nano-dollars as dollars, exact; None, which is unknown or no ceiling, stays None."""
@@ -48,6 +51,18 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
     def total(self) -> int:
         """Input and output together."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether one reply can have used this.
+
+        Every count is a whole number from 0 to `MOST_TOKENS`, and what was read from the cache and written to it is
+        part of the input. Reasoning is not compared with the output: some servers count it apart.
+        """
+        counts: tuple[object, ...] = msgspec.structs.astuple(self)
+        if not all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts):
+            return False
+        return self.cached_tokens + self.cache_write_tokens <= self.input_tokens
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(
@@ -89,6 +104,9 @@ class Presumed(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING_PRESUMED: Final = Presumed()
+
+UNREADABLE_USAGE: Final = TokenUsage(-1, -1)
+"""Stands for counts that were reported but are no numbers; it is not possible, so the worst case is booked."""
 
 
 @own_value("usage")

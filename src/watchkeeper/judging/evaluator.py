@@ -23,7 +23,7 @@ import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
 from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of, is_inside
-from watchkeeper.children.nested_adapter import RunAdapter, stop_error
+from watchkeeper.children.nested_adapter import RunAdapter, cause_of, stop_error
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.budget import Budget, BudgetTracker
@@ -230,7 +230,7 @@ class NestedEvaluator(Generic[OutputT]):
             return NestedEvaluationResult(True, result.output, None, usage, run.run_context)
         error = stop_error(result, deadline)
         if isinstance(error, DeadlineExceededError | BudgetExceededError):
-            raise error from (result.error if result.error is not error else None)
+            raise error from cause_of(error, result)
         return NestedEvaluationResult(False, None, failure(error, _kind(error)), usage, run.run_context)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -145,8 +145,11 @@ class LocalModel:
         body = request_body(self.name, request, plan, newlines)
         position = len(request.transcript)
         heard = None if request.on_delta is None else AnswerStream(plan, request.on_delta).feed
-        completion = await exchange(CHAT, endpoint, body, request.timeout, heard)
-        return read_step(read_reply(completion, PROVIDER, ENCODING, position), plan, position)
+
+        def read(completion: Any) -> ModelReply:
+            return read_step(read_reply(completion, PROVIDER, ENCODING, position), plan, position)
+
+        return await exchange(CHAT, endpoint, body, request.timeout, heard, read)
 
 
 def import_client() -> None:

@@ -8,6 +8,7 @@ over, under the same ceilings and with the conversation as it stands.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from operator import is_
 from typing import Any, Final
@@ -17,7 +18,7 @@ import msgspec
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
@@ -123,12 +124,13 @@ class ModelCalls:
         if phase == "work":
             self._check_context()
             landing = self._landing(number, worst)
-        turn, attempt = Turn(number, phase, worst, landing), 1
+        turn, attempt, failures = Turn(number, phase, worst, landing), 1, Counter[str]()
         while True:
             try:
                 return await self._attempt(turn, attempt)
             except ProviderError as error:
-                wait = self._backoff.wait_after(error, attempt)
+                failures[error.fault] += 1
+                wait = self._backoff.wait_after(error, attempt, failures[error.fault])
                 if wait is not None and not self._worth(wait, turn):
                     wait = None
                 self._record_failure(turn, attempt, error.fault, error.message, wait)
@@ -165,7 +167,7 @@ class ModelCalls:
             nonlocal spent
             if reply is None:
                 return charge_failure(error, turn.worst, ticket.max_output_tokens, price)
-            spent = charge_reply(counted_usage(reply, turn.worst), price)
+            spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
             return spent
 
         request = CallRequest(
@@ -230,6 +232,9 @@ class ModelCalls:
             return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
         if isinstance(error, ProviderError):
             return error
+        if isinstance(error, EgressRefusedError):
+            self._record_failure(turn, number, error.stop.reason, str(error), None)
+            return WorkStoppedError(error.stop, error)
         self._record_failure(turn, number, "error", error_text(error), None)
         if isinstance(error, ConfigurationError) and turn.number == 1 and not self.line.switched:
             return error  # what is wrong with the configuration shows where there is nothing to lose yet

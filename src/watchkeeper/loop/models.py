@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from watchkeeper.accounting.call_request import Charge, Estimate, presumed_charge
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
 from watchkeeper.core.meters import METERS
@@ -93,7 +93,7 @@ class InputBound:
         One that is below an earlier count of the segment does not: then the bound of what was sent stays.
         """
         usage = reply.usage
-        if usage.input_tokens <= 0 or usage.output_tokens < 0:
+        if usage.input_tokens == 0 or not usage.is_possible:
             return
         if usage.input_tokens < self._most:
             self._known += max(usage.output_tokens, text_bytes(reply.message)) + FRAME_TOKENS
@@ -147,14 +147,24 @@ def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | N
     )
 
 
-def counted_usage(reply: ModelReply, worst: Estimate) -> TokenUsage:
-    """Return the reply's usage; where a server reports nothing, or nonsense, the bounds: no reply costs nothing."""
+def counted_usage(reply: ModelReply, worst: Estimate, granted: int) -> TokenUsage:
+    """Return what a reply is charged for: the usage that was reported, if it can be true.
+
+    A server that counts no input is charged by the bounds: all that was sent, and the bytes that came. Where what is
+    reported cannot be (`TokenUsage.is_possible`), nothing of it is believed: the worst case is charged. The reply is
+    kept in any case, and none costs nothing.
+
+    Args:
+        reply: What was answered.
+        worst: What the call may use.
+        granted: The output tokens that the gate granted.
+    """
     usage = reply.usage
-    details = (usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens)
-    if usage.input_tokens > 0 and usage.output_tokens >= 0 and min(details) >= 0:
+    if not usage.is_possible:
+        return TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
+    if usage.input_tokens > 0:
         return usage
-    output = usage.output_tokens if usage.output_tokens > 0 else text_bytes(reply.message)
-    return TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
+    return TokenUsage(input_tokens=worst.input_tokens, output_tokens=usage.output_tokens or text_bytes(reply.message))
 
 
 def charge_reply(usage: TokenUsage, price: ModelPrice | None) -> Charge:
@@ -168,7 +178,8 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     A provider that refused before doing anything bills nothing. Whoever cancels a request, or loses its stream,
     cannot know what was billed, so the reservation stands: a ceiling must hold on the provider's bill, too.
     """
-    if isinstance(error, ProviderError) and not error.billed:
+    unsent = isinstance(error, EgressRefusedError)
+    if unsent or (isinstance(error, ProviderError) and not error.billed):
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
     return presumed_charge(usage, None if price is None else worst.nanos(granted))

@@ -26,7 +26,7 @@ from watchkeeper.containment.in_flight import Meter, Work
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ProviderError, Stop, StopReason
+from watchkeeper.core.errors import EgressRefusedError, ProviderError, Stop, StopReason
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import done_by
@@ -37,6 +37,9 @@ Phase = Literal["work", "landing"]
 
 MAX_ATTEMPTS: Final = 5
 FIRST_WAIT: Final = 0.5
+FEWER_ATTEMPTS: Final = {"malformed_reply": 2}
+"""Attempts for faults that rarely pass and were paid for each time."""
+
 LONGEST_WAIT: Final = 30.0
 LOOK_UP_SECONDS: Final = 0.5
 """How often a wait looks whether the work is over, for example because of a Ctrl-C."""
@@ -61,17 +64,29 @@ class Backoff:
     token: CancellationToken
     seconds_left: Callable[[], float | None]
 
-    def wait_after(self, error: ProviderError, number: int) -> float | None:
+    def wait_after(self, error: ProviderError, number: int, alike: int = 0) -> float | None:
         """Return the seconds to wait after attempt ``number``, or None if there is not to be another one.
 
         It is what the provider asked for, else what grows with the attempts.
+
+        Args:
+            error: How the attempt failed.
+            number: 1 for the first attempt.
+            alike: How many attempts have failed in this way; 0 means all of them.
         """
         if not error.retryable:
             return None
         wait = self.growing(number) if error.retry_after is None else max(error.retry_after, 0.0)
         left = self.seconds_left()
         outlasts = left is not None and wait >= left
-        return None if number >= MAX_ATTEMPTS or self.token.is_cancelled or outlasts else wait
+        return (
+            None
+            if number >= MAX_ATTEMPTS
+            or (alike or number) >= most_attempts(error)
+            or self.token.is_cancelled
+            or outlasts
+            else wait
+        )
 
     def growing(self, number: int) -> float:
         """Return the seconds to wait after attempt ``number`` where nobody asked for any: exponential with jitter."""
@@ -92,6 +107,11 @@ class Backoff:
                 sleeping.cancel()
                 await asyncio.gather(sleeping, return_exceptions=True)
             seconds -= part
+
+
+def most_attempts(error: ProviderError) -> int:
+    """Return after how many attempts a failure of this kind is final."""
+    return FEWER_ATTEMPTS.get(error.fault, MAX_ATTEMPTS)
 
 
 async def call_through(scope: RunScope, request: CallRequest, work: Work[T], meter: Meter[T]) -> Outcome[T]:
@@ -185,6 +205,8 @@ def held_back(outcome: Outcome[Any]) -> str:
 
 def is_outage(error: BaseException) -> bool:
     """Return whether an error says that a provider is down, and not that it was asked for something wrong."""
+    if isinstance(error, EgressRefusedError):
+        return False
     return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}
 
 

@@ -103,8 +103,40 @@ class EgressAllowList:
     def explain(self, ctx: ToolCallContext) -> str:
         """Say where the request would have gone; of its path and its query nothing."""
         origin = origin_of(ctx.endpoint or "")
-        where = f"{origin.scheme}://{origin.host}:{origin.port}" if origin else "an address that is not plainly written"
-        return f"Nothing on the list allows this request to {where}."
+        where = f"{origin.scheme}://{_bracketed(origin)}:{origin.port}" if origin else UNREADABLE
+        missing = "" if origin is None else f": {self._missing(origin, None)}"
+        return f"Nothing on the list allows this request to {where}{missing}."
+
+    def entry_for(self, url: str, method: str) -> str | None:
+        """Return what to add so that a request is allowed; None if it is, or an address that no entry can allow."""
+        if self.allows(url, method):
+            return None
+        origin = origin_of(url)
+        return UNREADABLE if origin is None else self._missing(origin, method)
+
+    def _missing(self, origin: Origin, method: str | None) -> str:
+        """Say what to add; without a method only what is known of the host."""
+        added: list[str] = []
+        if not any(rule.covers(origin) for rule in self._rules):
+            added.append(f"add {entry_of(origin)!r} to hosts")
+        if method is not None and not {method.upper(), "*"} & self._methods:
+            added.append(f"add {method.upper()!r} to methods")
+        return " and ".join(added) or f"the list allows the methods {', '.join(sorted(self._methods))} there"
+
+
+UNREADABLE: Final = "an address that is not plainly written"
+
+
+def entry_of(origin: Origin) -> str:
+    """Return how an origin is written on the list."""
+    host = _bracketed(origin)
+    if origin.scheme == "https":
+        return host if origin.port == 443 else f"{host}:{origin.port}"
+    return f"{origin.scheme}://{host}" + ("" if origin.port == _PORTS[origin.scheme] else f":{origin.port}")
+
+
+def _bracketed(origin: Origin) -> str:
+    return f"[{origin.host}]" if ":" in origin.host else origin.host
 
 
 def origin_of(url: str) -> Origin | None:

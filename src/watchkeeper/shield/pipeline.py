@@ -204,6 +204,14 @@ class ShieldPipeline:
         hooks = (asked.hook for asked in (*self._asked["before_llm_call"], *self._asked["before_charge"]))
         return next((model for hook in hooks if (model := getattr(hook, "fallback_model", None))), None)
 
+    def unreachable(self, url: str, method: str) -> str | None:
+        """Return what an allow-list lacks so that requests to an address may leave; None if none lacks anything.
+
+        Only hooks that can say it without a call are asked, those with ``entry_for(url, method)``.
+        """
+        lists = (asked.hook for asked in self._asked["before_egress"] if hasattr(asked.hook, "entry_for"))
+        return next((missing for each in lists if (missing := each.entry_for(url, method))), None)
+
     # --- for the gate -------------------------------------------------------------------------------------------------
 
     def concerns(self, method: str) -> bool:

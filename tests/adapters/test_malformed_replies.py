@@ -1,0 +1,323 @@
+"""Replies that are not what their interface promises raise a `ProviderError`; counts that cannot be are not booked."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.malformed_replies import CHAT, INTERFACES, LITELLM, MESSAGES, PRICE, RESPONSES, Interface, replies_of
+from tests.adapters.remote import request
+from tests.kit import events
+from watchkeeper import Agent, Limits, RunResult, arun
+from watchkeeper.adapters import transport
+from watchkeeper.clock import TestClock
+from watchkeeper.core.errors import ProviderError
+from watchkeeper.models import ScriptedModel
+from watchkeeper.runtime.events import ModelFailed, ModelSwitched
+from watchkeeper.testing import FakeAnthropic, FakeOpenAI, WireReply, WireRequest, WireServer, say
+
+notes = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning:litellm")
+every_interface = pytest.mark.parametrize(
+    "interface",
+    [CHAT, RESPONSES, MESSAGES, pytest.param(LITELLM, marks=notes)],
+    ids=lambda interface: interface.name,
+)
+whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+BATCH = 8
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "anthropic"])
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**31))
+def test_no_damaged_reply_raises_a_foreign_exception(name: str, seed: int) -> None:
+    _, defects = asyncio.run(replies_of(INTERFACES[name], range(seed, seed + BATCH)))
+    assert not defects
+
+
+@notes
+@settings(max_examples=2)
+@given(seed=st.integers(0, 2**31))
+def test_nor_does_one_that_litellm_reads(seed: int) -> None:
+    _, defects = asyncio.run(replies_of(LITELLM, range(seed, seed + BATCH)))
+    assert not defects
+
+
+def damaged(interface: Interface, **fields: Any) -> Any:
+    """Return what answers every request with a good reply, some of whose fields are replaced."""
+    fake = interface.fake(lambda number, body: say("An owl."))
+
+    def answer(sent: WireRequest) -> WireReply:
+        reply = fake.handle(sent)
+        return WireReply(body=json.dumps({**msgspec.json.decode(reply.body), **fields}).encode())
+
+    return answer
+
+
+GARBAGE = {
+    "whole": WireReply(body=b'{"choices": 7, "output": 7, "content": 7}'),
+    "streamed": WireReply(parts=[b"event: message_start\ndata: [7\n\n"], content_type="text/event-stream"),
+}
+
+
+async def asked(model: Any, *, stream: bool = False, **options: Any) -> RunResult[str]:
+    if stream:
+        options["on_event"] = lambda event: None
+    agent: Agent[str] = Agent(model, "Be brief.", str, limits=Limits(max_cost_usd=1, max_retries=9))
+    return await arun(
+        agent.prompt("What is an owl?"),
+        model=model,
+        limits=agent.limits,
+        prices={f"{model.provider}:{model.name}": PRICE},
+        clock=TestClock(),
+        rng=random.Random(1),
+        **options,
+    )
+
+
+@every_interface
+@whole_or_streamed
+async def test_an_unreadable_reply_is_tried_once_more_and_its_worst_case_is_booked(
+    interface: Interface, stream: bool
+) -> None:
+    async with WireServer(lambda sent: GARBAGE["streamed" if stream else "whole"]) as server:
+        model = interface.model(server.url)
+        result = await asked(model, stream=stream)
+        await model.close()
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["malformed_reply"] * 2
+    assert result.stop is not None
+    assert result.stop.reason == "provider_error"
+    assert len(server.requests) == 2
+    assert result.usage.tokens.output_tokens == 2 * 16_384
+
+
+@every_interface
+async def test_a_good_reply_after_an_unreadable_one_is_used(interface: Interface) -> None:
+    fake, number = interface.fake([say("An owl.")]), itertools.count()
+    async with WireServer(lambda sent: fake.handle(sent) if next(number) else GARBAGE["whole"]) as server:
+        model = interface.model(server.url)
+        result = await asked(model)
+        await model.close()
+    assert (result.text, result.stop) == ("An owl.", None)
+
+
+async def test_other_failures_before_it_do_not_count_as_its_attempts() -> None:
+    fake, number = FakeOpenAI([say("An owl.")]), itertools.count()
+    first = [fake.error("overloaded"), fake.error("server"), GARBAGE["whole"]]
+
+    def answer(sent: WireRequest) -> WireReply:
+        place = next(number)
+        return first[place] if place < len(first) else fake.handle(sent)
+
+    async with WireServer(answer) as server:
+        model = CHAT.model(server.url)
+        result = await asked(model)
+        await model.close()
+    assert result.text == "An owl."
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["overloaded", "server", "malformed_reply"]
+
+
+async def test_another_model_takes_over_from_one_whose_replies_cannot_be_read() -> None:
+    other = ScriptedModel(["An owl."], provider="other")
+    async with WireServer(lambda sent: GARBAGE["whole"]) as server:
+        model = CHAT.model(server.url)
+        result = await asked(model, fallback=[other])
+        await model.close()
+    assert result.text == "An owl."
+    assert [switched.reason for switched in events(result, ModelSwitched)] == ["malformed_reply"]
+
+
+@pytest.mark.parametrize(
+    "interface", [CHAT, RESPONSES, MESSAGES, pytest.param(LITELLM, marks=notes)], ids=lambda each: each.name
+)
+async def test_what_a_listener_raises_is_no_fault_of_the_reply(interface: Interface) -> None:
+    def heard(text: str) -> None:
+        raise LookupError(text)
+
+    async with interface.fake([say("An owl.")]) as fake:
+        model = interface.model(fake.url)
+        with pytest.raises(LookupError):
+            await model.turn(request(on_delta=heard))
+        await model.close()
+
+
+async def test_items_of_the_providers_own_tools_may_have_fields_of_other_types() -> None:
+    said = {"type": "message", "content": [{"type": "output_text", "text": "An owl."}]}
+    output = [{"type": "tool_search_call", "arguments": {"query": "owl"}, "content": "none"}, said]
+    async with WireServer(damaged(RESPONSES, output=output)) as server:
+        model = RESPONSES.model(server.url)
+        assert (await model.turn(request())).message.text == "An owl."
+        await model.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"retry-after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, {"retry-after": "9" * 5000, "date": "-"}],
+    ids=["year", "digits"],
+)
+async def test_a_wait_that_no_calendar_has_is_not_waited_for(headers: dict[str, str]) -> None:
+    fake = FakeAnthropic([])
+    async with WireServer(lambda sent: fake.error("rate_limit", headers=headers)) as server:
+        model = MESSAGES.model(server.url)
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request())
+        await model.close()
+    assert (caught.value.fault, caught.value.retry_after) == ("rate_limit", None)
+
+
+CHAT_USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
+MESSAGES_USAGE = {"input_tokens": 10, "output_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("interface", "usage"),
+    [
+        (CHAT, {**CHAT_USAGE, "prompt_tokens": 2**63}),
+        (CHAT, {**CHAT_USAGE, "prompt_tokens": -10}),
+        (CHAT, {**CHAT_USAGE, "completion_tokens": 10**12}),
+        (CHAT, {**CHAT_USAGE, "prompt_tokens_details": {"cached_tokens": 10_000_000}}),
+        (CHAT, {**CHAT_USAGE, "prompt_tokens": "1k"}),
+        (CHAT, ["10", "5"]),
+        (RESPONSES, {**MESSAGES_USAGE, "input_tokens_details": {"cached_tokens": 11}}),
+        (RESPONSES, {**MESSAGES_USAGE, "output_tokens": "many"}),
+        (MESSAGES, {**MESSAGES_USAGE, "input_tokens": "1k"}),
+        (MESSAGES, {**MESSAGES_USAGE, "cache_read_input_tokens": -9}),
+        (MESSAGES, 15),
+    ],
+)
+async def test_usage_that_cannot_be_keeps_the_reply_and_books_the_worst_case(interface: Interface, usage: Any) -> None:
+    async with WireServer(damaged(interface, usage=usage)) as server:
+        model = interface.model(server.url)
+        result = await asked(model)
+        await model.close()
+    assert (result.text, result.stop) == ("An owl.", None)
+    tokens = result.usage.tokens
+    assert 20 < tokens.input_tokens < 1_000
+    assert tokens.output_tokens == 16_384
+    assert result.usage.cost_nanos == PRICE.cost(tokens) < 10**9
+
+
+async def test_a_stream_with_counts_that_are_none_keeps_its_reply() -> None:
+    fake = FakeAnthropic([say("An owl.")])
+
+    def answer(sent: WireRequest) -> WireReply:
+        parts = [
+            part.replace(b'"usage":{', b'"usage":[7],"was":{') if b"message_delta" in part else part
+            for part in fake.handle(sent).parts
+        ]
+        return WireReply(parts=parts, content_type="text/event-stream")
+
+    async with WireServer(answer) as server:
+        model = MESSAGES.model(server.url)
+        result = await asked(model, stream=True)
+        await model.close()
+    assert (result.text, result.usage.tokens.output_tokens) == ("An owl.", 16_384)
+
+
+async def test_one_impossible_count_does_not_spoil_the_turns_that_follow() -> None:
+    """The next call is bounded by the bytes of the conversation, not by the count."""
+    usages = iter([{**CHAT_USAGE, "prompt_tokens": 10**30}, CHAT_USAGE])
+    async with WireServer(lambda sent: damaged(CHAT, usage=next(usages))(sent)) as server:
+        model = CHAT.model(server.url)
+        first = await asked(model)
+        second = await asked(model, session=first.session)
+        await model.close()
+    assert (second.text, second.stop) == ("An owl.", None)
+
+
+# --- replies without an end -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MOST_WHOLE_BYTES", 100_000)
+    monkeypatch.setattr(transport, "MOST_STREAM_BYTES", 200_000)
+    monkeypatch.setattr(transport, "MOST_LINE_BYTES", 50_000)
+
+
+def endless(line: bytes, streamed: bool) -> WireReply:
+    """Return a reply that goes on far beyond every bound."""
+    kind = "text/event-stream" if streamed else "application/json"
+    return WireReply(parts=[line * 100] * 2_000, content_type=kind)
+
+
+DELTA = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+
+
+@pytest.mark.usefixtures("small_bounds")
+@pytest.mark.parametrize(
+    ("line", "stream"),
+    [(b" " * 100, False), (b"\n", False), (DELTA, True), (b"data: " + b"x" * 94, True)],
+    ids=["whole", "whole-lines", "events", "one-line"],
+)
+async def test_a_reply_without_an_end_is_not_read_to_the_end(line: bytes, stream: bool) -> None:
+    async with WireServer(lambda sent: endless(line, stream)) as server:
+        model = CHAT.model(server.url)
+        result = await asked(model, stream=stream)
+        await model.close()
+    assert result.stop is not None
+    assert result.stop.reason == "provider_error"
+    assert "larger than" in result.stop.message
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["oversized_reply"]
+    assert result.usage.tokens.output_tokens == 16_384
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_a_reply_that_says_how_large_it_is_is_not_read_at_all() -> None:
+    async with WireServer(lambda sent: WireReply(body=b" " * 100_001)) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError, match="larger than") as caught:
+            await model.turn(request())
+        await model.close()
+    assert (caught.value.fault, caught.value.billed, caught.value.retryable) == ("oversized_reply", True, False)
+
+
+@pytest.mark.usefixtures("small_bounds")
+@whole_or_streamed
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_small_body_that_decodes_to_a_large_one_is_refused(stream: bool, status: int) -> None:
+    bomb = gzip.compress(b" " * 10_000_000)
+    kind = "text/event-stream" if stream else "application/json"
+    reply = WireReply(status=status, headers={"content-encoding": "gzip"}, body=bomb, content_type=kind)
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.fault == "oversized_reply"
+
+
+async def test_a_compressed_stream_is_read() -> None:
+    fake = FakeOpenAI([say("An owl.")])
+
+    def answer(sent: WireRequest) -> WireReply:
+        whole = gzip.compress(b"".join(fake.handle(sent).parts))
+        headers = {"content-encoding": "gzip"}
+        return WireReply(parts=[whole[:50], whole[50:]], content_type="text/event-stream", headers=headers)
+
+    async with WireServer(answer) as server:
+        model = CHAT.model(server.url)
+        assert (await model.turn(request(stream=True))).message.text == "An owl."
+        await model.close()
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("encoding", ["br", "gzip"])
+async def test_an_encoding_that_nobody_asked_for_is_an_unreadable_reply(stream: bool, encoding: str) -> None:
+    kind = "text/event-stream" if stream else "application/json"
+    reply = WireReply(headers={"content-encoding": encoding}, body=b"no such encoding", content_type=kind)
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError) as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.fault == "malformed_reply"
