@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -165,25 +165,38 @@ def _is_huge(value: Any) -> bool:
     return isinstance(value, int) and value.bit_length() > 64
 
 
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_array(value: Any) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
 def _damaged_value(value: Any, odd: Callable[[], Any], rng: random.Random) -> Any:
     """Return the value with one place in it changed."""
-    keys: list[Any] = list(value) if isinstance(value, dict) else []
-    if isinstance(value, list):
-        keys = list(range(len(value)))
+    fields: dict[str, Any] = value if _is_object(value) else {}
+    items: list[Any] = value if _is_array(value) else []
+    keys: list[Any] = list(fields) or list(range(len(items)))
     if not keys or rng.random() < 0.1:
         made = odd()
         return msgspec.Raw(str(made).encode()) if _is_huge(made) else made
     key = rng.choice(keys)
-    if isinstance(value, dict) and rng.random() < 0.1:
-        return {name: each for name, each in value.items() if name != key}
-    if isinstance(value, list) and rng.random() < 0.1:
-        return [*value, value[key]]
-    changed = dict(value) if isinstance(value, dict) else list(value)
-    changed[key] = _damaged_value(value[key], odd, rng)
-    return changed
+    drawn = rng.random()
+    if fields:
+        if drawn < 0.1:
+            return {name: each for name, each in fields.items() if name != key}
+        return {**fields, key: _damaged_value(fields[key], odd, rng)}
+    if drawn < 0.1:
+        return [*items, items[key]]
+    return [*items[:key], _damaged_value(items[key], odd, rng), *items[key + 1 :]]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def ignore(event: object) -> None:
+    """Listen, so that replies are streamed, and do nothing."""
 
 
 class Damaging:
@@ -198,7 +211,10 @@ class Damaging:
         self._store = store
         self._rng = random.Random(0)
         self.server = WireServer(self._answer, record=False)
-        self._fake = interface.fake(lambda number, body: self._rng.choice(ANSWERS))
+        self._fake = interface.fake(self._reply)
+
+    def _reply(self, number: int, body: Any) -> Reply:
+        return self._rng.choice(ANSWERS)
 
     def _answer(self, request: WireRequest) -> WireReply:
         return damaged(self._fake.handle(request), self._rng)
@@ -215,7 +231,7 @@ class Damaging:
             How the run ended, and the foreign exception that reached it, if any.
         """
         self._rng = random.Random(seed)
-        options: dict[str, Any] = {"on_event": lambda event: None} if stream else {}
+        options: dict[str, Any] = {"on_event": ignore} if stream else {}
         agent: Agent[str] = Agent(model, "Be brief.", str, tools=(lookup,), limits=Limits(max_steps=6, deadline="1h"))
         result = await arun(
             agent.prompt("What is an owl?"),

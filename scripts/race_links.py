@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ class Escapes:
 
 
 @contextmanager
-def swapping(root: Path, outside: Path) -> Iterator[None]:
+def swapping(root: Path, outside: Path) -> Generator[None]:
     """Swap in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-c", SWAPPER, str(root), str(outside)], stdout=subprocess.PIPE, bufsize=0

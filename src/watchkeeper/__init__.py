@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from watchkeeper.core.lazy_names import provide, public_names
 
 if TYPE_CHECKING:
+    from watchkeeper.accounting.budget import Budget as Budget, BudgetTracker as BudgetTracker
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
-    from watchkeeper.core.budget import Budget as Budget, BudgetTracker as BudgetTracker
     from watchkeeper.core.clock import Deadline as Deadline
     from watchkeeper.core.errors import Stop as Stop, WatchkeeperError as WatchkeeperError
     from watchkeeper.core.limits import Landing as Landing, Limits as Limits
@@ -39,12 +39,12 @@ else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
         {
+            "accounting.budget": "Budget BudgetTracker",
             "app.agent": "Agent",
             "app.contained": "contained",
             "app.run": "arun arun_many run run_many",
             "containment.config": "ExecutionConfig",
             "containment.execution_context": "ExecutionContext",
-            "core.budget": "Budget BudgetTracker",
             "core.clock": "Deadline",
             "core.errors": "Stop WatchkeeperError",
             "core.limits": "Landing Limits",

@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.malformed_replies import CHAT, INTERFACES, LITELLM, MESSAGES, PRICE, RESPONSES, Interface, replies_of
+from benchmarks.malformed_replies import (
+    CHAT,
+    INTERFACES,
+    LITELLM,
+    MESSAGES,
+    PRICE,
+    RESPONSES,
+    Interface,
+    ignore,
+    replies_of,
+)
 from tests.adapters.remote import request
 from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, arun
@@ -23,7 +33,7 @@ from watchkeeper.clock import TestClock
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.models import ScriptedModel
 from watchkeeper.runtime.events import ModelFailed, ModelSwitched
-from watchkeeper.testing import FakeAnthropic, FakeOpenAI, WireReply, WireRequest, WireServer, say
+from watchkeeper.testing import FakeAnthropic, FakeOpenAI, Reply, WireReply, WireRequest, WireServer, say
 
 notes = pytest.mark.filterwarnings("ignore::UserWarning:pydantic", "ignore::DeprecationWarning:litellm")
 every_interface = pytest.mark.parametrize(
@@ -54,7 +64,11 @@ def test_nor_does_one_that_litellm_reads(seed: int) -> None:
 
 def damaged(interface: Interface, **fields: Any) -> Any:
     """Return what answers every request with a good reply, some of whose fields are replaced."""
-    fake = interface.fake(lambda number, body: say("An owl."))
+
+    def reply(number: int, body: Any) -> Reply:
+        return say("An owl.")
+
+    fake = interface.fake(reply)
 
     def answer(sent: WireRequest) -> WireReply:
         reply = fake.handle(sent)
@@ -71,7 +85,7 @@ GARBAGE = {
 
 async def asked(model: Any, *, stream: bool = False, **options: Any) -> RunResult[str]:
     if stream:
-        options["on_event"] = lambda event: None
+        options["on_event"] = ignore
     agent: Agent[str] = Agent(model, "Be brief.", str, limits=Limits(max_cost_usd=1, max_retries=9))
     return await arun(
         agent.prompt("What is an owl?"),

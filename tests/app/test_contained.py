@@ -631,7 +631,7 @@ def calling(act: Callable[[], object], **limits: Any) -> Agent[str]:
         """Do it."""
         return str(act())
 
-    script = [Call("start", {}), "done"]
+    script: list[Any] = [Call("start", {}), "done"]
     return Agent(ScriptedModel(script), "Do it.", str, tools=(start,), limits=Limits(**limits))
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.kit import ANSWER, Call, Calls, Say, ScriptedModel, events, inside, question
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import contained
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import BudgetExceededError, ConfigurationError
 from watchkeeper.core.limits import UNLIMITED, Limits
@@ -50,7 +50,7 @@ def child(*script: Any, **more: Any) -> Agent[str]:
 def parent(*tools: Tool, calls: int = 1, limits: Limits = Limits()) -> Agent[str]:
     """Return an agent that calls its first tool so often, and then says that it is done."""
     name = tools[0].name
-    script = [*(Call(name, {}) for _ in range(calls)), "done"]
+    script: list[Any] = [*(Call(name, {}) for _ in range(calls)), "done"]
     return Agent(ScriptedModel(script), "Use the tool.", str, tools=tools, limits=limits, name="outer")
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions, TaskOptions
 from watchkeeper.app.run import arun, arun_many, run, run_many
-from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
 from watchkeeper.core.limits import Limits

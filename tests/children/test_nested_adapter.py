@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.kit import ANSWER, Inside, Report, ScriptedModel, agent, children, events, inside, question
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.children.nested_adapter import RunAdapter
-from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import (
     BudgetExceededError,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -165,8 +166,12 @@ def test_an_answer_without_anything_of_an_answer_is_not_final() -> None:
 
 def test_no_more_jobs_are_remembered_than_are_allowed() -> None:
     jobs, told = Jobs(), list[str]()
+
+    def tells(name: str) -> Callable[[object], None]:
+        return lambda seen: told.append(name)
+
     for number in range(KEPT_JOBS + 1):
-        jobs.add(f"r{number}", Job(RESPONSES, lambda seen, number=number: told.append(f"r{number}")))
+        jobs.add(f"r{number}", Job(RESPONSES, tells(f"r{number}")))
     assert jobs.asked_for("/v1/responses/r0") is None
     assert jobs.asked_for(f"/v1/responses/r{KEPT_JOBS}/cancel") is not None
     final = read_whole(RESPONSES, msgspec.json.encode(answer_of(1, "completed", usage=USAGE)))

@@ -285,7 +285,7 @@ async def test_tasks_see_what_was_around_them_when_they_began() -> None:
         inside = asyncio.ensure_future(look())
         await inside
     outside = await asyncio.gather(look(), look())
-    assert (inside.result(), outside) == (one.metadata.chain_id, [None, None])
+    assert (inside.result(), *outside) == (one.metadata.chain_id, None, None)
 
 
 def test_what_outlives_a_context_does_not_keep_it() -> None:

@@ -25,8 +25,7 @@ def clock() -> TestClock:
     return TestClock()
 
 
-def types(events: object) -> list[str]:
-    assert isinstance(events, list)
+def types(events: list[SafetyEvent]) -> list[str]:
     return [event.event_type for event in events]
 
 

@@ -23,10 +23,10 @@ from tests.containment.gates import (
     started,
     unlimited,
 )
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.limits import Landing, Limits

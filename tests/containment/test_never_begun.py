@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -229,7 +230,11 @@ async def test_an_isolated_tool_whose_process_was_not_started_in_time_never_star
     monkeypatch: pytest.MonkeyPatch, clock: TestClock
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr(isolation, "start_guard", lambda *_: started.append(1))
+
+    def start(*given: object) -> None:
+        started.append(given)
+
+    monkeypatch.setattr(isolation, "start_guard", start)
     work: Tool = tool(isolation="process", timeout="3s", name="work")(do_nothing)
     waiting = busy(monkeypatch, clock, 3, BusyPool)
     result = await play(agent(work), [Call("work"), Say(Report(0))], clock=clock)
@@ -249,9 +254,8 @@ async def test_what_is_closed_when_its_time_is_over_is_closed_all_the_same(
 ) -> None:
     waiting, ended = busy(monkeypatch, clock, 0, BusyPool), list[str]()
     for must_run in (False, True):
-        task = asyncio.ensure_future(
-            workers.run_in_worker(lambda kind=must_run: ended.append(str(kind)), must_run=must_run)
-        )
+        end = partial(ended.append, str(must_run))
+        task = asyncio.ensure_future(workers.run_in_worker(end, must_run=must_run))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -44,6 +44,11 @@ class Told:
         self.told.append("failure")
 
 
+def without(method: str) -> Any:
+    """Return a breaker that lacks one of the three methods."""
+    return type("Half", (Told,), {method: None})()
+
+
 class Refusing(CircuitBreaker):
     def check(self, context: PolicyContext | None = None) -> PolicyDecision:
         return PolicyDecision(False, "mine", "Not today.")
@@ -127,9 +132,8 @@ def test_one_for_each_provider_may_be_of_its_own_kind_too() -> None:
 
 @pytest.mark.parametrize("missing", ["check", "record_success", "record_failure"])
 def test_one_that_lacks_a_method_is_refused_when_the_context_is_made(missing: str) -> None:
-    breaker = type("Half", (Told,), {missing: None})()
     with pytest.raises(ConfigurationError, match=missing):
-        ExecutionContext(ONE_RETRY, circuit_breaker=breaker)
+        ExecutionContext(ONE_RETRY, circuit_breaker=without(missing))
 
 
 def test_one_with_an_async_method_is_refused() -> None:

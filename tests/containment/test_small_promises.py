@@ -84,10 +84,10 @@ def test_views_of_a_snapshot_can_be_added_copied_and_compared() -> None:
         for _ in range(3):
             ctx.wrap_tool_call(lambda: None)
         nodes, again = ctx.get_snapshot().nodes, ctx.get_snapshot().nodes
-    assert nodes == again
-    assert nodes == list(nodes)
-    assert nodes == tuple(nodes)
     both: Any = nodes
+    assert nodes == again
+    assert both == list(nodes)
+    assert both == tuple(nodes)
     one = [1]
     assert both + one == [*nodes, 1]
     assert one + both == [1, *nodes]
@@ -138,8 +138,12 @@ async def test_few_retries_stop_no_call_that_succeeds() -> None:
 @pytest.mark.spec("EC-018")
 def test_a_charge_after_the_end_of_the_call_is_refused() -> None:
     tickets: list[Ticket] = []
+
+    def keep(ticket: Ticket) -> None:
+        tickets.append(ticket)
+
     with ExecutionContext(PLENTY) as ctx:
-        ctx.call_llm(lambda ticket: tickets.append(ticket), WrapOptions("ask", cost_estimate_hint=0.1))
+        ctx.call_llm(keep, WrapOptions("ask", cost_estimate_hint=0.1))
         with pytest.raises(ConfigurationError, match="ask is over"):
             tickets[0].charge(0.5)
         assert ctx.get_snapshot().cost_usd_accumulated == 0.1

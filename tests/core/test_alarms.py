@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from watchkeeper.core import alarms
 from watchkeeper.core.alarms import SWEPT, Alarms
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 
@@ -64,7 +63,7 @@ def test_what_is_cancelled_is_never_called_and_takes_no_memory() -> None:
     clock = Alarms(time)
     kept = clock.set(1.0, lambda: called.append(0))
     for number in range(10_000):
-        alarm = clock.set(3600.0, lambda number=number: called.append(number))
+        alarm = clock.set(3600.0, partial(called.append, number))
         alarm.cancel()
         alarm.cancel()
         assert clock.kept <= SWEPT + 2
@@ -103,7 +102,7 @@ def test_where_no_thread_can_be_started_nothing_fails(monkeypatch: pytest.Monkey
         def start(self) -> None:
             raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(alarms.threading, "Thread", NoThread)
+    monkeypatch.setattr(threading, "Thread", NoThread)
     Alarms(SYSTEM_CLOCK.monotonic).set(0.0, never).cancel()
     assert started == ["watchkeeper-alarms"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import watchkeeper
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.app.contained import SINGLE, Ceilings
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.limits import UNLIMITED, Limits
 from watchkeeper.core.meters import BY_FIELD, COLUMNS, METERS, SHARED, TOLD
 from watchkeeper.core.usage import Usage

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -281,7 +282,7 @@ def test_what_is_left_before_it_began_never_begins(monkeypatch: pytest.MonkeyPat
 def test_a_job_is_begun_or_withdrawn_but_never_both() -> None:
     for _ in range(200):
         begun: list[int] = []
-        job = Job(lambda begun=begun: begun.append(1), lambda job: None)
+        job: Job[None] = Job(partial(begun.append, 1), lambda job: None)
         start = threading.Barrier(2)
 
         def begin(job: Job[Any] = job, start: threading.Barrier = start) -> None:

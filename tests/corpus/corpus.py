@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
 from watchkeeper.prompt.advice import Assessment

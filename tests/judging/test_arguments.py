@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kit import ScriptedModel, question
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.judging import (
     COMPLETION,

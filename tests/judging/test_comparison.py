@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Say, ScriptedModel
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError, NestedEvaluationError
 from watchkeeper.core.model import ModelRequest

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit import Call, Say, ScriptedModel, children, events
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.app.run import arun
-from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, ProviderError
 from watchkeeper.core.limits import Limits

@@ -32,8 +32,8 @@ from tests.kit import (
     play,
     question,
 )
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.children.child import children_of
-from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, TestClock
 from watchkeeper.core.errors import (
     BudgetExceededError,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Say, ScriptedModel, events
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.app.run import arun
-from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError, DeadlineExceededError
 from watchkeeper.judging import NestedEvaluator, NestedExecutionConfig, NestedExecutionContext, derive_nested_deadline

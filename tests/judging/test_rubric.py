@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit import Report, Say, ScriptedModel
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.codec import decode, encode
 from watchkeeper.core.errors import ConfigurationError

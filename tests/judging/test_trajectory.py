@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from tests.kit import Call, Say, ScriptedModel, events
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.app.run import arun
-from watchkeeper.core.budget import Budget
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, ObserverError, ProviderError
 from watchkeeper.core.limits import Limits

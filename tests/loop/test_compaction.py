@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, play
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildRun, ChildTask, children_of
-from watchkeeper.core.budget import BudgetStatus
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ProviderError, StoreError
 from watchkeeper.core.limits import Limits

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Report, Say, ScriptedModel, agent
-from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import (
     BudgetExceededError,

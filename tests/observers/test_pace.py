@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.observers.resources import PaceEstimator

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError
 from watchkeeper.core.ids import root_run_context

@@ -160,7 +160,11 @@ def test_a_storm_before_a_run_is_one_keyboard_interrupt() -> None:
 
 def test_what_ends_with_the_process_heeds_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     at_exit: list[object] = []
-    monkeypatch.setattr("atexit.register", lambda *work: at_exit.append(work[0]))
+
+    def register(work: object, *given: object) -> None:
+        at_exit.append(work)
+
+    monkeypatch.setattr("atexit.register", register)
     requests = EndRequests(noted=1)
     with heeding(requests, to_the_end=True):
         signal.raise_signal(TERM)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.kit import ANSWER, Call, ScriptedModel, inside, question
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.children.child import ChildTask, children_of
-from watchkeeper.core.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.ids import SYSTEM_IDS

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from watchkeeper.core.budget import Budget, BudgetStatus
+from watchkeeper.accounting.budget import Budget, BudgetStatus
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext

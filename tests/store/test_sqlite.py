@@ -273,10 +273,17 @@ def modes(folder: Path) -> dict[str, str]:
     return {file.name: f"{file.stat().st_mode & 0o777:o}" for file in folder.iterdir()}
 
 
-FILES = [
-    pytest.param(lambda path: RunStore(path).close, id="store"),
-    pytest.param(lambda path: SqliteLedger(path).shutdown, id="ledger"),
-]
+def open_store(path: Path) -> Callable[[], object]:
+    """Open a store; return what closes it."""
+    return RunStore(path).close
+
+
+def open_ledger(path: Path) -> Callable[[], object]:
+    """Open a ledger; return what closes it."""
+    return SqliteLedger(path).shutdown
+
+
+FILES = [pytest.param(open_store, id="store"), pytest.param(open_ledger, id="ledger")]
 
 
 @pytest.fixture

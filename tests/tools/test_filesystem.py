@@ -483,12 +483,13 @@ def test_a_pattern_of_many_stars_ends_soon_and_agrees_with_plain_recursion(patte
 
 @pytest.mark.parametrize("path", ["/".join(["d"] * 129), "d" * 4097, "\N{GRINNING FACE}" * 1025, "/" * 4097])
 def test_a_path_that_is_too_long_or_too_deep_is_refused_in_few_words(filesystem: Filesystem, path: str) -> None:
-    for act in (
+    acts: tuple[Callable[[str], object], ...] = (
         filesystem.exists,
         filesystem.glob,
         filesystem.make_dirs,
         lambda path: filesystem.write_text(path, "x"),
-    ):
+    )
+    for act in acts:
         with pytest.raises(
             FilesystemError, match=r"is longer than 4,096 bytes|has 129 parts; 128 are allowed"
         ) as caught:

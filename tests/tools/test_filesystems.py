@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.filesystem import Filesystem, FilesystemSnapshot
 from watchkeeper.tools.filesystems import FileChange, HostFilesystem, MemoryFilesystem, OverlayFilesystem
 
 
@@ -408,7 +408,7 @@ def test_adding_to_a_file_costs_what_is_added(grown: Filesystem, held: bool, mon
 def test_snapshots_between_additions_are_all_kept(base: Filesystem) -> None:
     for files in (base, OverlayFilesystem(base)):
         files.write_text("log", "")
-        taken = []
+        taken: list[tuple[FilesystemSnapshot, str]] = []
         for number in range(6):
             taken.append((files.snapshot(), files.read_text("log")))
             for _ in range(number % 3):

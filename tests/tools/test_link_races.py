@@ -12,6 +12,7 @@ import pytest
 
 from scripts.race_links import race
 from watchkeeper.core.errors import FilesystemError
+from watchkeeper.tools.filesystem import EntryKind
 from watchkeeper.tools.filesystems import HostFilesystem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no folder can be held open there")
@@ -25,24 +26,21 @@ def test_no_read_and_no_write_escapes_while_links_are_swapped_in(tmp_path: Path)
     assert (escaped.reads, escaped.writes, escaped.lists) == (0, 0, 0)
 
 
-def test_a_folder_that_becomes_a_link_between_look_and_read_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_becomes_a_link_between_look_and_read_is_not_followed(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "root"
     for folder in (outside, root / "folder"):
         folder.mkdir(parents=True)
         (folder / "file").write_text(folder.name)
-    files = HostFilesystem(root)
-    looked = HostFilesystem._kind
 
-    def swap(self: HostFilesystem, path: str) -> object:
-        kind = looked(self, path)
-        if path == "folder/file" and not (root / "folder").is_symlink():
-            (root / "folder").rename(root / "away")
-            (root / "folder").symlink_to(outside)
-        return kind
+    class Swapped(HostFilesystem):
+        def _kind(self, path: str) -> EntryKind | None:
+            kind = super()._kind(path)
+            if path == "folder/file" and not (root / "folder").is_symlink():
+                (root / "folder").rename(root / "away")
+                (root / "folder").symlink_to(outside)
+            return kind
 
-    monkeypatch.setattr(HostFilesystem, "_kind", swap)
+    files = Swapped(root)
     with pytest.raises(FilesystemError, match="'folder' is a symbolic link"):
         files.read_text("folder/file")
     (root / "folder").unlink()

@@ -183,7 +183,13 @@ async def test_a_reducer_that_is_given_up_holds_up_nothing() -> None:
     assert not session[Noted].all()
 
 
-@pytest.mark.parametrize("act", [lambda files: files.read_text("slow"), lambda files: files.glob("**")])
+READS: list[Callable[[OverlayFilesystem], object]] = [
+    lambda files: files.read_text("slow"),
+    lambda files: files.glob("**"),
+]
+
+
+@pytest.mark.parametrize("act", READS)
 def test_a_discard_waits_for_nobody(files: HeldFilesystem, act: Callable[[OverlayFilesystem], object]) -> None:
     overlay = OverlayFilesystem(files)
     overlay.write_text("new", "x")

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.core.budget import SHOWN, BudgetStatus, is_told
+from watchkeeper.accounting.budget import SHOWN, BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop
 from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period

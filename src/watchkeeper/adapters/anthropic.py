@@ -152,9 +152,11 @@ class Events:
 
 def _latest_usage(earlier: Any, later: Any) -> Any:
     """Return the counts that hold after an event; what is no object of counts is left for who reads the message."""
+    if later is None:
+        return earlier
     if isinstance(earlier, dict) and isinstance(later, dict):
         return {**given(cast("dict[str, Any]", earlier)), **given(cast("dict[str, Any]", later))}
-    return earlier if later is None else later
+    return later
 
 
 def read_message(message: Mapping[str, Any], provider: str, encoding: str, position: int) -> ModelReply:

@@ -26,7 +26,7 @@ from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surround
 from watchkeeper.children.inside import NO_DEPTHS, Surrounding, refuse_own_account, surrounding
 from watchkeeper.containment.enclosing import refuse_own
 from watchkeeper.containment.execution_context import Around, ExecutionContext
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context

@@ -32,7 +32,7 @@ from msgspec import structs
 from watchkeeper.accounting.call_request import CallRequest, Charge
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.budget import BudgetTracker
+from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.core.limits import Limits

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
+    from watchkeeper.accounting.budget import BudgetStatus as BudgetStatus
     from watchkeeper.accounting.call_request import CallRequest as CallRequest, Charge as Charge, Estimate as Estimate
     from watchkeeper.accounting.call_request import NodeKind as NodeKind
     from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from watchkeeper.containment.in_flight import Ticket as Ticket
     from watchkeeper.containment.record import ContextSnapshot as ContextSnapshot, NodeRecord as NodeRecord
     from watchkeeper.containment.record import Outcome as Outcome
-    from watchkeeper.core.budget import BudgetStatus as BudgetStatus
     from watchkeeper.core.cancellation import CancellationToken as CancellationToken
     from watchkeeper.core.limits import AccountLimit as AccountLimit, Verdict as Verdict
     from watchkeeper.shield.circuit_breaker import CircuitBreaker as CircuitBreaker, CircuitBreakers as CircuitBreakers
@@ -38,13 +38,13 @@ else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
         {
+            "accounting.budget": "BudgetStatus",
             "accounting.call_request": "CallRequest Charge Estimate NodeKind",
             "accounting.ledger": "Ledger MemoryLedger",
             "containment.config": "ExecutionConfig WrapOptions",
             "containment.execution_context": "ExecutionContext",
             "containment.in_flight": "Ticket",
             "containment.record": "ContextSnapshot NodeRecord Outcome",
-            "core.budget": "BudgetStatus",
             "core.cancellation": "CancellationToken",
             "core.limits": "AccountLimit Verdict",
             "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",

@@ -26,7 +26,7 @@ from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, F
 from watchkeeper.children.nested_adapter import RunAdapter, cause_of, stop_error
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import (
     BudgetExceededError,

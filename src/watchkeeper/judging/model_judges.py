@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, get_type_hints
 
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,

@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from watchkeeper.children.child import Children, ChildTask
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.limits import Limits

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, Unpack
 from watchkeeper.children.child import Children, Family
 from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, checked_deadline
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context

@@ -13,7 +13,7 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Final
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
 from watchkeeper.core.quantities import counted

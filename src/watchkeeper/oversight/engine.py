@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from watchkeeper.children.child import Children
 from watchkeeper.children.nested_adapter import RunAdapter
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from watchkeeper.core.budget import BudgetStatus
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker

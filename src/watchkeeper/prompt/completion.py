@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeGuard, cast, get_args, runtime_checkable
 
-from watchkeeper.core.budget import Budget
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext

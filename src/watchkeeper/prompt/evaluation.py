@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.core.budget import Budget, BudgetTracker
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext

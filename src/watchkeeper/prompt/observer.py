@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
-from watchkeeper.core.budget import Budget, BudgetStatus
+from watchkeeper.accounting.budget import Budget, BudgetStatus
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import FilesystemError, LimitsError, ObserverError
 from watchkeeper.core.ids import RunContext

@@ -20,7 +20,7 @@ from typing import Final
 from watchkeeper.accounting.call_request import CallRequest, Charge
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.budget import BudgetTracker
+from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import BudgetExceededError, Stop

@@ -455,8 +455,8 @@ def _stored_run(row: Sequence[Any]) -> StoredRun:
         return _whole_run(row)
     except UNREADABLE as error:
         run_id, _, prompt, model = (each if isinstance(each, str) else repr(each) for each in row[:4])
-        nothing = (None,) * 9
-        return StoredRun(run_id, None, prompt, model, None, None, "", UNKNOWN, *nothing, None, damage=str(error))
+        nothing = (None,) * 10
+        return StoredRun(run_id, None, prompt, model, None, None, "", UNKNOWN, *nothing, damage=str(error))
 
 
 def _whole_run(row: Sequence[Any]) -> StoredRun:

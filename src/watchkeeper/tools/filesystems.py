@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Literal, NamedTuple, cast
+from typing import IO, Final, Literal, NamedTuple
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import own_value
@@ -319,21 +319,20 @@ class HostFilesystem(Filesystem):
             yield self._path_of(path)
             return
         way, _, name = path.rpartition("/")
-        folder: int | None = os.open(self._root, WAY_FLAGS)
+        folder = os.open(self._root, WAY_FLAGS)
         try:
             done = ""
             for part in way.split("/") if way else ():
                 done = join(done, part)
                 inner = _entered(Place(part, folder), done)
-                os.close(cast("int", folder))
-                folder = inner
-                if folder is None:
+                if inner is None:
                     yield None
                     return
+                os.close(folder)
+                folder = inner
             yield Place(name or ".", folder)
         finally:
-            if folder is not None:
-                os.close(folder)
+            os.close(folder)
 
     def _path_of(self, path: str) -> Place | None:
         for folder in parents(path):

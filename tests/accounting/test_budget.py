@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.budget import Budget, BudgetStatus, BudgetTracker
+from watchkeeper.accounting.budget import Budget, BudgetStatus, BudgetTracker
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError, LimitsError
 from watchkeeper.core.limits import Limits
