@@ -2,8 +2,8 @@
 
 Accounts form a chain of parents. What an account uses is counted in it and in every account above it, so the ceilings
 of a parent bound all its descendants together. What an account has carved from those above is reserved there as a
-claim; inside it, reservations go no further up, and what is settled turns from claimed into spent. An account is plain
-data: only a ledger changes it, under one lock for the tree.
+claim; reservations inside it go no further up than this account, and settlement turns claimed amounts into spent
+ones. An account is plain data: only a ledger changes it, under one lock for the tree.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         for_verdict: Whether it holds what its parent keeps for a verdict.
         renews_on: The next day on which its period starts again; set by the ledger that keeps it.
         chain: This account and all above it, innermost first.
-        tops: Its own ceilings by count, as they are in force: what was carved, where that is less than what was wished.
+        tops: Its own ceilings by count, as they are in force: the carved amount if it is less than the requested one.
         work_ignored: The accounts above whose end of work does not stop it: those above what is kept for a verdict.
         carved: Its own claims.
         claims: Its own claims and those of all above it, innermost first.
@@ -156,7 +156,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         self.carve(())
 
     def carve(self, counts: Sequence[int]) -> None:
-        """Lay out anew where reservations are held and which ceilings bind them, now that these counts are carved."""
+        """Set the carved counts; recompute where reservations are held and which ceilings bind them."""
         parent = self.parent
         if parent is None:
             self.paths = ((self,),) * LIMITED
@@ -217,7 +217,7 @@ def usage_of(account: Account) -> Usage:
 
 
 def presumed_in(settled: Sequence[int], *, unpriced: bool) -> Presumed:
-    """Return the part of settled figures of which nobody knows the truth."""
+    """Return the part of settled figures that is presumed, because the true figures are unknown."""
     calls = settled[PRESUMED_CALLS]
     if not calls:
         return NOTHING_PRESUMED
@@ -341,7 +341,7 @@ def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
 
 
 def end_work(account: Account, kept: float) -> None:
-    """Let the work end so many seconds before everything does."""
+    """Let the work end ``kept`` seconds before the deadline."""
     account.work_until = account.deadline_at - kept
     account.work_deadline = account.deadline
     if kept and account.deadline is not None:
@@ -453,7 +453,7 @@ def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[i
 
 
 def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Row | None:
-    """Give an account what it wishes, at most what is left, as ceilings of its own that are reserved above it.
+    """Give an account what it requests, at most what is left, as ceilings of its own that are reserved above it.
 
     Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
     account shares what those above it have.
@@ -514,7 +514,7 @@ def shared_key(name: str) -> str:
 
 
 def account_above(limits: Limits, parent: Account | None, *, lasting: bool = True) -> Account | None:
-    """Return what stands above a new context: its parent, or the shared account that its limits name.
+    """Return the account above a new context: its parent, or the shared account that its limits name.
 
     Args:
         limits: The context's own ceilings.
@@ -522,7 +522,7 @@ def account_above(limits: Limits, parent: Account | None, *, lasting: bool = Tru
         lasting: Whether the ledger remembers figures when the process ends.
 
     Raises:
-        ConfigurationError: If the ledger does not, or a child names another account than its root.
+        ConfigurationError: If the ledger does not remember figures, or a child names another account than its root.
     """
     if limits.account is None:
         return parent

@@ -6,7 +6,7 @@ order is fixed: aborted or stopped before, time, cost, tokens, steps, tool calls
 decided below; the ceilings above are checked last, for the case that more was spent than was reserved.
 
 A `Demand` is a call's request in the terms of the accounts; a ledger notes on it what is reserved for the call. Below
-`decide` stands the retry that is reserved for a call that may fail.
+`decide` are the functions for the retry that is reserved for a call that may fail.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Demand:
         request: What is asked.
         number: The integer of the UUID by which log, snapshot and ledger know the call; 0 until it has one.
         concerns: By count, whether that limit concerns the call at all.
-        wants: By count, what the call takes whatever its output.
+        wants: By count, what the call takes independently of its output.
         per_output: By count, what each output token adds.
-        most: Output tokens wished for.
-        least: Output tokens below which the call is not worth sending.
-        counts: What is settled with one each by being admitted.
+        most: Output tokens requested.
+        least: The fewest output tokens that make the call worth sending.
+        counts: The counts that admission raises by one each.
         landing: Whether this is the landing turn itself, which uses up the landing hold.
         next_hold: The landing hold that is needed after this call, by count; None leaves it as it is.
         may_fail: Whether a failure of the call spends one retry; one is then reserved for it, at every account but
@@ -139,8 +139,8 @@ def decide(demand: Demand, now: float) -> Ruling:
         now: Monotonic seconds.
 
     Returns:
-        Admitted with the output tokens it may have (fewer than wished for where that is what is affordable), Waits if
-        only reservations of others stand in the way, or the reason for refusing it.
+        Admitted with the output tokens it may have (fewer than requested if no more is affordable), Waits if
+        only reservations of other calls prevent it, or the reason for refusing it.
     """
     account, landing = demand.account, demand.landing
 
@@ -195,8 +195,8 @@ def latches(demand: Demand, verdict: Exhausted) -> bool:
 def clamp_beyond(demand: Demand, held: tuple[int, ...], output: int) -> tuple[int, Exhausted | None]:
     """Look at the ceilings above what was carved, and return the output that they leave.
 
-    What was carved is reserved under them, so they can only stand in the way once something below them has spent more
-    than was reserved for it; what calls beside it hold there does not matter.
+    What was carved is reserved under them, so they only limit the call once something below them has spent more than
+    was reserved for it. Reservations of other calls under these ceilings are ignored.
     """
     concerns, wants, prices = demand.concerns, demand.wants, demand.per_output
     for count, ceiling, level in demand.account.beyond:

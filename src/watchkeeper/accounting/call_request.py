@@ -35,13 +35,13 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         input_tokens: The most input it can have.
-        max_output_tokens: The output cap that is wished for; the gate may grant less.
-        min_output_tokens: The least output worth asking for; 0 takes ``Limits.min_output_tokens``.
-        input_nanos: The most that its input, and whatever else does not depend on the output cap, can cost.
+        max_output_tokens: The requested output cap; the gate may grant less.
+        min_output_tokens: The smallest useful output cap; 0 takes ``Limits.min_output_tokens``.
+        input_nanos: Maximum cost of its input and of everything else that does not depend on the output cap.
         output_nanos_per_token: The most that one output token can cost, rounded up.
         known_cost: False if there is no price; the gate then refuses wherever a cost ceiling holds.
-        is_hint: Whether the cost is somebody's guess and no upper bound: if it does not fit, that call is refused, and
-            nothing is latched as long as what was spent leaves anything.
+        is_hint: Whether the cost is a guess and not an upper bound: if it does not fit, only this call is refused, and
+            no stop is latched while the spent amount is below the ceiling.
     """
 
     input_tokens: int = 0
@@ -62,8 +62,8 @@ class Charge(msgspec.Struct, frozen=True):
 
     Attributes:
         tokens: As the provider reported them.
-        cost_nanos: Money, or None if nobody knows the price.
-        presumed: The part of it of which nobody knows the truth.
+        cost_nanos: Cost in nano-dollars, or None if the price is unknown.
+        presumed: The part of it that is presumed, because the true figures are unknown.
     """
 
     tokens: TokenUsage = NO_TOKENS
@@ -72,7 +72,7 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 def presumed_charge(tokens: TokenUsage, cost_nanos: int | None) -> Charge:
-    """Return the charge of a call of which nobody knows the truth; its worst case, so that a ceiling holds."""
+    """Return the charge of a call whose true cost is unknown: its worst case, so that a ceiling holds."""
     return Charge(tokens, cost_nanos, Presumed(1, tokens, cost_nanos))
 
 
@@ -117,7 +117,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         max_retries: How often in a row an operation of this name may be repeated; None for as often as
             the chain allows.
         model: What hooks are told about the model.
-        provider: Whom it goes to; key of the circuit breaker where there is one for each.
+        provider: The provider called; key of its circuit breaker if each provider has one.
         degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
         arguments: What hooks are told about the arguments of a tool; None for nothing.
     """
@@ -141,23 +141,23 @@ class CallRequest(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """It may run, with at most so many output tokens."""
+    """The call may run, with at most ``output_tokens`` output tokens."""
 
     output_tokens: int
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """It may not: this stop was latched before."""
+    """The call may not run: this stop was latched before."""
 
     stop: Stop
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """It may not: the time is over."""
+    """The call may not run: the time is over."""
 
 
 class Exhausted(NamedTuple):
-    """It may not: what is settled, and what is kept for the end, leaves less than the least it needs."""
+    """The call may not run: what is settled and what is kept for the end leave less than its minimum need."""
 
     limit: int
     ceiling: int
@@ -167,7 +167,7 @@ class Exhausted(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Not yet: it fits under this ceiling once other calls give back what they hold."""
+    """The call must wait: it fits under this ceiling once other calls release their reservations."""
 
     limit: int
     ceiling: int
@@ -181,7 +181,7 @@ CLOSED_UNDER_WAY: Final = Stop("aborted", "gate", "The context was closed while 
 
 
 def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> Stop:
-    """Say that a ceiling leaves too little for the least call worth sending, of a context or of a shared account."""
+    """Say that a ceiling, of a context or of a shared account, leaves too little for the smallest useful call."""
     count, ceiling, account = verdict[:3]
     meter = SHARED[count]
     field = meter.field
@@ -237,7 +237,7 @@ def expired(account: Account, *, landing: bool) -> Stop:
 
 
 def aborted(reason: str) -> Stop:
-    """Say that somebody aborted, in his words."""
+    """Say that the caller aborted, with the reason that the caller gave."""
     return Stop("aborted", "caller", f"The run was aborted: {reason}")
 
 

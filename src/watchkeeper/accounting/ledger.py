@@ -1,8 +1,8 @@
 """Who has spent and reserved what: the port `Ledger`, and `MemoryLedger` for one process.
 
 A ledger holds the accounts of one tree of contexts. Admission decides and reserves in one critical section over the
-account and all above it; settlement gives the reservation back and books what the call really cost, whatever became of
-it. A call that must wait for others is remembered here and notified when asking again makes sense, so no release is
+account and all above it; settlement releases the reservation and books the real cost, whether the call succeeded or
+not. A call that must wait for others is remembered here and notified when asking again makes sense, so no release is
 missed. A ledger must never block, call user code, or read a clock: it gets the instants that it needs.
 """
 
@@ -64,8 +64,8 @@ class Refused(msgspec.Struct, frozen=True):
 
     Attributes:
         stop: Why.
-        latched: Whether this very refusal latched the stop.
-        concerns_call: Whether the stop was found for this call and is that of this call only.
+        latched: Whether this refusal latched the stop.
+        concerns_call: Whether the stop concerns this call only.
     """
 
     stop: Stop
@@ -96,14 +96,14 @@ class Ledger(Protocol):
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, in one critical section.
 
-        Refusing it for want of time or means latches that stop on the caller's account, unless only a guess of its cost
-        does not fit (`admission.latches`). If it has to wait and brings a
-        waiter, the waiter is remembered in the same critical section.
+        Refusing it because time or budget is used up latches that stop on the caller's account, unless only a
+        guess of its cost does not fit (`admission.latches`). If it has to wait and brings a waiter, the waiter is
+        remembered in the same critical section.
         """
         ...
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
-        """Forget a waiter; harmless if it is forgotten already."""
+        """Remove a waiter; harmless if it was removed before."""
         ...
 
     def refund(self, demand: Demand, now: float) -> None:
@@ -129,8 +129,8 @@ class Ledger(Protocol):
 
 # --- calls that wait --------------------------------------------------------------------------------------------------
 # A call that fits only once others have given back what they hold is remembered, and notified whenever a release may
-# have changed its verdict. If nobody is left who could release what any of them waits for, the youngest gets a last
-# chance: it fits now or is refused. All of it happens in the ledger's critical section.
+# have changed its verdict. If no call can release what any waiter needs, the newest waiter gets a last
+# chance: it is admitted now or refused. All of it happens in the ledger's critical section.
 
 
 def do_nothing() -> None:
@@ -142,10 +142,10 @@ class Waiter(msgspec.Struct, eq=False):
 
     Attributes:
         demand: What it wants.
-        around: The calls inside which it was made: they give nothing back before it returns.
-        notify: Makes the call ask again; must not block or raise. Set by whoever runs the call, before it asks again.
+        around: The calls inside which it was made: they release nothing before it returns.
+        notify: Makes the call ask again; must not block or raise. The code that runs the call sets it.
         notified: Whether it was notified since it last asked.
-        last_chance: Set when nobody is left who could give anything back: now it fits or is refused.
+        last_chance: Set when no release is expected, or the call may not wait: its next attempt admits or refuses it.
     """
 
     demand: Demand
@@ -165,7 +165,7 @@ class Waiters(msgspec.Struct, eq=False):
 
     Attributes:
         elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers.
-        listed: They themselves.
+        listed: The waiters.
         reserving: Calls under way for which something is reserved.
         landing: Accounts that keep something for a landing turn.
     """
@@ -198,14 +198,14 @@ class Waiters(msgspec.Struct, eq=False):
         self._break_deadlock(now)
 
     def _break_deadlock(self, now: float) -> None:
-        """Give the youngest of those who wait its last chance if nobody can release anything for any of them."""
+        """Give the newest waiter its last chance if no call can release anything for any waiter."""
         if not any(waiter.notified for waiter in self.listed) and not self._can_release(now):
             youngest = self.listed[-1]
             youngest.last_chance = True
             youngest.wake()
 
     def _can_release(self, now: float) -> bool:
-        """Return whether anybody who does not wait himself holds something that one of the waiters waits for."""
+        """Return whether a holder that is not itself waiting holds something that one of the waiters needs."""
         seen: set[tuple[int, Account]] = set()
         for waiter in self.listed:
             verdict = decide(waiter.demand, now)
@@ -217,10 +217,10 @@ class Waiters(msgspec.Struct, eq=False):
         return False
 
     def is_releasable(self, level: Account, count: int) -> bool:
-        """Return whether something of this count that is reserved at an account is held by somebody who does not wait.
+        """Return whether a holder that is not itself waiting has something of this count reserved at an account.
 
-        What a child has carved does not count: it comes back only when the child is closed, and the caller that asks
-        may be the one who has to close it.
+        What a child has carved does not count: it is released only when the child is closed, and the waiting
+        caller may be the one that has to close it.
         """
         waiting = {account for waiter in self.listed for account in waiter.demand.account.chain}
         stuck = {demand for waiter in self.listed for demand in waiter.around}
@@ -236,7 +236,7 @@ def holds(demand: Demand, count: int) -> bool:
 
 
 def nowhere(account: Account, count: int) -> bool:
-    """Return that nobody but this ledger holds anything."""
+    """Return False: no other ledger holds anything."""
     return False
 
 
@@ -255,7 +255,7 @@ class MemoryLedger:
         Args:
             elsewhere: Says whether something of a count that is reserved at an account is held by other ledgers that
                 may give it back; for a ledger that others share, so that waiting for them is not taken for being stuck.
-            lock: A reentrant lock around every look at the figures, for somebody who changes them too.
+            lock: A reentrant lock held for every access to the figures, for an owner that changes them too.
         """
         # Reentrant: a finaliser that the collector runs inside a critical section may come back in here.
         self._lock: AbstractContextManager[Any] = lock or threading.RLock()
@@ -338,8 +338,8 @@ class MemoryLedger:
     def refund(self, demand: Demand, now: float) -> None:
         """Take back the reservation, what was counted, and the landing hold that it moved.
 
-        A hold that another call has moved since stays. One that would grow again does so only as far as nobody else has
-        taken the room meanwhile.
+        A hold that another call has changed since then stays. A hold that would grow again grows only as far as other
+        calls have left room for it.
         """
         with self._lock:
             account = demand.account
@@ -467,18 +467,18 @@ class MemoryLedger:
             return tuple(waiter.demand.account for waiter in self._waiters.listed)
 
     def review(self, now: float) -> None:
-        """Tell those who wait and need not any longer, because somebody else has changed the figures."""
+        """Notify every waiter that need not wait any longer, after the figures were changed from outside."""
         with self._lock:
             self._waiters.review(now)
 
     def tell_all(self) -> None:
-        """Tell all who wait to ask again, because what they would hear now is worth more than waiting."""
+        """Notify every waiter to ask again, when a new decision is more useful to it than waiting."""
         with self._lock:
             for waiter in self._waiters.listed:
                 waiter.wake()
 
     def moving(self, account: Account) -> tuple[bool, ...]:
-        """Return, by count, whether what is held here at an account can come back without others giving way first."""
+        """Return, by count, whether what is held here at an account can be released before others release anything."""
         with self._lock:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)

@@ -1,1 +1,1 @@
-"""Translators of one turn: each speaks to one kind of provider, and knows neither loop, limits nor retries."""
+"""Translators of one turn: each one sends one turn to one kind of provider. None has a loop, limits or retries."""

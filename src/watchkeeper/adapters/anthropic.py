@@ -1,10 +1,10 @@
 """One turn over Anthropic's Messages.
 
-Messages are kept as encoded content blocks; where the speaker changes, the bytes close one turn and open the next, so
-results of parallel calls stand in one turn as the interface demands. Cache breakpoints stand after the system prompt
-and at the last two tails, so the growing prefix is read from the cache. Blocks with thinking go back as they came.
-Events of a stream are put together to a whole message first, so that whole and streamed answers are read in one way.
-Facts: https://platform.claude.com/docs/en/api/messages and the types of the anthropic package.
+Messages are kept as encoded content blocks; where the role changes, the bytes close one turn and open the next, so the
+results of parallel calls are in one turn, as the API requires. Cache breakpoints are set after the system prompt and at
+the last two tails, so the growing prefix is read from the cache. Blocks with thinking are sent back unchanged. The
+events of a stream are first joined into a whole message, so one function reads whole and streamed answers. Facts:
+https://platform.claude.com/docs/en/api/messages and the types of the anthropic package.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ReplyUsage(msgspec.Struct):
 
 
 class Events:
-    """Puts the events of a stream together to a whole message."""
+    """Joins the events of a stream into a whole message."""
 
     def __init__(self, on_delta: OnDelta, provider: str) -> None:
         """Pass text on as it arrives; the provider is named in errors."""
@@ -193,7 +193,7 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
 
 
 def _returned_blocks(blocks: list[dict[str, Any]], encoding: str) -> dict[str, Any] | None:
-    """Return the blocks to send back, where there is more in them than one text and calls."""
+    """Return the blocks to send back, if they contain more than one text and calls."""
     kinds = [block.get("type") for block in blocks]
     if kinds.count("text") <= 1 and set(kinds) <= {"text", "tool_use"}:
         return None
@@ -289,7 +289,8 @@ def _speaker_before(transcript: Transcript, pieces: list[bytes], index: int) -> 
 def marked_tails(transcript: Transcript, pieces: list[bytes], mark: Mapping[str, str] | None) -> list[bytes]:
     """Mark the newest block, and the one that was newest a turn ago, as ends of a cached prefix.
 
-    The older mark finds the cache even after a turn of so many blocks that looking back from the newest would not.
+    The provider looks back only a limited number of blocks from a mark. The older mark finds the cache after a long
+    turn.
     """
     if mark is None:
         return pieces
@@ -339,7 +340,7 @@ def anthropic_endpoint(
 
 
 def content_blocks(message: Message, encoding: str) -> list[dict[str, Any]]:
-    """Return a message as content blocks; none for the system prompt, which stands elsewhere, and for empty answers."""
+    """Return a message as content blocks; none for empty answers and the system prompt (another field)."""
     match message:
         case SystemMessage():
             return []
@@ -425,8 +426,8 @@ class AnthropicModel(RemoteModel):
     Args:
         name: The model's name as Anthropic knows it.
         cache: How long prompt caches live, or None for no caching.
-        **options: Those of `RemoteModel`; ``api_key`` may stand in ``ANTHROPIC_API_KEY`` (or whatever else the SDK
-            finds: token, profile), ``base_url`` goes without ``/v1``.
+        **options: Those of `RemoteModel`; without ``api_key`` the SDK uses ``ANTHROPIC_API_KEY`` (or a token or profile
+            that it finds). ``base_url`` is given without ``/v1``.
 
     Raises:
         MissingExtraError: If the anthropic package is not installed.

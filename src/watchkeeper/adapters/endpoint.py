@@ -1,11 +1,11 @@
 """One provider's address, reached through its SDK with bytes that are already encoded, and how they are encoded.
 
-The SDK's own ``post`` is used with an untyped body, so that its authentication, headers, errors and streams stay and
-its walk over every message of the history does not happen. SDK retries are off. Whatever the SDK or the connection
-raises leaves here as a ProviderError; cancelling drops the request. A message is encoded when it is new and its bytes
-are kept in its transcript; what is the same in every turn of a run (tools, the output's schema) is encoded once for
-those objects. A turn joins bytes: no history is ever encoded again. No request leaves for another machine while
-`allow_remote` forbids it; importing ``watchkeeper.testing`` does. Nothing here knows a provider.
+The SDK's own ``post`` is used with an untyped body, so its authentication, headers, errors and streams are kept, but it
+does not walk over every message of the history. SDK retries are off. Every error of the SDK or the connection is raised
+as a ProviderError; cancelling drops the request. A message is encoded when it is new and its bytes are kept in its
+transcript; what is the same in every turn of a run (tools, the output's schema) is encoded once for those objects. A
+turn only joins bytes: the history is never encoded again. No request leaves for another machine while `allow_remote`
+forbids it; importing ``watchkeeper.testing`` does. Nothing here knows a provider.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Endpoint:
         """Post a body and hand over every server-sent event as it comes, decoded.
 
         Raises:
-            ProviderError: Whatever went wrong, also in the middle of the answer.
+            ProviderError: For every failure, also in the middle of the answer.
         """
         self._check_leaving(path)
         try:
@@ -116,7 +116,7 @@ class Endpoint:
         return self._options if timeout is None else {**self._options, "timeout": timeout}
 
     def _hold_key(self, client: Any) -> None:
-        """Keep the key out of what is written; a key that a function gives is renewed from time to time."""
+        """Register the key as a secret that is never written; a key from a function is renewed from time to time."""
         hold(client.api_key, getattr(client, "auth_token", None))
 
     def _translate(self, error: Exception) -> ProviderError:
@@ -186,13 +186,13 @@ QUOTED_BYTES: Final = 200
 
 
 def unreadable(provider: str, expected: str) -> ProviderError:
-    """Return the error for an answer that was paid for and cannot be used; says what was ``expected`` instead."""
+    """Return the error for a billed answer that cannot be used; the message says what was ``expected`` instead."""
     message = f"{provider} answered something that is not {expected}"
     return ProviderError(message, fault="malformed_reply", provider=provider, billed=True)
 
 
 def broken_stream(provider: str, detail: str) -> ProviderError:
-    """Return the error for a reply whose end never came."""
+    """Return the error for a reply that ended too early."""
     return ProviderError(
         f"the answer of {provider} is incomplete: {detail}", fault="broken_stream", provider=provider, billed=True
     )
@@ -261,7 +261,7 @@ def check_remote(url: str) -> None:
 
 
 def check_base_url(base_url: str | None) -> None:
-    """Refuse an address that can be none.
+    """Refuse a value that cannot be an address.
 
     Raises:
         ConfigurationError: If there is one and it is not an http(s) address.
@@ -354,7 +354,7 @@ def own_data(message: AssistantMessage, encoding: str) -> dict[str, Any]:
 
 
 def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
-    """Return a call's id as a provider accepts it: itself, or where its form is not allowed one made from it.
+    """Return a call's id in a form that the provider accepts: unchanged, or derived from it if its form is not allowed.
 
     Ids of other providers, from before a switch of models, can be longer than a provider takes, or have other letters.
     """
@@ -364,7 +364,7 @@ def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
 
 
 class Kept(Generic[T]):
-    """What depends only on which objects it was made from; the objects are held, so that ids stay theirs."""
+    """A cache keyed by the identity of objects; it holds the objects, so that their ids are not reused."""
 
     __slots__ = ("_entries",)
 
@@ -373,7 +373,7 @@ class Kept(Generic[T]):
         self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], T]] = {}
 
     def get(self, make: Callable[[], T], *objects: object) -> T:
-        """Return what ``make`` returned when it was first asked for these very objects."""
+        """Return what ``make`` returned at the first call with these same objects."""
         key = tuple(map(id, objects))
         entry = self._entries.get(key)
         if entry is None:
@@ -390,7 +390,7 @@ def join_body(head: Mapping[str, Any], array: str, pieces: list[bytes], tail: by
 
 
 def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
-    """Refuse provider-specific fields that would replace what an adapter is there to write.
+    """Refuse provider-specific fields that would replace fields that the adapter writes.
 
     Raises:
         ConfigurationError: If there are any.
@@ -443,7 +443,7 @@ def strict_schema(schema: Mapping[str, Any], keywords: frozenset[str] = OPENAI_K
 
 
 def describe_schema(output: OutputSchema) -> str:
-    """Return an instruction for models that cannot be held to a schema."""
+    """Return an instruction with the schema, for models whose provider cannot enforce one."""
     return (
         "When the work is done, answer with one JSON object that fits this JSON Schema, and with nothing else: "
         f"{encode(output.schema).decode()}"

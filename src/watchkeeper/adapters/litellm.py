@@ -148,7 +148,7 @@ class LiteLLMModel:
 
     @contextlib.contextmanager
     def _translating(self) -> Generator[None]:
-        """Translate whatever LiteLLM raises; it passes on what the libraries beneath it raise."""
+        """Translate every error of LiteLLM; it passes on errors of the libraries that it uses."""
         try:
             yield
         except ProviderError:
@@ -164,8 +164,8 @@ class LiteLLMModel:
 def _translated(error: Exception, provider: str, url: str) -> ProviderError:
     """Return the error of ours for one of LiteLLM's.
 
-    LiteLLM says 500 where no server said so: to a connection that was lost, an error within a stream, and a reply that
-    it cannot read. What stands behind its error tells them apart, and whether somebody may have to pay.
+    LiteLLM reports status 500 also where no server sent it: for a lost connection, an error within a stream, and a
+    reply that it cannot read. The causes of its error tell these cases apart, and whether the request may be billed.
     """
     from watchkeeper.adapters.provider_errors import provider_error
 

@@ -1,9 +1,9 @@
 """One turn over OpenAI's Chat Completions, or any server that speaks it; and what both of OpenAI's interfaces share.
 
-Translates and does nothing else. A stream is put together to a whole answer first, so that text, refusal, tool calls
-and usage are read in one way. Lenient where servers of this interface differ, strict where a reply would be lost: no
-choices, or a stream without an end, is an error. What a reasoning model wants back with its calls goes back unchanged.
-Facts: https://platform.openai.com/docs/api-reference/chat and the types of the openai package.
+Translates and does nothing else. The chunks of a stream are first joined into a whole answer, so one function reads
+text, refusal, tool calls and usage. Lenient where servers of this interface differ, strict where a reply would be lost:
+no choices, or a stream without an end, is an error. Reasoning that a model requires back with its calls is sent back
+unchanged. Facts: https://platform.openai.com/docs/api-reference/chat and the types of the openai package.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Completion(msgspec.Struct):
 
 
 class Chunks:
-    """Puts the chunks of a stream together to a whole answer."""
+    """Joins the chunks of a stream into a whole answer."""
 
     def __init__(self, on_delta: OnDelta, provider: str) -> None:
         """Pass text on as it arrives; the provider is named in errors."""
@@ -201,7 +201,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         completion: The whole answer.
         provider: Provider name, for errors.
         encoding: Name of the model's encodings, under which it finds again what it wants back.
-        position: Where in the transcript the answer will stand; names calls that came without an id.
+        position: Index of the answer in the transcript; used to name calls that came without an id.
 
     Raises:
         ProviderError: If there is no message in the answer.
@@ -270,7 +270,7 @@ NAME_LENGTH: Final = 64
 def openai_endpoint(
     what: str, provider: str, api_key: str | None, base_url: str | None, headers: Mapping[str, str] | None
 ) -> Endpoint:
-    """Return an endpoint that speaks through the OpenAI SDK; a server of one's own needs a key only if it asks for one.
+    """Return an endpoint that speaks through the OpenAI SDK; other servers need a key only if they ask for one.
 
     Args:
         what: Who asks, for errors.
@@ -456,14 +456,14 @@ CHAT: Final = Wire(
     read=read_reply,
 )
 EMBEDDINGS: Final = replace(CHAT, path="/embeddings", history="", caps=(), replies=False, asks_usage=False)
-"""Only ever read: no model of ours speaks it."""
+"""Only for reading; no model of ours uses this interface."""
 
 
 class OpenAIChatModel(RemoteModel):
     """A model behind Chat Completions: OpenAI's own, or of any server that speaks it.
 
-    Args and errors are those of `RemoteModel`; ``api_key`` may stand in ``OPENAI_API_KEY``, and ``base_url`` goes up to
-    and with ``/v1``.
+    Args and errors are those of `RemoteModel`; the default ``api_key`` is ``OPENAI_API_KEY``, and ``base_url`` ends
+    with ``/v1``.
     """
 
     wire = CHAT

@@ -2,7 +2,8 @@
 
 Nothing is stored at the provider (``store: false``): every turn sends the whole conversation, and a reasoning model
 gets its own items back as it sent them, reasoning encrypted. The final event of a stream carries the whole answer, so
-both ways are read alike. Facts: https://platform.openai.com/docs/api-reference/responses and openai/types/responses.
+one function reads whole and streamed answers. Facts: https://platform.openai.com/docs/api-reference/responses and
+openai/types/responses.
 """
 
 from __future__ import annotations
@@ -254,10 +255,10 @@ def _finish(response: Response, *, refused: bool, called: bool) -> FinishReason:
 
 
 def _returned_items(output: list[dict[str, Any]], encoding: str) -> dict[str, Any] | None:
-    """Return the items to send back, where there is more in them than text and calls.
+    """Return the items to send back, if they contain more than text and calls.
 
     Reasoning that came without its encrypted content cannot be resolved without storage, and the ids of its neighbours
-    refer to it: then nothing raw goes back.
+    refer to it: then no raw item is sent back.
     """
     reasoning = [item for item in output if item.get("type") == "reasoning"]
     phased = any(item.get("phase") for item in output)
@@ -290,8 +291,8 @@ RESPONSES: Final = Wire(
 class OpenAIResponsesModel(RemoteModel):
     """A model behind Responses.
 
-    Args and errors are those of `RemoteModel`; ``api_key`` may stand in ``OPENAI_API_KEY``, and ``base_url`` goes up to
-    and with ``/v1``.
+    Args and errors are those of `RemoteModel`; the default ``api_key`` is ``OPENAI_API_KEY``, and ``base_url`` ends
+    with ``/v1``.
     """
 
     wire = RESPONSES

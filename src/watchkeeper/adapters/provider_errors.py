@@ -2,7 +2,7 @@
 
 The provider's own error type or code decides first, its wording second (only for a full context and blocked content,
 which have no code everywhere), the HTTP status last. The wait that a provider asks for is kept in seconds. ``billed``
-is True wherever the request had reached the provider and its end was not seen: somebody may have to pay for it.
+is True if the request had reached the provider and its end was not seen: the provider may charge for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def provider_error(
     Args:
         error: What was raised.
         provider: Name of the provider.
-        url: Where the request went; named where nobody answered.
+        url: The address of the request; named in the message if no server answered.
         code: The provider's error code, if the caller knows it from elsewhere.
         clock: Tells the time where a provider asks to wait until a date without telling its own.
     """
@@ -92,7 +92,7 @@ def fault_error(
 
 
 def reply_error(error: object, provider: str) -> ProviderError:
-    """Return the error that an accepted request reports within its answer; it may have to be paid for."""
+    """Return the error that an accepted request reports within its answer; the request may be billed."""
     code, text = describe({"error": error})
     return fault_error(
         classify(code, text, None),
@@ -153,7 +153,7 @@ def retry_after(headers: Mapping[str, str], clock: Clock) -> float | None:
 
 
 class RefusedBodyError(Exception):
-    """The transport stopped reading a reply: it is too large, or encoded in a way that nobody asked for.
+    """The transport stopped reading a reply: it is too large, or has an encoding that was not requested.
 
     Attributes:
         fault: Which fault of the provider that is.
@@ -165,7 +165,7 @@ class RefusedBodyError(Exception):
 
 
 def connection_error(error: Exception, *, provider: str, url: str) -> ProviderError:
-    """Translate an error below HTTP: nobody there, nobody in time, or a connection that broke."""
+    """Translate an error below HTTP: no server, a timeout, or a connection that broke."""
     import aiohttp
 
     chain = list(_causes(error))

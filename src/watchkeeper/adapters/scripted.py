@@ -1,8 +1,8 @@
 """A model that follows a script: for tests, and for showing an agent without any model.
 
 Each step is what one turn answers: text, tool calls, an error to raise, or a function of the request. A script that
-runs out, or that a test leaves unfinished (`assert_complete`), is a failure with a message that says so. Nothing of it
-is intelligent, and its provider name says so wherever the model is named.
+runs out, or that a test leaves unfinished (`assert_complete`), is a failure with a message that says so. It is no real
+model, and its provider name says so wherever the model is named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_USAGE: Final = TokenUsage(input_tokens=100, output_tokens=20)
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Answer with text; a value that is not text is written as JSON."""
+    """Answer with text; any other value is written as JSON."""
 
     answer: Any
     usage: TokenUsage = DEFAULT_USAGE
@@ -71,10 +71,10 @@ class ScriptedModel:
         max_output_tokens: int | None = None,
         free: bool = True,
     ) -> None:
-        """Follow ``script``; the other arguments are what the model says of itself.
+        """Follow ``script``; the other arguments are the model's properties.
 
         Raises:
-            ConfigurationError: If the script is a single step, or nothing that could be one.
+            ConfigurationError: If the script is a single step, or not a script at all.
         """
         _check_script(script)
         self.name = name
@@ -145,7 +145,7 @@ class ScriptedModel:
             raise AssertionError(f"{left} of {steps} of the script {was} never asked for")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the model holds no resources."""
 
 
 def _check_script(script: object) -> None:

@@ -59,15 +59,15 @@ Held = tuple[aiohttp.ClientSession, AsyncGenerator[None]]
 
 
 class OpenSessions:
-    """Which sessions are open, by the loop of each; knows nothing of who uses them, so that it outlives its owner."""
+    """The open sessions by event loop. It holds no reference to its owner, so it can outlive the owner."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start without sessions."""
         self.held: dict[asyncio.AbstractEventLoop, Held] = {}
         self.lock = threading.Lock()
 
     def take(self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> bool:
-        """Give up a session and return whether it was still held: it is closed by whoever takes it."""
+        """Remove a session and return whether it was still held; the caller that gets True closes it."""
         with self.lock:
             held = self.held.get(loop)
             if held is None or held[0] is not session:
@@ -113,7 +113,7 @@ async def until_loop_ends(
 
 
 class LoopSessions:
-    """aiohttp sessions, one per event loop, each closed when its loop shuts down, or when nobody has these any more."""
+    """aiohttp sessions, one per event loop, each closed when its loop shuts down, or when this object is collected."""
 
     def __init__(self) -> None:
         """Open nothing before the first request."""
@@ -180,7 +180,8 @@ ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS
 
 
 class BodyBounds:
-    """Counts the bytes of one reply and refuses what is too large; decodes what a server encoded without being asked.
+    """Counts the bytes of one reply and refuses a reply that is too large; decodes content encodings that were not
+    requested.
 
     Args:
         most: Bytes that the reply may have, decoded.
@@ -232,7 +233,7 @@ class BodyBounds:
 
 
 def oversized(what: str, most: int) -> RefusedBodyError:
-    """Return the error for a reply without an end in sight."""
+    """Return the error for a reply that is too long."""
     return RefusedBodyError(f"a {what} is larger than {most // MEBIBYTE} MiB; the rest was not read", "oversized_reply")
 
 
@@ -294,7 +295,7 @@ class Exchange:
         """Send a request; read the body too unless ``stream``.
 
         Raises:
-            httpx.TransportError: Whatever went wrong on the way, as the SDKs expect it.
+            httpx.TransportError: For every connection failure, as the SDKs expect it.
         """
         body: bytes | None = request.extensions.get(BODY)
         if body is None:
@@ -352,7 +353,7 @@ async def whole_body(response: aiohttp.ClientResponse) -> bytes:
 
 def _timeout(seconds: Any) -> aiohttp.ClientTimeout:
     if isinstance(seconds, int | float):
-        # To aiohttp 0 would mean for ever.
+        # aiohttp takes 0 for no timeout.
         seconds = max(seconds, LEAST_SECONDS)
         return aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_SECONDS, seconds))
     return aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)

@@ -50,7 +50,7 @@ def usage_of(kind: type[Usage], told: Any) -> TokenUsage:
 
 
 class Collector(Protocol):
-    """Puts the events of a stream together to a whole answer."""
+    """Joins the events of a stream into a whole answer."""
 
     def feed(self, event: dict[str, Any], /) -> None:
         """Take in one event."""
@@ -73,7 +73,7 @@ class Wire:
     `watchkeeper.contained_sdk.reading`; a model that strings can name has a row in `watchkeeper.app.models` too.
 
     Attributes:
-        provider: Whose prices hold, if nobody says otherwise.
+        provider: The provider whose prices apply by default.
         path: What the address of a request ends with.
         history: The field that holds the conversation, as a list.
         encoding: Name of a model's encodings, with ``{provider}`` and ``{name}``.
@@ -157,7 +157,7 @@ class RemoteModel:
         self.max_output_tokens = max_output_tokens
         self.free = False
         self.endpoint = self.wire.connect(type(self).__name__, self.provider, api_key, base_url, headers)
-        # What one model wants back with its reasoning another one refuses, so each has encodings of its own.
+        # One model requires reasoning data back that another model refuses, so each model has its own encodings.
         self.encoding = self.wire.encoding.format(provider=self.provider, name=name)
         self._kept: Kept[bytes] = Kept()
 
@@ -217,20 +217,21 @@ async def exchange(
     on_delta: OnDelta | None,
     read: Callable[[Any], T],
 ) -> T:
-    """Send a body and return what is read in the whole answer; streamed if somebody listens.
+    """Send a body and return what ``read`` makes of the whole answer; streamed if ``on_delta`` is given.
 
-    This is the one place where replies are read: whatever decoding, collecting and ``read`` raise is the reply's fault.
+    This is the one place where replies are read: every error of decoding, collecting and ``read`` is a fault of the
+    reply.
 
     Args:
         wire: The interface that is spoken.
         endpoint: Who is asked.
         body: What is sent.
         timeout: Seconds for all of it, or None.
-        on_delta: Who listens; what it raises leaves unchanged.
+        on_delta: Called with text as it arrives; its errors are raised unchanged.
         read: Reads the decoded answer.
 
     Raises:
-        ProviderError: Whatever went wrong.
+        ProviderError: For every failure.
     """
     provider = endpoint.provider
     if on_delta is None:

@@ -1,10 +1,10 @@
 """``contained(...)``: limits for a function or block that calls a provider's own SDK.
 
 Inside, calls of clients made with `contained_sdk.http` are counted, priced and stopped. If a refusal or the deadline
-ended a block, it raises RunStoppedError with the reason and what was spent, also in place of whatever Exception leaves
-a block that is stopped; other errors pass unchanged. Each call of a
-decorated function, and each entry of a block, is a chain of its own; for a block inside another the limits of both
-hold. A block is found by a context variable while it is open. Nothing here knows HTTP.
+ended a block, it raises RunStoppedError with the reason and what was spent, also in place of any Exception that leaves
+a stopped block; other errors pass unchanged. Each call of a decorated function, and each entry of a block, is a chain
+of its own; for a block inside another the limits of both hold. A block is found by a context variable while it is open.
+Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -122,16 +122,15 @@ def contained(
         max_part_tokens: The most input tokens that one part may cost whose bytes do not bound it: an image, a file, a
             stored conversation, a tool that the provider runs. Without it such requests are refused under a ceiling
             on cost or tokens.
-        uncounted: What becomes of a request that makes a model work in a way that cannot be counted (images, batches,
-            an interface that is not known here). "refuse" is the default where a ceiling on cost or tokens is named,
-            here or around. "allow" lets it pass as a step and a tool call of unknown cost. Where nothing but the
-            default ceilings hold it passes in this way, too.
+        uncounted: What happens to a model request that cannot be counted (images, batches, an unknown interface).
+            "refuse" is the default where a ceiling on cost or tokens is named, here or around. "allow" lets it pass as
+            a step and a tool call of unknown cost. "allow" is also the default where only the default ceilings hold.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if an account is named, else this process's memory.
         on_event: Told of every stop.
         clock: Where time comes from.
-        parent: None for blocks that stand apart, on purpose, from the block, run or context inside which they are
-            entered. By default they are a part of it: bound by it, and counted there.
+        parent: None makes blocks independent of the block, run or context in which they are entered. By default they
+            are part of it: the outer limits hold too, and their use is counted there.
         **ceilings: Single ceilings; see `Ceilings`.
 
     Raises:
@@ -275,16 +274,16 @@ def running_task() -> asyncio.Task[Any]:
 
 @dataclass(slots=True)
 class Silence:
-    """Whether it is still to be said that no call was seen: once for a function, and not after one was seen.
+    """Whether to report that no call was seen: once per function, and never after a call was seen.
 
     Attributes:
-        told: Whether it was said, or need not be.
+        told: Whether it was reported, or need not be.
     """
 
     told: bool = False
 
     def tell(self, context: ExecutionContext, clock: Clock) -> None:
-        """Say that a block has contained nothing, in the log and to whoever listens to its events."""
+        """Report in the log, and to the listener of its events, that a block has contained no call."""
         if not self.told:
             self.told = True
             metadata = context.get_snapshot()
@@ -362,7 +361,7 @@ class Block:
     def leave(self, error: BaseException | None) -> None:
         """Restore what was in force before, close the context, and raise if a stop ended the block.
 
-        What is still under way is ended and charged before that.
+        Calls that are still in flight are ended and charged before that.
 
         Raises:
             RunStoppedError: If a stop ended it; ``result`` is the snapshot of what was spent.
@@ -387,7 +386,7 @@ class Block:
 
     def _ending(self, error: BaseException | None) -> Ending:
         """Restore what was in force before; return how the block ends."""
-        with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
+        with suppress(ValueError):  # closed in another context, for example by the collector: nothing is in force
             ACTIVE.reset(self._mark)
         enclosing.leave(self.context, self._entered)
         BLOCKS.pop(id(self.context), None)
@@ -419,7 +418,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a block ends.
+    """The end of a block.
 
     Attributes:
         error: What leaves it, or None.
@@ -441,7 +440,7 @@ class Ending:
 
 
 class Guard:
-    """Cancels the task of an async block once its time is over, or it is aborted."""
+    """Cancels the task of an async block when its deadline has passed or it is aborted."""
 
     def __init__(self, context: ExecutionContext, task: asyncio.Task[Any], clock: Clock) -> None:
         """Begin to watch over the running task."""
@@ -463,7 +462,7 @@ class Guard:
             self._task.cancel()
 
     def end(self, error: BaseException | None) -> bool:
-        """Stop watching; return whether it was this that ended the block."""
+        """Stop watching; return whether this watcher ended the block."""
         forget, self._forget = self._forget, None
         if forget is not None:
             forget()
@@ -474,7 +473,7 @@ class Guard:
         others = self._task.uncancel() > self._others
         if others or not isinstance(error, asyncio.CancelledError):
             return False
-        if self._context.stop is None:  # nothing asked since the time was over: asking latches the stop
+        if self._context.stop is None:  # no call asked after the deadline: asking latches the stop
             self._context.call(CallRequest("tool", "the contained block"), lambda ticket: None)
         return True
 
@@ -513,7 +512,7 @@ def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger |
 
 
 def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceOf:
-    """Return what looks up prices: the block's own, those of what is around it, or the list; each once.
+    """Return a function that looks up prices, each once: the block's own, those of the enclosing scope, or the list.
 
     Args:
         prices: The block's own, or the run's.
@@ -540,7 +539,7 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
 
 
 def is_consequence(error: BaseException | None) -> bool:
-    """Return whether an error may come of a refusal that somebody inside has swallowed; not if it ended an inner block.
+    """Return whether an error may come from a refusal that code inside has swallowed; not if it ended an inner block.
 
     Other frameworks gather their calls with ``return_exceptions=True``, and then take the refusal for an answer.
     """
@@ -548,8 +547,8 @@ def is_consequence(error: BaseException | None) -> bool:
 
 
 def refusal_behind(error: BaseException | None) -> CallStopped | None:
-    """Return the refusal that an error comes from, if it does; what an inner block has reported already is its own."""
-    seen: set[int] = set()  # causes are the user's to set, and may go in a circle
+    """Return the refusal that an error comes from, or None; not one that an inner block has already reported."""
+    seen: set[int] = set()  # user code may set causes, and they may form a cycle
     open_: list[BaseException | None] = [error]
     while open_:
         behind = open_.pop()

@@ -25,10 +25,10 @@ DRAIN_SECONDS: Final = 10.0
 
 
 class Listener(Generic[T]):
-    """A queue in front of one delivery function; made and closed on the loop, fed from any thread."""
+    """A queue in front of one delivery function; created and closed on the loop; any thread may add items."""
 
     def __init__(self, name: str, deliver: Deliver[T], drain_seconds: float = DRAIN_SECONDS) -> None:
-        """Deliver with ``deliver``; ``name`` stands in reports of failures."""
+        """Deliver with ``deliver``; ``name`` is used in reports of failures."""
         self._name = name
         self._deliver = deliver
         self._drain_seconds = drain_seconds
@@ -62,7 +62,7 @@ class Listener(Generic[T]):
             self._task = self._loop.create_task(self._drain())
 
     def _next(self) -> list[T] | None:
-        """Take what is queued; None, and asleep again, if nothing is."""
+        """Take the queued items; if there are none, return None and mark the listener as idle."""
         with self._lock:
             if not self._queue or self.failure is not None:
                 self._awake = False
@@ -79,7 +79,7 @@ class Listener(Generic[T]):
                     await run_in_worker(self._deliver, batch, must_run=True)
             except BaseException as error:
                 self._fail(error)
-                # A SystemExit that left this task would take the whole loop, and with it every run, along.
+                # A SystemExit that left this task would end the whole loop, and with it every run.
                 if not isinstance(error, Exception | SystemExit):
                     raise
         self._task = None
@@ -91,7 +91,7 @@ class Listener(Generic[T]):
         logger().warning("listener.failed", listener=self._name, error=f"{type(error).__name__}: {error}")
 
     async def drained(self, seconds: float) -> bool:
-        """Deliver what is queued; return whether that was over within so many seconds of real time."""
+        """Deliver what is queued; return whether that ended within this number of seconds of real time."""
         with self._lock:
             waiting = bool(self._queue)
             self._awake = self._awake or waiting
@@ -103,7 +103,7 @@ class Listener(Generic[T]):
         return not late
 
     async def close(self) -> None:
-        """Deliver what is queued; a listener that takes too long is left behind, and that is logged."""
+        """Deliver what is queued; a listener that takes too long is abandoned, and that is logged."""
         if not await self.drained(self._drain_seconds):
             logger().warning("listener.late", listener=self._name, undelivered=len(self._queue))
 

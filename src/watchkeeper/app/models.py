@@ -157,7 +157,7 @@ def models_of_run(
     line = [priced(each) for each in models]
 
     def found(wanted: Model | str) -> PricedModel:
-        """Return the model of the line that is meant, or a new one."""
+        """Return the model of the line that is named, or a new one."""
         for each, inline in zip(named, line, strict=True):
             if wanted is each or wanted in (each, inline.label, inline.model.name):
                 return inline
@@ -178,7 +178,7 @@ def models_of_run(
 
 
 def check_reachable(model: Model, shield: ShieldPipeline | None) -> None:
-    """Refuse a model that an allow-list of the shield does not let anybody reach.
+    """Refuse a model whose address an allow-list of the shield forbids.
 
     Raises:
         ConfigurationError: With the entry to add.
@@ -202,7 +202,7 @@ def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str,
     """Return the models that take over.
 
     Raises:
-        ConfigurationError: If they are no sequence of models, or one of them stands there twice.
+        ConfigurationError: If they are not a sequence of models, or one of them occurs twice.
     """
     if not isinstance(fallback, Sequence) or isinstance(fallback, str | bytes):
         raise ConfigurationError(f"fallback={fallback!r} must be a sequence of models; write fallback=('openai:NAME',)")

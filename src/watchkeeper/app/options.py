@@ -36,7 +36,7 @@ from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 
 BRIEF_CHARS: Final = 60
-"""A value with a longer ``repr`` is named by its type."""
+"""A value with a longer ``repr`` is shown by its type in messages."""
 
 MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
 """The members of a model; looked up by name, because a check against the protocol takes twenty microseconds."""
@@ -68,7 +68,7 @@ def _any_of(*kinds: type[Any]) -> Callable[[Any], bool]:
 
 
 def _with(*names: str) -> Callable[[Any], bool]:
-    """Fit whatever has these attributes, as an object and not as a class."""
+    """Accept every object with these attributes, but no class."""
     return lambda value: not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 
@@ -180,7 +180,7 @@ def check_keywords(given: Collection[str], options: Collection[str], others: Col
     Args:
         given: What was written.
         options: What may be.
-        others: What else there is, here or in a function beside it.
+        others: Other keywords that exist, here or in a related function.
 
     Raises:
         TypeError: As Python itself does, with the nearest keyword that exists.
@@ -238,8 +238,8 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         settings: How the model is asked: temperature, effort, output cap ...
         prices: The caller's own prices, by ``provider:model`` or model name; they win over the list.
-        fallback: Who takes over, in this order, when the model in use does not answer: models, or their strings. Every
-            attempt stands under the same limits.
+        fallback: Who takes over, in this order, when the model in use does not answer: models, or their strings. The
+            same limits hold for every attempt.
         shield: Hooks that are asked before every model call and tool call.
         breakers: Circuit breakers, one for each provider, to share between runs; with ``fallback`` the run has some of
             its own by default.
@@ -247,19 +247,19 @@ class RunOptions(TypedDict, total=False):
         filesystem: What tools may read and write.
         on_event: Gets every event of the log as it happens, and `TextDelta` where the provider streams; sync
             callables run on a worker thread.
-        on_record: The same with more: gets the id of the run and the envelope of every event, so that the runs of
-            `run_many` can be told apart; no text deltas.
+        on_record: Like ``on_event``, with more data: gets the id of the run and the envelope of every event, so that
+            the runs of `run_many` can be told apart; no text deltas.
         on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
             (the default) takes a last turn, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
         on_store_failure: When a write to the store has failed for 60 s, ``stop`` (the default) ends the run, with a
-            last turn, because what is not on record can neither be seen nor resumed; ``go_on`` goes on without the
-            record, and the result's ``not_stored`` says so.
+            last turn, because a run without a record can neither be inspected nor resumed; ``go_on`` goes on without
+            the record, and the result's ``not_stored`` says so.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if the limits name an account, else this process's memory.
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
-        parent: None for a run that stands apart from the run, block or context inside which it is started, on purpose;
-            its record says so. By default it is a part of that: bound by it, and counted there.
+        parent: None makes the run independent of the run, block or context in which it is started; its record says so.
+            By default the run is part of it: the outer limits hold too, and its use is counted there.
         clock: Time.
         ids: Identifiers.
         rng: Randomness, for backoff.
@@ -312,14 +312,14 @@ NAMED: Final = ("model", "limits", "session", "each", "concurrency", "label")
 
 
 def options_for_run(given: RunOptions, kind: type[Any] = RunOptions) -> ManyOptions:
-    """Return the options with resources of the run's own, so that what one run makes and closes is no other's.
+    """Return the options with resources of the run's own, so that no two runs share what one of them makes and closes.
 
     Args:
         given: The keyword arguments.
         kind: Which of them there are: `RunOptions` or `ManyOptions`.
 
     Raises:
-        ConfigurationError: If a value is not what its name asks for.
+        ConfigurationError: If a value has the wrong type for its name.
         TypeError: For an option that does not exist.
     """
     check_keywords(given, kind.__annotations__, NAMED)

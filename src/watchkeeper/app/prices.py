@@ -137,7 +137,7 @@ def _translated(listed: Any, long_cache: bool, replies: bool) -> ModelPrice | No
 
 
 def _dearest(candidates: Iterator[ModelPrice | None]) -> ModelPrice | None:
-    """Return the price whose every rate is the dearest of all; None if one of them is not known."""
+    """Return a price with the highest rate of each kind; None if one of the prices is unknown."""
     prices = list(candidates)
     dearest = prices[0]
     for price in prices[1:]:

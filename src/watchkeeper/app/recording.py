@@ -2,8 +2,8 @@
 
 A write that fails is tried again for 60 s, with everything that came since. If the store still fails then, the run ends
 as `store_failed` or goes on without its record, whichever was chosen; both are logged and put on the session's log at
-once, and the result says so. Nothing is dropped: what could not be written stays in memory and is tried again, at the
-latest when the run ends. The run's own loop never waits for a write, except at its end.
+once, and the result says so. Nothing is dropped: unwritten events stay in memory and are tried again, at the latest
+when the run ends. The run's own loop never waits for a write, except at its end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Item = tuple[UUID, Envelope]
 
 
 class Recorder:
-    """The way of a run's events to its store; made on the loop, fed from any thread."""
+    """Writes a run's events to its store; created on the loop; any thread may add events."""
 
     def __init__(self, store: RunStore, clock: Clock, choice: OnStoreFailure = "stop") -> None:
         """Write to a store.
@@ -47,7 +47,7 @@ class Recorder:
         Args:
             store: Where to.
             clock: Measures the 60 s.
-            choice: What follows a failure: ``stop`` ends the run, ``go_on`` costs the record.
+            choice: What follows a failure: ``stop`` ends the run, ``go_on`` continues without the record.
         """
         self._store = store
         self._clock = clock
@@ -66,7 +66,7 @@ class Recorder:
         self._listener.put(item)
 
     def attach(self, gate: ExecutionContext, session: Session) -> None:
-        """Say whose run ends, and on whose log it stands, if the store fails."""
+        """Set what a store failure affects: ``gate`` is landed, and ``session`` gets the event."""
 
         def failed(error: StoreError) -> None:
             session.dispatch(StoreFailed(str(error), self._choice, self._clock.now()))
@@ -76,7 +76,7 @@ class Recorder:
         self._on_failure = failed
 
     def hurry(self) -> None:
-        """Wait no longer for a store that fails: somebody has interrupted the run."""
+        """Wait no longer for a store that fails: the run was interrupted."""
         self._hurried = True
         self._wake()
 
@@ -174,5 +174,5 @@ def _set(waited_for: asyncio.Future[None]) -> None:
 
 
 def store_failed(why: str) -> Stop:
-    """Return the stop of a run whose store does not take its events any more."""
+    """Return the stop of a run whose store no longer accepts its events."""
     return Stop("store_failed", "store", f"The run's events cannot be stored: {why}.")

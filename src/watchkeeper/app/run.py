@@ -152,7 +152,7 @@ class _Request(Generic[OutputT]):
     interrupts: Interrupts = field(default_factory=Interrupts)
 
     async def carry_out(self) -> RunResult[OutputT] | ManyResult[OutputT]:
-        """Do what was asked for, as a part of what is around it, and return how it ended."""
+        """Do the requested work inside the enclosing scope, and return how it ended."""
         check_arguments({"prompt": self.prompt, "model": self.model, "limits": self.limits, "session": self.session})
         options = self.options
         around = surrounding(apart="parent" in options)
@@ -216,7 +216,7 @@ class _Request(Generic[OutputT]):
                         whole = opened.scope(session, gate, context)
                         result = await start.around.recorded(whole, prompt.template.name, model, work)
                     if record is not None:
-                        session.flush()  # another thread may be telling the last events just now
+                        session.flush()  # another thread may be forwarding the last events now
                         result = recorded(result, await record.settled(), options.get("on_store_failure", "stop"))
                     return result
             finally:
@@ -225,7 +225,7 @@ class _Request(Generic[OutputT]):
                     await closed("the run's resources", resources.aclose())
 
     def _refused(self, start: _Start, prompt: Prompt[OutputT], stop: Stop) -> RunResult[OutputT] | ManyResult[OutputT]:
-        """Return the result of what the gate around it did not let begin, or ended without a result."""
+        """Return the result of a run that the outer gate refused to start, or ended without a result."""
         model = self.model if isinstance(self.model, str) else f"{self.model.provider}:{self.model.name}"
         begun: RunResult[OutputT] = RunResult(
             stop=stop,
@@ -355,7 +355,7 @@ class _Opened(Generic[OutputT]):
 
 
 def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -> ModelPrice | None:
-    """Return what a model charges that the run's code asks by a provider's own SDK."""
+    """Return the price of a model that the run's code calls through a provider's own SDK."""
     from watchkeeper.app.contained import lookup
 
     return lookup(opened.options.get("prices") or {}, opened.start.clock)(provider, model, sent)
@@ -471,7 +471,7 @@ class _Items(Generic[OutputT]):
                 return await execute(opened.plan(bound, gate), scope)
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
-                while task.cancelling():  # by the item's own code: a caller that wants to end the job cancels all of it
+                while task.cancelling():  # by the item's own code: a caller that ends the job cancels all items
                     task.uncancel()
             if not is_crash(error, task):
                 raise

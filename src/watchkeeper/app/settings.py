@@ -79,7 +79,8 @@ def find_pyproject(start: Path) -> Path | None:
 
 
 def file_settings(start: Path) -> dict[str, Setting]:
-    """Read ``[tool.watchkeeper]`` of the nearest pyproject.toml; a relative store or ledger stands beside that file.
+    """Read ``[tool.watchkeeper]`` of the nearest pyproject.toml; a relative path of a store or ledger starts at the
+    folder of that file.
 
     Raises:
         ConfigurationError: If the file cannot be read, is not TOML, or names a setting that does not exist.
@@ -146,7 +147,7 @@ def _refuse_misspelt(variable: str, name: str, known: tuple[str, ...]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the setting that was probably meant, by its spelling or by its name in `Limits`; None for none."""
+    """Return the setting that was probably meant, by its spelling or by its name in `Limits`; None if there is none."""
     by_field = {field: setting for setting, field in FIELDS.items()}
     if name in by_field:
         return by_field[name]

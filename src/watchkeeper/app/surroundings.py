@@ -52,7 +52,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         events: Where events go for the caller, or None.
         record: What writes envelopes to the store, each with the id of its run, or None.
         records: Where envelopes go for the caller, each with the id of its run.
-        ledger: The ledger of what is spent; None for memory, or for the one of what the run is started in.
+        ledger: The ledger of what is spent; None for memory, or for the ledger of the enclosing scope.
         above: Forwards events to the store and the ``on_record`` of the run around, if they go there.
     """
 
@@ -88,7 +88,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
         def end() -> None:
             if endings:
-                session.flush()  # another thread may be telling the last events just now
+                session.flush()  # another thread may be forwarding the last events now
             for ending in endings:
                 ending()
 
@@ -115,8 +115,8 @@ def open_surroundings(
         model: Who answers.
         limits: Those in force.
         options: The caller's.
-        inside: What the run is started in: its ledger is the one there, and it is stored where the run around is,
-            unless a store is named.
+        inside: The scope in which the run is started: the run uses its ledger, and the store of the outer run unless a
+            store is named.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
@@ -212,7 +212,7 @@ class Interrupts:
     """Counts interrupts and passes them to the gate of the run in progress."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Nothing was interrupted yet; ``clock`` measures how long landing may take, by default in real seconds."""
+        """Start without interrupts; ``clock`` measures how long landing may take, by default in real seconds."""
         self._clock = clock
         self._landing: Stop | None = None
         self._abort: str | None = None

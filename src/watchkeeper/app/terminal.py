@@ -17,7 +17,7 @@ from watchkeeper.core.text import fold_points, printable
 from watchkeeper.shield.tool_permission import Questioner
 
 CONTROLLING: Final = "/dev/tty"
-"""The device that stands for the terminal which controls the process."""
+"""The device of the terminal that controls the process."""
 
 WIDTH: Final = 80
 """Columns of a terminal that does not say how many it has."""

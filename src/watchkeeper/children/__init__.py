@@ -1,1 +1,1 @@
-"""Runs below a run: the one way to start one, how deep they nest, and the run's own model for those who judge it."""
+"""Runs below a run: how one is started, how deep they nest, and the run's model for checkers and observers."""

@@ -2,16 +2,16 @@
 
 A child has a session of its own below its parent's, a dispatcher of its own, a gate carved from its parent's (or
 sharing what the parent has left), an earlier deadline, and a span of its own in its parent's trace. It is the same loop
-over the same gate and the same kind of log. However it ends, its session is closed, its gate is closed, so that what it
-did not use returns, and the parent's log has one pair of events that leads to the child's.
+over the same gate and the same kind of log. At its end, in every case, its session and its gate are closed, which
+returns the unused budget to the parent, and the parent's log has one pair of events that refers to the child's log.
 
-Runs may stand inside each other only so deep: judges count among judges, subagents among subagents. What counts is
-where code runs, not what it was handed: a tool or an observer of a child that holds on to the session of the run above
-it stands as deep as the child does. Whoever stands above decides how deep it may go; nobody below can raise that.
+The nesting depth of runs is limited, separately for judges and for subagents. The depth follows from where code runs,
+not from the session it uses: a tool or an observer of a child that uses the session of the parent run has the depth of
+the child. The outer runs set the limit; an inner run cannot raise it.
 
-Several runs may write to one session, inside each other or side by side. Code that runs inside one of them finds that
-one at the session, whichever began last and whichever ends first, so that what it starts is counted there. A run that
-is over is not found any more, and nothing of it stays with the session.
+Several runs may write to one session, nested or concurrently. Code that runs inside one of them finds that run at the
+session, in whatever order the runs begin and end, so that the runs it starts are counted there. A run that is over is
+no longer found, and the session keeps no reference to it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ _innermost: Final[ContextVar[RunScope | None]] = ContextVar("watchkeeper_innermo
 """The scope of the innermost run that this code runs in."""
 
 _runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
-"""The runs inside which this code runs, the outermost first; ids, so that what outlives them keeps nothing alive."""
+"""The ids of the runs inside which this code runs, the outermost first. Ids only, so that code that outlives a run does
+not keep the run's objects alive."""
 
 _going_on: Final[dict[UUID, RunScope]] = {}
 """The scopes of all runs of this process that go on, by their ids."""
@@ -83,19 +84,19 @@ class ChildTask(Generic[OutputT]):
     Attributes:
         prompt: What it is, with its values bound.
         kind: What it is for.
-        limits: Its own ceilings; it gets at most what its parent has left.
-        carve: Whether they are set aside for it; if not, it shares all that its parent has left.
-        model: Who answers; the model that the parent uses now by default.
+        limits: The child's own ceilings; it gets at most what its parent has left.
+        carve: Whether its limits are reserved for it; if not, it shares all that its parent has left.
+        model: The model to use; by default the model that the parent uses now.
         snapshot: The state its session starts with; an empty one by default.
         hydrate: Called with its session before it runs, on a worker thread, to derive more state from the snapshot.
         filesystem: What its tools may read and write, or None.
         resources: What its tools may ask for; closed with the child.
         tools: Tools it is offered beside those of its prompt.
         messages: What it is told after its prompt.
-        max_depth: How many children of this kind may stand inside each other.
+        max_depth: How deep children of this kind may be nested.
         call_id: The tool call that asked for it, or None.
         parse_output: Whether its final text is read as the prompt's output type.
-        tracker: A budget to which what it uses is added, unless that is counted there anyway.
+        tracker: A budget to which the child's usage is added, unless the usage is counted there already.
         execute: Runs the plan; the loop by default.
     """
 
@@ -154,12 +155,12 @@ class Family(msgspec.Struct, frozen=True):
     Attributes:
         scope: What the parent works within.
         model: Says which model the parent uses now.
-        fallback: Who takes over from it.
-        cheaper: Who takes over where a hook says DEGRADE.
+        fallback: The models that take over when that model cannot answer, in order.
+        cheaper: The model that takes over where a hook says DEGRADE.
         tools: The parent's tools.
         models: Models that the parent's template names for its children, as it names them.
         nested: What nested evaluations may do.
-        verdict_gate: What was kept back for the verdict, or None.
+        verdict_gate: The gate reserved for the verdict, or None.
         on_context_full: What happens when a subagent's context is full.
     """
 
@@ -179,7 +180,8 @@ class Children:
 
     Attributes:
         family: What they inherit.
-        at_the_end: Whether the run's answer is being checked; only then is there something kept back to speak with.
+        at_the_end: Whether the run's answer is being checked; only then may a child use the budget that is reserved for
+            the verdict.
     """
 
     __slots__ = ("_execute", "_loop", "at_the_end", "family")
@@ -195,7 +197,7 @@ class Children:
         """Run a coroutine on the run's own loop and wait for it, on any thread but that loop's.
 
         Raises:
-            WatchkeeperError: On the loop's own thread, which must not wait for itself; it names ``twin``.
+            WatchkeeperError: On the loop's own thread, which must not wait for itself; the error names ``twin``.
             BaseException: Whatever the work raises.
         """
         return wait_on(self._loop, work, twin)
@@ -206,9 +208,9 @@ class Children:
         A child that is stopped, also by a limit of its parent, is a result with that stop.
 
         Raises:
-            NestingDepthError: If too many of its kind stand above it.
+            NestingDepthError: If the child would exceed the maximum depth of its kind.
             ConfigurationError: If its prompt, tools or limits cannot work; nothing was spent.
-            CancelledError: If the task is cancelled; the child is over all the same.
+            CancelledError: If the task is cancelled; the child is over in this case, too.
         """
         parent = self.family.scope
         depths, deepest = depths_below(task.kind, task.max_depth, parent)
@@ -225,13 +227,13 @@ class Children:
         stopped = parent.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
-            # The work's end came between; something is kept back for the last word.
+            # The work ended meanwhile; the verdict has a reservation of its own, so it is tried again with that.
             return await self._start_below(slice_, task, scope)
         return run
 
     @contextmanager
     def attached(self) -> Generator[None]:
-        """Let them be found at the run's session while the block runs; what runs in the block is inside the run."""
+        """Register these children at the run's session while the block runs; code in the block runs inside the run."""
         scope = self.family.scope
         origin = scope.session.origin
         with _lock:
@@ -247,7 +249,7 @@ class Children:
                 origin.host = tuple([each for each in _attached_to(origin) if each is not self]) or None
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
-        """Return the gate above the child: the parent's, or for a last word what was kept back, where that is more."""
+        """Return the gate above the child: the parent's, or for a verdict the reserved gate if that has more left."""
         scope, kept = self.family.scope, self._kept()
         if task.kind != "verdict" or kept is None:
             return scope.gate
@@ -258,13 +260,13 @@ class Children:
         return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else scope.gate
 
     def _kept(self) -> ExecutionContext | None:
-        """Return what was kept back for the verdict, once it is time for it: nobody else may have it, by any name."""
+        """Return the gate reserved for the verdict, but only while the answer is checked; no other child may use it."""
         return self.family.verdict_gate if self.at_the_end else None
 
     async def _start_below(
         self, above: ExecutionContext, task: ChildTask[OutputT], scope: RunScope
     ) -> ChildRun[OutputT]:
-        """Pass the gate and run the child; a refusal there is a result, too. Of its scope the parent's is left."""
+        """Pass the gate and run the child; a refusal is a result, too. Makes the child's session, gate and ids."""
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
@@ -320,7 +322,7 @@ class Children:
         """Run the child between the two events on its parent's log."""
         if task.hydrate is not None:
             await run_in_worker(task.hydrate, scope.session)
-        for kept in KEPT:  # it did not do what its parent did, and was not told
+        for kept in KEPT:  # these slices record the parent's calls and advice, not the child's
             if scope.session[kept].all():
                 scope.session[kept].clear()
         name, began = rendered.name, scope.clock.monotonic()
@@ -379,7 +381,7 @@ def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
 def record_end(
     parent: RunScope, child: RunScope, about: ChildFacts, ended: RunResult[Any] | ManyResult[Any] | Stop
 ) -> None:
-    """Write there how it ended: its result, or if it has none what broke it off."""
+    """Write on the parent's log how the child ended: its result, or the stop that broke it off."""
     duration = (child.clock.monotonic() - about.began) * 1000
     usage = child.gate.usage
     stop: Stop | None
@@ -414,7 +416,7 @@ def _ids(child: RunScope) -> dict[str, str]:
 def children_of(session: Session) -> Children | None:
     """Return what starts children below the run that writes to a session, or to a branch of it; None if none does.
 
-    Where several runs do, it is that of the one inside which this code runs, else of the one that began last.
+    Where several runs do, the run inside which this code runs is chosen, else the run that began last.
     """
     runs = _attached_to(session.origin)
     if len(runs) > 1:
@@ -454,16 +456,17 @@ def _set_in_block(variable: ContextVar[T], value: T) -> Generator[None]:
 
 
 def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, Depths]:
-    """Return, for a child that is started below the run of ``scope``, how many stand above it and are it, and how many
-    may.
+    """Return the depth of a child that is started below the run of ``scope``, itself included, and the maximum depth,
+    both by family.
 
     Args:
         kind: The child's kind.
-        most: How many of its family may stand inside each other.
+        most: The maximum nesting depth of its family.
         scope: Its parent's.
 
     Raises:
-        NestingDepthError: If it would be one too many; it names the depth and what to change.
+        NestingDepthError: If the child would exceed the maximum depth; the error names the depth and the option to
+            change.
     """
     family = "subagent" if kind == "subagent" else "evaluation"
     depths, deepest = _around(scope)
@@ -479,7 +482,7 @@ def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, D
 
 
 def _around(scope: RunScope) -> tuple[Depths, Depths]:
-    """Return depths and bounds as they are for code that runs here and holds the run of ``scope``."""
+    """Return depths and maximum depths for code that runs here and uses the run of ``scope``."""
     inside = _innermost.get()
     if inside is None or inside is scope or inside.run_context.trace_id != scope.run_context.trace_id:
         return scope.depths, scope.deepest
@@ -488,10 +491,10 @@ def _around(scope: RunScope) -> tuple[Depths, Depths]:
 
 
 def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt[OutputT]:
-    """Render a child's prompt, with the messages and tools that it gets besides.
+    """Render a child's prompt, with its additional messages and tools.
 
     Raises:
-        ConfigurationError: If a tool that it gets has the name of another one of its own.
+        ConfigurationError: If an additional tool has the same name as a different tool of the prompt.
     """
     rendered = task.prompt.render(output_in_prompt=task.parse_output and not model.model.native_output)
     if not (task.tools or task.messages):
@@ -510,5 +513,5 @@ def render_child(task: ChildTask[OutputT], model: PricedModel) -> RenderedPrompt
 
 
 def no_charge(value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-    """Nothing: a tool costs nothing by itself, and a child's own calls are charged where they are made."""
+    """Return a charge of 0: a tool costs nothing by itself, and a child's calls are charged where they are made."""
     return NO_CHARGE

@@ -1,9 +1,9 @@
 """Runs that the user's code starts inside another run, a contained block or an `ExecutionContext`.
 
-Such a run is a child of what is around it, whoever wrote the code: it passes the gate there, its own gate stands below,
-what it spends counts there, and deadline and cancellation reach it. If a run is around it, that run's log has the pair
-of events that leads to it. It shares what is left around it; nothing is set aside for it. What stands apart, by
-``parent=None``, never comes here.
+Such a run is a child of the enclosing context: it passes the context's gate, its own gate is a child of that gate, its
+usage counts there, and the context's deadline and cancellation apply to it. If the enclosing context belongs to a run,
+that run's log has the pair of events that refers to the child. The child shares the budget that is left there; nothing
+is reserved for it. A run with ``parent=None`` is independent and is not handled here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Surrounding(msgspec.Struct, frozen=True):
 
     Attributes:
         gate: The innermost context that the code runs in; None outside of all.
-        scope: The run that this gate belongs to, or stands below; None if it is no run's.
-        apart: Whether the run stands apart from what there is, on purpose.
+        scope: The run to which this gate, or a gate above it, belongs; None if there is no such run.
+        apart: Whether the run is independent of an enclosing context on purpose (``parent=None``).
     """
 
     gate: ExecutionContext | None = None
@@ -49,7 +49,7 @@ class Surrounding(msgspec.Struct, frozen=True):
 
     @property
     def depths(self) -> Depths:
-        """How many children of each kind stand above a run that is started here, and are it."""
+        """The nesting depth, by family, of a run that is started here, itself included."""
         if self.scope is None:
             return NO_DEPTHS
         above = self.scope.depths
@@ -65,7 +65,7 @@ class Surrounding(msgspec.Struct, frozen=True):
         """Do the work of a run, through the gate around it if there is one.
 
         Returns:
-            Its result; if it has none, because it was refused there or was ended from there, why.
+            Its result; or, if the gate refused or ended the run so that it has no result, the stop.
 
         Raises:
             BaseException: Whatever the work raises.
@@ -111,10 +111,10 @@ def surrounding(*, apart: bool = False) -> Surrounding:
     """Return what a run is started in.
 
     Args:
-        apart: Whether it is to stand apart from that.
+        apart: Whether the run is to be independent of the enclosing context.
 
     Raises:
-        ConfigurationError: If what is around is over, which can be so in a thread or task that outlives it.
+        ConfigurationError: If the enclosing context is over, which can happen in a thread or task that outlives it.
     """
     if apart:
         return Surrounding(apart=enclosing.innermost() is not None)
@@ -126,10 +126,10 @@ def surrounding(*, apart: bool = False) -> Surrounding:
 
 
 def refuse_own_account(account: str | None, around: Surrounding) -> None:
-    """Refuse an account of its own for a run inside something else: what it spends counts there.
+    """Refuse an account name for a run inside another context, because its usage counts in that context.
 
     Raises:
-        ConfigurationError: With the way out.
+        ConfigurationError: If the account is none of the enclosing context's; the message says what to do instead.
     """
     if account is None or around.gate is None:
         return

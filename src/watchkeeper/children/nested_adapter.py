@@ -1,8 +1,8 @@
-"""The run's own model as a `ProviderAdapter`, for those who judge or advise a run from within.
+"""The run's own model as a `ProviderAdapter`, for checkers and observers that judge or advise the run.
 
-What is evaluated with it is a child run: it passes the run's gate, counts in the run's figures and stands in its trace,
-under the rules for nested evaluations of the run's template. An adapter of the caller's own that is used inside a run
-without a `judging.NestedEvaluator` would escape all of them.
+Each evaluation is a child run: it passes the run's gate, counts in the run's usage, belongs to the run's trace, and
+obeys the template's rules for nested evaluations. A separate adapter that is used inside a run without a
+`judging.NestedEvaluator` would bypass all of this.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunAdapter:
 
     Attributes:
         children: Starts the evaluations.
-        kind: What they are for; a ``verdict`` may use what was kept back for the last word on the run.
+        kind: What they are for; a ``verdict`` may use the budget that is reserved for the completion check.
     """
 
     children: Children
@@ -70,13 +70,13 @@ class RunAdapter:
         Args:
             prompt: What to evaluate.
             *params: Dataclass values that fill its placeholders, beside those that are bound already.
-            **options: As `EvaluateOptions`, but without ``session``, ``bus`` and ``run_context``, of which a child has
-                its own. It is over at the latest after the template's ``max_nested_duration``. A ``budget`` is set
-                aside from what the run has left; without one it shares what the run has.
+            **options: As `EvaluateOptions`, but without ``session``, ``bus`` and ``run_context``, because a child has
+                its own. The evaluation ends at the latest after the template's ``max_nested_duration``. A ``budget`` is
+                reserved from what the run has left; without one the evaluation shares what the run has left.
 
         Raises:
-            ConfigurationError: If something is given that a child has of its own, if the prompt has tools that nested
-                prompts may not have here, or if too many evaluations stand inside each other.
+            ConfigurationError: If one of these three options is given, if the prompt has tools that nested prompts may
+                not have here, or if evaluations are nested too deep.
             PromptEvaluationError: As `Adapter.evaluate` raises it.
         """
         check_options(options)
@@ -129,7 +129,7 @@ def response_of(result: RunResult[OutputT], deadline: Deadline | None) -> Prompt
 
 
 def cause_of(error: BaseException, result: RunResult[Any]) -> BaseException | None:
-    """Return what an error is raised from: what the run ended with, or if it is that itself, what stands behind it."""
+    """Return the cause for an error: the run's error, or, if the error is the run's error itself, the cause of that."""
     return error.__cause__ if error is result.error else result.error
 
 

@@ -1,7 +1,8 @@
 """What a request is for, judged by its method and address: does it only read, is it free, does it make a model work.
 
 An address may be spelled in many ways that a server takes for the same one: they are brought to one form here, and only
-that form is compared. What is not known to be free or to generate is something else; nobody can say what that bills.
+that form is compared. A request that is known neither as free nor as a model call is "something else"; its cost is
+unknown.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-"""Methods that make no model work."""
+"""Methods that start no model call."""
 
 ENCODED_TIMES: Final = 4
-"""How often a path may be percent-encoded again; no server undoes it more often."""
+"""How often a path may be percent-encoded again; no server decodes it more often."""
 
 FREE: Final = re.compile(
     r"/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|messages/count_tokens|responses/input_tokens"
@@ -32,7 +33,7 @@ GENERATING: Final = re.compile(
     r"|videos(/[^/]+/remix)?|realtime/(sessions|client_secrets|calls)|threads/([^/]+/)?runs(/[^/]+/submit_tool_outputs)?"
     r"|evals/[^/]+/runs|fine[-_]tun(es|ing/jobs)|async-invoke|model/.+/(invoke|converse)[a-z-]*|[^/]+:[a-z]+)$"
 )
-"""Posts that make a model work, at OpenAI, Anthropic, Bedrock (``/model/ID/invoke``), Vertex and Gemini (every
+"""Posts that are model calls, at OpenAI, Anthropic, Bedrock (``/model/ID/invoke``), Vertex and Gemini (every
 ``NAME:method``), Ollama (``/api/chat``), Mistral, Cohere, Replicate, SageMaker, and servers like theirs."""
 
 PROVIDERS: Final = re.compile(

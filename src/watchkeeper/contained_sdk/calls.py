@@ -1,8 +1,8 @@
-"""What a contained block knows of the calls that its clients make, and what it asks of the gate for each.
+"""The model calls of a contained block: what is known of each, and what it asks of the gate.
 
 The block that is in force is found by a context variable. A model call reserves its worst case, is sent with the output
-cap that was granted, and is charged what the provider counted; where nobody can know that, the reservation stands. A
-refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here sends or waits.
+cap that was granted, and is charged what the provider counted; if that count is unknown, the full reservation is
+charged. A refusal is a `CallStopped`: no SDK wraps it, and no layer of retries catches it. Nothing here sends or waits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KEPT_CONVERSATIONS: Final = 8
 Uncounted = Literal["refuse", "count", "allow"]
 
 PriceOf = Callable[[str, str, SentRequest], ModelPrice | None]
-"""Looks up what a provider's model charges for a call; None if nobody knows."""
+"""Looks up what a provider's model charges for a call; None if it is unknown."""
 
 
 BLOCKS: Final[dict[int, Containment]] = {}
@@ -59,7 +59,7 @@ BLOCKS: Final[dict[int, Containment]] = {}
 class CallStopped(BreakOut):
     """A call was not let through, and nothing was sent; ends the contained block that it was made in.
 
-    It is no Exception, as CancelledError is none: a stop has to get past every layer that retries what failed. The
+    It is a BaseException like CancelledError: a stop has to get past every layer that retries what failed. The
     block turns it into an error where it ends; in the code of a run it is a failure of that code, as a tool's is.
 
     Attributes:
@@ -80,7 +80,7 @@ class Counted:
     """What providers have counted, so that a conversation is bounded by its last count and the bytes of what is new."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start without counts."""
         self._stored: dict[str, int] = {}
         self._conversations: tuple[tuple[SentRequest, int], ...] = ()
 
@@ -126,9 +126,9 @@ class Containment:
         context: The gate that its calls pass.
         price_of: What models charge.
         bounded: Whether a ceiling on money or tokens holds, here or above.
-        uncounted: What becomes of a request that makes a model work and cannot be counted: refused, because a ceiling
+        uncounted: What happens to a model call that cannot be counted: refused, because a ceiling
             was named; counted as a step, because only the defaults hold; or let through, because the caller says so.
-        max_part_tokens: What one part may cost whose bytes do not bound it; None if nobody said.
+        max_part_tokens: The most tokens of one part whose size in bytes gives no bound; None if not given.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
         jobs: Answers that are not final yet; those of the block around it, if there is one.
@@ -148,7 +148,7 @@ class Containment:
     clock: Clock = SYSTEM_CLOCK
 
     def check(self, url: str, method: str) -> None:
-        """Refuse a request that may not leave, whatever it is for.
+        """Refuse a request that may not be sent, of any kind.
 
         Raises:
             CallStopped: If the block is over, or the address is not allowed.
@@ -183,12 +183,12 @@ def in_force() -> Containment | None:
 
 
 def for_request() -> Containment | None:
-    """Return the block that a request belongs to; None for one that nothing contains.
+    """Return the block that a request belongs to; None if it is outside of all blocks.
 
-    A thread that carries no context variables belongs to what is open in the process, if that is one thing.
+    A thread without context variables belongs to the context that is open in the process, if there is exactly one.
 
     Raises:
-        CallStopped: If nobody can say where it counts.
+        CallStopped: If its block cannot be determined.
     """
     try:
         return in_force() or _around_bare_thread()
@@ -253,7 +253,7 @@ class ContainedCall:
 
     Attributes:
         block: The block that it is made in.
-        sent: The model call that it is; None for a request that bills in a way that nobody can bound.
+        sent: The model call; None for a request whose cost has no known bound.
         request: What is asked of the gate.
         seen: What the answer has told.
         provider: Whose prices hold.
@@ -261,10 +261,10 @@ class ContainedCall:
     """
 
     def __init__(self, block: Containment, request: Any, body: bytes, provider: str, output_cap: int) -> None:
-        """Find the worst case of an httpx request, its body read.
+        """Find the worst case of an httpx request whose body has been read.
 
         Raises:
-            CallStopped: If it cannot be bounded, but has to be.
+            CallStopped: If its cost cannot be bounded, and a bound is required.
         """
         self.block = block
         self._path: str = request.url.path
@@ -324,7 +324,7 @@ class ContainedCall:
         return asked if above is None else dearer(asked, above)
 
     def _charge_answer(self, usage: TokenUsage) -> Charge:
-        """Return what an answer cost at the tier that it was given at; the dearer, if nobody knows that tier."""
+        """Return what an answer cost at the tier that it was given at; the higher price, if that tier is unknown."""
         sent, asked, granted = self.sent, self.price, self.seen.granted
         if sent is None or asked is None or all(sent.wishes.get(name) == wish for name, wish in granted.items()):
             return charge_reply(usage, asked)
@@ -334,7 +334,7 @@ class ContainedCall:
         return charge_reply(usage, price)
 
     def _check_uncounted(self) -> None:
-        """Refuse what cannot be counted, and so could spend any amount, where a ceiling on it was named."""
+        """Refuse a request that cannot be counted, and so could spend any amount, if a ceiling was named."""
         block = self.block
         priced = block.context.account.has_ceiling(COST)
         if block.uncounted != "refuse" or not (priced or self._purpose == "generating"):
@@ -375,10 +375,10 @@ class ContainedCall:
             self.seen.pending |= self.seen.usage is None and (status == ACCEPTED or status >= REDIRECTIONS)
 
     def meter(self, value: object, error: BaseException | None, ticket: Ticket) -> Charge:
-        """Say what the call cost; what ended before the provider's last word is charged what was reserved,
-        or what was told of it, if that is more.
+        """Record the call's cost. A call without a complete answer is charged its reservation, or the counts
+        so far if they are more.
 
-        Where the provider keeps the answer, the charge is corrected by whoever retrieves it.
+        If the provider stores the answer, the charge is corrected when the answer is retrieved.
         """
         seen, worst, granted = self.seen, self._estimate, ticket.max_output_tokens
         if self._moved:
@@ -397,13 +397,13 @@ class ContainedCall:
         return charge
 
     def _correct(self, ticket: InFlightCall, booked: Charge, seen: Seen) -> None:
-        """Replace what was charged for an answer that was not final by what its last word tells."""
+        """Replace the charge of an answer that was not final by its final counts."""
         self.seen = seen
         block = self.block
         LateResult(ticket, booked, self.meter, block.context.ledger, block.clock, lambda: None).arrive(None, None)
 
     def outlasts(self, seconds: float | None) -> bool:
-        """Return whether waiting so long would end after the block's time."""
+        """Return whether a wait of this length would end after the block's deadline."""
         deadline, clock = self.block.context.deadline, self.block.clock
         return seconds is not None and deadline is not None and seconds >= deadline.remaining(clock).total_seconds()
 
@@ -425,7 +425,7 @@ class ContainedCall:
         return model if provider == self.provider else None
 
     def settle(self, outcome: Outcome[Any]) -> None:
-        """Pass on what came of the call, unless it brought an answer or a refusal of the provider's.
+        """Raise the call's error, unless the call brought an answer or a refusal of the provider.
 
         Raises:
             CallStopped: If the gate or a hook stopped it.
@@ -547,7 +547,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
 
 @contextmanager
 def translated(request: Any, provider: str) -> Generator[None]:
-    """Turn the transport's errors into ours; the original is the cause, and it is known whether somebody has to pay."""
+    """Turn the transport's errors into ours; the original is the cause, and ``billed`` is set."""
     httpx = module_of(request)
     try:
         yield

@@ -2,7 +2,7 @@
 
 What happens to a request is written once, as generators that yield what has to be waited for: `run` drives them for
 plain code, where a yielded value is already there, and `arun` for async code, which awaits it; `Ways` are how each
-does input and output. httpx and its successor httpx2 serve alike: the module is that of the request.
+does input and output. httpx and its successor httpx2 both work: the module of the request is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.workers import WORKERS, Job
 
 Steps = Generator[Any, Any, Any]
-"""Yields what has to be waited for, and is sent what came of it."""
+"""Yields what has to be waited for, and is sent the result."""
 
 Work = Callable[[Ticket], Steps]
 
@@ -67,7 +67,7 @@ async def arun(steps: Steps) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How one kind of code does input and output; what is yielded to its driver comes from here.
+    """The input and output operations of plain or async code; their results are yielded to the driver.
 
     Attributes:
         body: Reads the body of a request.
@@ -153,7 +153,7 @@ class Exchange:
                 yield ways.close(response)
 
     def check(self) -> None:
-        """Raise if nobody wants the answer any more."""
+        """Raise if the answer is no longer wanted."""
 
     def pass_on(self, response: Any, chunks: Any) -> Steps:
         """Hand on a stream as it comes."""
@@ -161,7 +161,7 @@ class Exchange:
 
 
 def final(error: BaseException) -> BaseException:
-    """Return what the caller gets to see of an error: what cannot be admitted at all ends the block, unretried."""
+    """Return the error that the caller gets: a call that can never be admitted ends the block, without a retry."""
     if isinstance(error, UnpricedModelError):
         return unpriced(error)
     return CallStopped(None, error) if isinstance(error, ConfigurationError) else error
@@ -184,7 +184,7 @@ def taken(part: Any) -> Any:
 
 
 class ArrivingStream:
-    """The stream of a response, mixed with httpx's own stream classes; dropped if nobody holds it any more."""
+    """The stream of a response, mixed with httpx's own stream classes; collecting it drops the call."""
 
     def __init__(self, streamed: Streamed) -> None:
         """Read from what arrives."""
@@ -289,7 +289,7 @@ class Streamed(Exchange):
         raise NotImplementedError
 
     def close(self) -> Any:
-        """End the call and wait until it is settled; what is complete gets a moment to be so by its own counts."""
+        """End the call and wait until it is settled; a complete answer gets a moment to settle by its own counts."""
         raise NotImplementedError
 
     def give_up(self) -> Any:
@@ -340,7 +340,7 @@ class ThreadStream(Streamed):
         super().over()
 
     def close(self) -> None:
-        if threading.get_ident() in self._threads:  # a finaliser came in here: what it would wait for waits for it
+        if threading.get_ident() in self._threads:  # a finaliser runs on this thread: waiting would deadlock
             self.drop()
             return
         if self._call.seen.ended:
@@ -353,7 +353,7 @@ class ThreadStream(Streamed):
         self.drop()
 
     def drop(self) -> None:
-        """Break the connection, so that the provider stops; whoever reads it looks up at once."""
+        """Break the connection, so that the provider stops; a reader that waits for bytes wakes at once."""
         self._dropped = True
         with self._lock:
             if self._socket is not None:
@@ -400,7 +400,7 @@ def streams(response: Any) -> bool:
 
 
 def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
-    """Return what reads the token counts; None if the stream came compressed, though nobody asked for that."""
+    """Return what reads the token counts; None if the stream is compressed without request."""
     if call.sent is None or response.headers.get("content-encoding", "identity") != "identity":
         return None
     reader = StreamReader(call.sent.wire, hide_usage=call.sent.adds_usage, copies=call.sent.copies)

@@ -47,7 +47,7 @@ class ContainedTransport:
 
     Args:
         real: The transport that sends.
-        provider: Whose prices hold; by default OpenAI's or Anthropic's, by the interface that is spoken.
+        provider: The provider whose prices apply; by default OpenAI or Anthropic, by the interface.
         output_cap: Output tokens that a request without a cap of its own may ask for.
 
     Raises:
@@ -62,7 +62,7 @@ class ContainedTransport:
         self._output_cap = output_cap
 
     def handle_request(self, request: Any) -> Any:
-        """Send a request if it may be sent.
+        """Send a request, inside a block only if the gate admits it.
 
         Raises:
             CallStopped: If not.
@@ -85,7 +85,7 @@ class ContainedTransport:
             raise
 
     def _contain(self, request: Any, ways: Ways, stream: type[Streamed], block: Containment) -> Steps:
-        """Send a request of a block if it may be sent."""
+        """Send a request of a block if the gate admits it."""
         block.check(str(request.url), request.method)
         if is_part_of_model_call(block):
             return (yield ways.send(self._real, request))

@@ -1,8 +1,8 @@
 """Answers that are not final yet: background jobs, and stored answers whose stream broke.
 
-The call that started a job is over and charged with all that was reserved for it; the provider still works, and bills,
-or has billed what nobody has seen. Whoever retrieves the answer inside the block learns what it did cost, and then the
-charge is corrected, once. What nobody retrieves stays charged. Nothing here sends.
+The call that started a job is over and charged with all that was reserved for it; the provider still works and bills,
+or has billed an answer that was not received. When the answer is retrieved inside the block, its real cost is known,
+and the charge is corrected, once. An answer that is never retrieved stays charged. Nothing here sends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Jobs:
     """The jobs of a block, and of the blocks inside it, by the id under which the provider keeps their answers."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Start without jobs."""
         self._jobs: dict[str, Job] = {}
 
     def add(self, response_id: str, job: Job) -> None:
@@ -54,7 +54,7 @@ class Jobs:
         return None if found is None or job is None else Retrieval(self, found, job)
 
     def learn(self, response_id: str, seen: Seen) -> None:
-        """Correct a job's charge, if these are its final counts and nobody was faster."""
+        """Correct a job's charge, if these are its final counts and it was not corrected before."""
         if seen.usage is not None and (job := self._jobs.pop(response_id, None)) is not None:
             job.correct(seen)
 

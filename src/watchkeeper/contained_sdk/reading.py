@@ -2,8 +2,8 @@
 
 A field of a request is changed only where the gate grants less than was asked, where no cap was named, where a stream
 would end without its token counts, or where a cheaper model takes over; every other value keeps its bytes. A stream is
-passed on as its bytes arrive. Token counts hold once the provider has said its last word on them. What is particular to
-an interface stands in its `Wire`. Nothing here sends, and nothing here decides.
+passed on as its bytes arrive. Token counts are used once the provider has sent their final values. The details of an
+interface are in its `Wire`. This module sends nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNSIZED: Final = re.compile(
     "audio|computer_screenshot|container_upload|document|file|image|image_url|input_audio|input_file|input_image"
     "|item_reference|video_url"
 )
-"""Types of parts whose bytes say nothing of the tokens they cost."""
+"""Types of parts whose size in bytes gives no bound on their tokens."""
 
 SIZED_SOURCES: Final = frozenset({"text", "content"})
 AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers")
@@ -58,7 +58,7 @@ def wire_at(path: str) -> Wire | None:
 
 
 def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
-    """Return the model call that a request is, or None if it is none that is known."""
+    """Return the model call in a request, or None if it is not a known model call."""
     wire = wire_at(path)
     try:
         return None if wire is None else SentRequest(wire, body, url)
@@ -118,7 +118,7 @@ class SentRequest:
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
     def input_bound(self, known: int = 0) -> tuple[int, int]:
-        """Return an upper bound of the tokens of what is text, and how many parts there are that bytes do not bound.
+        """Return an upper bound of the tokens of the text, and the number of parts whose bytes give no bound.
 
         Args:
             known: How many messages, and with them everything fixed, the provider has counted before; they are left
@@ -163,7 +163,7 @@ class SentRequest:
 
 
 def weigh(content: Any) -> tuple[int, int]:
-    """Return the bytes of the parts whose bytes say nothing of their tokens, and how many such parts there are."""
+    """Return the number of bytes of the parts whose size gives no bound on their tokens, and the number of parts."""
     inner: Sequence[Any]
     if isinstance(content, dict):
         fields = cast("dict[str, Any]", content)
@@ -224,14 +224,14 @@ class Seen:
         usage: Its token counts, once they are final and make sense.
         response_id: The id under which the provider keeps the answer, if it does.
         ended: Whether the answer said that it was complete.
-        pending: Whether the provider still works on it; what it costs is told to whoever retrieves it.
+        pending: Whether the provider still works on it; its cost is known when it is retrieved.
         size: Bytes of it so far.
     """
 
     __slots__ = ("_counts", "_last", "ended", "granted", "pending", "response_id", "size", "told", "usage")
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start without counts."""
         self.usage: TokenUsage | None = None
         self.response_id = ""
         self.ended = False
@@ -252,7 +252,7 @@ class Seen:
             final: Whether they are so in any case.
 
         Raises:
-            msgspec.ValidationError: If the token counts are no counts.
+            msgspec.ValidationError: If the token counts are invalid.
         """
         inner: Any = told.response or told.message
         inner = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}

@@ -1,8 +1,8 @@
 """What a block has seen of its calls: those under way, which its end settles, and the last refusal.
 
 A stream that nobody has read to its end, and a call of another thread or task, may still be under way when their block
-ends. Nothing of them may be forgotten: the block ends them, and waits a moment until they are charged. Nothing here
-decides what they cost.
+ends. None of them may go uncharged: the block ends them, and waits a moment until they are charged. Their cost is
+decided elsewhere.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Step:
 
 
 class Traffic:
-    """What is under way in a block and in those inside it, and what came of the last request.
+    """The calls under way in a block and in the blocks inside it, and the result of the last request.
 
     Attributes:
         requests: How many requests came by, also those that are not counted, and those that were refused.

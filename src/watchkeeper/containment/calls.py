@@ -53,7 +53,7 @@ CALL_STOPS: Final = frozenset(
         "retry_budget_exceeded",
     ]
 )
-"""Reasons that can stop one call and not the chain: the last two if a hint or an operation's own retries are behind."""
+"""Reasons that can stop one call and not the chain: the last two if a hint or an operation's own retries cause them."""
 
 
 class RepeatedFailures:
@@ -106,17 +106,17 @@ class ContextCalls:
     Attributes:
         clock: Where time comes from.
         ledger: Where reservations are kept.
-        nodes: Their record.
+        nodes: The record of the calls.
         in_flight: Calls under way, and abandoned ones that are not over yet, by number.
         repeated: Failures of operations with a retry policy of their own.
-        account: Who pays.
+        account: The account that pays.
         incidents: Where stops are reported.
         cancellation: Cancelled by an abort here or above, and when all time is over.
         closed: Whether nothing is admitted any more.
-        aborted: Whether somebody aborted; closing is not aborting.
+        aborted: Whether the context was aborted; closing is not aborting.
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
-        home: The context whose calls they are.
-        apart: Whether it stands apart, on purpose, from a context inside which it was made.
+        home: The context that owns the calls.
+        apart: Whether it was made inside another context, but is independent of it on purpose.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class ContextCalls:
     def _ask_guards(
         self, guards: Guards, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float
     ) -> InFlightCall | Outcome[Any] | GuardedCall:
-        """Ask pipeline and breaker about a call that is admitted; whatever they refuse gives everything back."""
+        """Ask pipeline and breaker about an admitted call; if they refuse it, its reservation is released."""
         try:
             guarded = guards.guard(request, demand, outer.nearest_guarded() if outer else None, next(self._numbers))
         except BaseException:
@@ -455,14 +455,14 @@ class ContextCalls:
             yield call.node
 
     def _last_refusal(self) -> str | None:
-        """Return why the last call was stopped, if one call was and not the chain."""
+        """Return why the last call was stopped, if only that call was stopped and not the chain."""
         node = self.nodes.newest
         reason = node.ending.stop_reason if node is not None and node.ending is not None else None
         return reason if reason in CALL_STOPS and work_stop_of(self.account) is None else None
 
 
 def _tell(found: ref[ContextCalls]) -> None:
-    """Tell a context that its time is over, if it is still there: a clock keeps none alive."""
+    """Tell a context that its time is over, if it still exists: a clock keeps no context alive."""
     calls = found()
     if calls is not None:
         calls.tell_time(is_late=False)
@@ -516,8 +516,8 @@ def block_for_turn(
 ) -> InFlightCall | Outcome[Any] | GuardedCall:
     """Block this thread until the call is admitted or refused.
 
-    The thread of a running loop is never blocked: whoever holds what is wanted may need that very loop to give it back.
-    There the call is refused if it does not fit now.
+    The thread of a running loop is never blocked, because the call that holds the reservation may need this loop to
+    release it. On such a thread, the call is refused if it does not fit now.
     """
     clock = calls.clock
     waiter.last_chance = running_loop() is not None

@@ -1,6 +1,6 @@
 """Configuration of a chain and of one call, and what they mean to the gate (docs/specification.md, execution-context).
 
-All of it is checked at construction; what makes no sense is a `LimitsError` (a ValueError) that names field and value.
+All of it is checked at construction; an invalid value raises a `LimitsError` (a ValueError) that names field and value.
 Money in dollars becomes whole nano-dollars here, rounded up.
 """
 
@@ -34,7 +34,7 @@ class ExecutionConfig:
         max_steps: Calls it may make, also failing ones.
         max_retries_total: Failures it may have; 0 means that the first failure is final. Every call under way sets one
             aside in case it fails, so no more than that (but always one) run at once; others wait their turn.
-        timeout_ms: Milliseconds it may take; 0 for as long as it likes.
+        timeout_ms: Milliseconds it may take; 0 for no limit.
     """
 
     max_cost_usd: float
@@ -43,7 +43,7 @@ class ExecutionConfig:
     timeout_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense; hold counts that were written as text as numbers."""
+        """Refuse invalid values; convert counts given as text to numbers."""
         put = object.__setattr__
         money(self.max_cost_usd, "max_cost_usd")
         put(self, "max_steps", count(self.max_steps, "max_steps"))
@@ -75,7 +75,7 @@ class WrapOptions:
         retry_policy_override: How often an operation of this name may fail and be repeated; None for as often as the
             chain allows.
         model: Model that is asked, for hooks; the chain's by default.
-        provider: Whom the call goes to; key of the circuit breaker where there is one for each.
+        provider: The provider called; key of its circuit breaker if each provider has one.
         degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
         arguments: What a tool is called with, for hooks, and for people whom they ask; None for nothing.
     """
@@ -90,7 +90,7 @@ class WrapOptions:
     arguments: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense; hold counts that were written as text as numbers."""
+        """Refuse invalid values; convert counts given as text to numbers."""
         put = object.__setattr__
         nanos(self.cost_estimate_hint, "cost_estimate_hint")
         if self.timeout_ms is not None:
@@ -152,7 +152,7 @@ def request_of(kind: NodeKind, options: WrapOptions | None) -> CallRequest:
 
 
 def meter_of(cost_of: CostOf[T] | None, options: WrapOptions | None) -> Meter[T] | None:
-    """Return the meter for a call whose result says what it cost; what failed is charged as it said, or as hinted."""
+    """Return the meter for a call whose result says its cost; a failed call is charged its own charge, or the hint."""
     if cost_of is None:
         return None
     hint = nanos((options or NO_OPTIONS).cost_estimate_hint, "cost_estimate_hint")
@@ -166,7 +166,7 @@ def meter_of(cost_of: CostOf[T] | None, options: WrapOptions | None) -> Meter[T]
 
 
 def plain_work(fn: Callable[..., T]) -> Callable[[Ticket], T]:
-    """Return a plain callable as one that takes the ticket.
+    """Wrap a plain callable so that it takes the ticket.
 
     Raises:
         UnrunCoroutineError: If it is a coroutine function.
@@ -177,7 +177,7 @@ def plain_work(fn: Callable[..., T]) -> Callable[[Ticket], T]:
 
 
 def with_ticket(fn: Callable[..., T]) -> Callable[[Ticket], T]:
-    """Return ``fn`` as a callable that takes the ticket; it sees it only if it has a parameter that it needs."""
+    """Wrap ``fn`` so that it takes the ticket; ``fn`` itself gets the ticket only if it has a required parameter."""
     return fn if needs_argument(fn) else lambda ticket: fn()
 
 
@@ -198,7 +198,7 @@ class UnrunCoroutineError(TypeError):
 
 
 def refuse_coroutine(value: object, fn: Callable[..., object]) -> None:
-    """Refuse a result that is a coroutine nobody has run.
+    """Refuse a result that is a coroutine that was never awaited.
 
     Raises:
         UnrunCoroutineError: If it is one.

@@ -1,4 +1,4 @@
-"""In which context the running code stands: the innermost one that was entered or has a call under way here.
+"""The context that the running code is in: the innermost one that was entered or has a call under way here.
 
 `with context:` puts a context in force for the block; a call under way puts its context in force for its work. Tasks
 and worker threads see what was in force where they were started, as with any context variable; a bare thread sees
@@ -42,7 +42,7 @@ class Entered(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the running code stands.
+    """The context that the running code is in.
 
     Attributes:
         context: The innermost context; None once it was collected.
@@ -62,7 +62,7 @@ _outermost: Final[dict[int, ReferenceType[Any]]] = {}
 
 
 def _forget() -> None:
-    """Stand outside of all contexts: in a forked process those of the process it came from are refused."""
+    """Leave all contexts: a forked process may not use the contexts of its parent process."""
     ENTERED.set(None)
     _outermost.clear()
 
@@ -80,7 +80,7 @@ def enter(context: object, name: str) -> Token[Entered | None]:
 
 
 def leave(context: object, mark: Token[Entered | None]) -> None:
-    """Put in force again what was before."""
+    """Put the previous context in force again."""
     _outermost.pop(id(context), None)
     with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
         ENTERED.reset(mark)
@@ -104,7 +104,7 @@ def current() -> Any:
     """Return the innermost context that this code runs in; None outside of all.
 
     Raises:
-        ConfigurationError: If it is over, which can be so in a thread or task that outlives it.
+        ConfigurationError: If it is over, which is possible in a thread or task that outlives it.
     """
     place = innermost()
     if place is None:
@@ -139,7 +139,7 @@ def refuse_own(above: Clock, clock: Clock, shared: Ledger, ledger: Ledger | None
 
 
 def inherited(limits: Limits, above: Account) -> Limits:
-    """Return limits without the ceilings at their defaults of which there is one above: that one holds."""
+    """Return limits without those default ceilings for which an account above has a ceiling: that one holds."""
     lifted: dict[str, Any] = {
         meter.field: None
         for place, meter in enumerate(SHARED)

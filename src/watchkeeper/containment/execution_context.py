@@ -1,7 +1,7 @@
 """The gate: every model call, tool call and child run passes an `ExecutionContext`.
 
 It admits or stops a call before anything is spent, in one atomic decision; runs the work with its time-out and
-cancellation; settles what it really cost, whatever became of it; and records it. A stop latches: after it nothing runs
+cancellation; settles its real cost, also if it failed; and records it. A stop latches: after it nothing runs
 but a landing turn. Contexts form a tree: a child has ceilings of its own and is bound by those above it. A context that
 is closed leaves nothing behind. What decides is `accounting.admission.decide`; docs/containment.md describes the whole.
 """
@@ -90,12 +90,12 @@ ONE_CALL: Final = replace(UNLIMITED, max_steps=1, landing=None)
 
 
 class Around(TypedDict, total=False):
-    """Where a context is to stand.
+    """The place of a context in the tree.
 
     Attributes:
-        parent: None for one that stands apart from what is around it, on purpose, which its snapshot says; another
-            context for one that is a part of that, for example in a thread that carries no context variables. By
-            default the innermost one that this code runs in.
+        parent: None makes the context independent of the contexts around it; its snapshot says so. Another context
+            makes it a part of that one, for example in a thread that carries no context variables. The default is
+            the innermost context that this code runs in.
     """
 
     parent: ExecutionContext | None
@@ -129,9 +129,9 @@ class ExecutionContext:
     ) -> None:
         """Open a context; its deadline starts to run now.
 
-        Inside another one it is a part of that: bound by its limits, its deadline, its cancellation and its hooks, and
-        counted there; it has its ledger and clock. It shares what is left there; its own ceilings hold besides, and one
-        at its default gives way to one around it.
+        Inside another context it is a part of that one: the limits, deadline, cancellation and hooks of the outer
+        context bind it, and it uses the ledger and clock of the outer one and counts there. It shares what is left
+        there. Its own ceilings hold too, but a default ceiling gives way to a ceiling of the outer context.
 
         Args:
             config: What the chain may spend: an `ExecutionConfig` (hard stops) or `Limits` (with landing).
@@ -142,7 +142,7 @@ class ExecutionContext:
             clock: Where time comes from.
             ids: Where ids come from.
             on_event: Told of every incident, on the thread that found it.
-            around: ``parent=None`` for one that stands apart from what is around it; see `Around`.
+            around: ``parent=None`` for a context that is independent of those around it; see `Around`.
 
         Raises:
             ConfigurationError: If the context around it is over, or for a ledger, a clock or an account of its own.
@@ -231,16 +231,16 @@ class ExecutionContext:
     ) -> ExecutionContext:
         """Open a context below this one.
 
-        What its own ceilings allow is carved from what is left here, at most what is left, in one atomic step: nobody
-        beside it can take it. ``limits`` of the child says what it got. Ceilings at their defaults carve nothing, nor
-        do counts that nothing here limits; whatever is not carved is shared. What the child spends counts here too.
-        Stops, aborts and the end of the work here reach it. Close it, so that what it has not used comes back.
+        What its own ceilings allow is carved from what is left here, at most what is left, in one atomic step: no
+        other context can take it. ``limits`` of the child says what it got. Ceilings at their defaults carve nothing,
+        nor do counts that nothing here limits; everything that is not carved is shared. What the child spends counts
+        here too. Stops, aborts and the end of the work here reach it. Close it, so that its unused part is released.
 
         Args:
             limits: Its own ceilings.
             name: A label, used in the sentences of its stops.
             carve: Whether its ceilings reserve what they allow; if not, it shares all that is left here.
-            on_event: Told of every stop found on its behalf; whoever listens to this context by default.
+            on_event: Told of every stop found for the child; by default, this context's own listener.
 
         Returns:
             The child. If nothing is left of the money, tokens or steps that it asks for, it is stopped from the start.
@@ -278,14 +278,14 @@ class ExecutionContext:
         return siblings
 
     def keep_verdict(self) -> ExecutionContext | None:
-        """Keep back what a judge needs to speak when everything else is used up, as ``limits.verdict`` says.
+        """Reserve what a verdict needs when everything else is used up, as ``limits.verdict`` says.
 
         To be called when this context has been opened, before anything is asked of it: the work then ends earlier. What
         is kept is carved for the context that is returned. Stops of work here or above do not concern it, nor those
         below it; aborts and closing do. Its time ends with that of this context, not with the work.
 
         Returns:
-            The context for the verdict; close it, so that what it has not used comes back. Afterwards what is left may
+            The context for the verdict; close it, so that its unused part is released. Afterwards what is left may
             be kept for another verdict. None if nothing is to be kept.
 
         Raises:
@@ -488,7 +488,7 @@ class ExecutionContext:
     def check_egress(self, url: str, method: str = "GET") -> Decision:
         """Ask the pipeline's egress hooks about a request that is about to leave; ALLOW without any.
 
-        Whoever sends requests calls it first. HALT once everything is stopped.
+        Code that sends requests calls this before it sends one. Returns HALT once everything is stopped.
 
         Raises:
             ConfigurationError: If the context is closed.
@@ -558,7 +558,7 @@ class ExecutionContext:
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
 
     def stands_below(self, other: ExecutionContext) -> bool:
-        """Return whether it is a context, or stands below it: what passes here counts there."""
+        """Return whether this context is ``other`` or below it; what is used here then counts there too."""
         return other.account in self.account.chain
 
     @property
@@ -603,7 +603,7 @@ class ExecutionContext:
         self._calls.land(stop)
 
     def close(self) -> None:
-        """Give back whatever the context holds; calling it twice is harmless.
+        """Release everything that the context holds; a second call does nothing.
 
         Calls still under way are cancelled and settled when they end; contexts below it are aborted.
         """
@@ -611,7 +611,7 @@ class ExecutionContext:
         self._calls.close()
 
     def __del__(self) -> None:
-        """Close a context that nobody closed, so that what it holds comes back."""
+        """Close a context that was not closed, so that what it holds is released."""
         if hasattr(self, "_unlink") and not self._calls.closed:
             self.close()
 

@@ -1,8 +1,8 @@
 """The guards of an admitted call, asked before it begins: the shield pipeline and the circuit breaker.
 
-The ledger has admitted the call when they are asked, and whoever asks them gives everything back if one of them
-refuses. `Guards` belongs to a whole tree of contexts; a `GuardedCall` is one call that is asked about. A call that
-passed keeps it: what becomes of the call is told to the breaker and to the hooks that want to know.
+The ledger has admitted the call when they are asked; if one of them refuses, the code that asked releases the
+reservation. `Guards` belongs to a whole tree of contexts; a `GuardedCall` is one call that is asked about. A call that
+passed keeps it, to tell the breaker, and the hooks that want to know, how the call ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Asking(NamedTuple):
 
     Attributes:
         guards: Who asks.
-        demand: What the call that it is about holds until it is answered; None if there is no call.
+        demand: What the call in question holds until the answer; None if there is no call.
     """
 
     guards: Guards
@@ -213,11 +213,11 @@ class GuardedCall(msgspec.Struct, eq=False):
         request: What was asked for.
         demand: What it holds at the ledger.
         outer: The guarded call inside which it is made.
-        above: The same call as the guards of the context around see it, which are asked first.
+        above: The same call for the guards of the context around it, which are asked first.
         asked: Whether the pipeline was asked.
         answer_by: Monotonic instant up to which hooks that block are waited for.
         asks_egress: Asks the egress hooks about a request made inside it; None if there are none.
-        permit: Its leave to pass the breaker.
+        permit: Its permit from the breaker, if it has one.
         after: What hooks see of it after the call, if that differs.
     """
 
@@ -311,7 +311,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     def settle(
         self, charge: Charge, error: BaseException | None, *, succeeded: bool, failed: bool
     ) -> SafetyEvent | None:
-        """Tell breaker and hooks what became of the call; return what a hook said against going on.
+        """Tell breaker and hooks how the call ended; return the event of a hook that objects to going on.
 
         Args:
             charge: What it cost.
@@ -337,7 +337,7 @@ class GuardedCall(msgspec.Struct, eq=False):
                     permit.succeeded()
                 elif failed and isinstance(error, Exception):
                     permit.failed(error)
-            except Exception as raised:  # the call has ended, and is settled; what it brought is not lost for this
+            except Exception as raised:  # the call has ended and is settled; its result must not be lost
                 logger().error("circuit_breaker.failed", breaker=shown(permit.breaker), error=shown(raised))
             finally:
                 permit.release()
@@ -367,7 +367,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         """Ask the hooks what a failure means.
 
         Without any hook, the pipeline's policy for failures holds for calls that spend a retry when they fail
-        (`wrap_*`, `call_*`); whoever repeats calls by a rule of his own, as a run does, needs none.
+        (`wrap_*`, `call_*`). A caller with its own retry rule, such as a run, does not need that policy.
         """
         refused = self.above.failed(error) if self.above is not None else None
         if refused is not None:

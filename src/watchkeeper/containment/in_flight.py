@@ -1,6 +1,6 @@
 """A call under way: its ticket, what it holds, how it is run, and how it is interrupted.
 
-Async work runs in the task of whoever called, step by step (`run_steps`). It is interrupted by cancelling that task,
+Async work runs in the task of its caller, step by step (`run_steps`). It is interrupted by cancelling that task,
 and the cancellation is taken back (`Task.uncancel`) once the work has ended; cancellations that come from elsewhere
 pass through untouched. Calls nest within one task: work whose task was cancelled for a call around it is not cancelled
 again for itself. Plain work runs here if nothing can interrupt it, else on a worker thread (`run_blocking`).
@@ -54,7 +54,7 @@ class Ticket:
 
     Attributes:
         node: The gate's own record of the call.
-        max_output_tokens: Output cap that was granted; at most what was wished for.
+        max_output_tokens: Granted output cap; at most the requested one.
         timeout: Seconds left for the call when it was admitted, or None.
         charged_nanos: What the work said it cost, by `charge`; None if it said nothing.
         interrupted: Why the call was interrupted, if it was; the first reason stays.
@@ -122,17 +122,17 @@ class InFlightCall(Ticket):
         request: What was asked for.
         demand: What it holds at the ledger.
         outer: The call inside which it was made.
-        home: The context whose call it is.
+        home: The context that owns the call.
         guarded: What the guards know of it, if there are any.
         inner: The call that its work is waiting in, in the same task.
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
-        overrun: What it means if that comes: the deadline of its phase, or the call's own time-out.
+        overrun: Which limit ``expires_at`` stands for: the deadline of its phase, or the call's own time-out.
         cancelled: Whether its task was cancelled for it.
         outer_cancelled: Whether its task was cancelled, while it was under way, for a call around it.
         begun: Whether its work was begun; False once it is sure that it never will be.
         done: Whether its work has ended.
         task: The task that runs its work, once that has waited for something.
-        wake: Makes a thread that waits for the work look up.
+        wake: Wakes a thread that waits for the work.
         abandoned_task: The task in which abandoned work goes on.
         abandoned_thread: The worker's call in which abandoned work goes on.
     """
@@ -231,7 +231,7 @@ class InFlightCall(Ticket):
             task.get_loop().call_soon(self._cancel_task)
 
     def disarm(self) -> bool:
-        """Note that the work has ended; take back our own cancellation; return whether somebody else's is pending."""
+        """Note that the work has ended; take back our own cancellation; return whether another one is pending."""
         self.done = True
         if self.abandoned_task is None and self.abandoned_thread is None:
             self._is_settled = True
@@ -349,9 +349,9 @@ def _abandon_inner(call: InFlightCall, work: Coroutine[Any, Any, Any], waited: A
 def _run_grace(call: InFlightCall, work: Coroutine[Any, Any, T], waited: Any, clock: Clock) -> Generator[Any, Any, T]:
     """Give interrupted work its grace, then abandon it.
 
-    The task waits for a future of ours rather than for the work's own, so that it can turn away without cancelling what
+    The task waits for our own future and not for that of the work, so that it can stop waiting without cancelling what
     the work waits for. A cancellation that comes meanwhile may be the work's own (a time-out in it, a call it is in):
-    the work gets it, and if it was nobody's in there, it is passed on without waiting for the rest of the grace.
+    the work gets it, and if nothing inside the work caused it, it is passed on without the rest of the grace.
     """
     loop = asyncio.get_running_loop()
     over = False
@@ -481,7 +481,7 @@ def run_blocking(call: InFlightCall, fn: Callable[[], T], clock: Clock) -> T:
 
 
 def leave_thread(call: InFlightCall, running: BlockingCall[Any]) -> None:
-    """Note what becomes of work that nobody waits for any more: it goes on, or it never begins."""
+    """Note whether work that no caller waits for any more goes on, or never begins."""
     call.begun = not running.never_begins
     if call.begun:
         call.abandoned_thread = running

@@ -1,6 +1,6 @@
 """The record of one context: a node for every call, its incidents, and snapshots of both.
 
-Nodes stand in the order in which calls were decided, incidents in the order in which they were found; calls under way
+Nodes are in the order in which calls were decided, incidents in the order in which they were found; calls under way
 are visible. What a reader gets never changes: a snapshot shares what is done and keeps its own view of what is not, so
 taking one costs the same at ten nodes and at a hundred thousand. Memory is bounded: the newest nodes and incidents are
 kept, besides calls under way and stops of the chain, and what was dropped is counted.
@@ -41,7 +41,7 @@ class FrozenView(SequenceView[T_co]):
     __slots__ = ("_brief", "_length", "_look_up", "_what")
 
     def __init__(self, length: int, look_up: Callable[[int], T_co], what: str, *, brief: bool = False) -> None:
-        """View so many items.
+        """View ``length`` items.
 
         Args:
             length: How many.
@@ -125,7 +125,7 @@ class Node(msgspec.Struct, eq=False):
 
     @property
     def node_id(self) -> str:
-        """The node's UUID, written out only when somebody asks."""
+        """The node's UUID, formatted only when it is read."""
         return f"{_begin_of_id(self.number >> 48)}-{self.number & _LAST_GROUP:012x}"
 
     def __repr__(self) -> str:
@@ -138,8 +138,8 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
 
     Attributes:
         decision: ALLOW if it ran and returned, RETRY if it failed and may be repeated, HALT if it was refused or
-            stopped; or whatever a hook said about it.
-        value: What the work returned; also if it came too late, as long as it came before the gate let go.
+            stopped; or the decision of a hook about it.
+        value: What the work returned; also if it returned too late, but before the gate abandoned it.
         error: What the work raised, or a TimeoutError for a call that overran.
         stop_reason: The reason behind a HALT, the type of the event behind what a hook said, or ``call_timeout``.
         stop: The stop behind a HALT or a QUARANTINE; None for failures and time-outs of the call alone.
@@ -178,7 +178,7 @@ class NodeRecord:
         usage: Its tokens, or None while it is under way.
         stop_reason: Why it was refused or stopped.
         error: What it raised, as text.
-        late_result: What it returned after the gate had let go of it.
+        late_result: What it returned after the gate had abandoned it.
     """
 
     node_id: str
@@ -211,9 +211,9 @@ class NodeStore:
     """The nodes of one context.
 
     Attributes:
-        newer: The newest nodes. Whoever appends here calls `rotate` once there are ``kept`` of them; a method that
+        newer: The newest nodes. Code that appends here calls `rotate` once there are ``kept`` of them; a method that
             does both would cost every call.
-        kept: At least so many of the newest nodes stay.
+        kept: Minimum number of newest nodes that are kept.
         dropped: How many are no longer kept.
         refused: How many of all were of calls that were refused.
     """
@@ -288,12 +288,12 @@ Listener = Callable[[SafetyEvent], object]
 
 
 class Incidents:
-    """An append-only list of safety events, and whoever listens to it.
+    """An append-only list of safety events, and its listener.
 
     Attributes:
         metadata: Who the chain belongs to.
         listener: Told of every event, once.
-        events: They themselves, those of the contexts below included.
+        events: The events, including those of the contexts below.
         dropped: How many are no longer kept.
         ended: Whether the context was aborted or closed, and with it all below.
     """
@@ -419,7 +419,7 @@ class ContextSnapshot:
         cost_usd_accumulated: Dollars spent where prices are known, children's included.
         retries_used: Retries spent.
         aborted: Whether `abort` was called on it or above it; closing is not aborting.
-        abort_reason: The stop reason that ended it, whatever it was, or None.
+        abort_reason: The stop reason that ended it (of any kind, not only an abort), or None.
         elapsed_ms: Milliseconds since it was opened.
         nodes: Its calls, oldest first; those under way have no end yet.
         events: Its incidents, oldest first.

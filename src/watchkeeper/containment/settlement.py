@@ -1,11 +1,11 @@
 """How a call ends: it is charged, settled at the ledger and recorded, and breaker and hooks are told.
 
-Every call that has begun is settled and its node closed exactly once, whatever became of it; only then are breaker and
-hooks told, and only then is raised what must not be swallowed. Money that was spent is always charged: what a hook says
-about it concerns the calls that follow.
+Every call that has begun is settled and its node closed exactly once, however it ended. Only then are breaker and
+hooks told, and only then are exceptions raised that must not be swallowed. Money that was spent is
+always charged: what a hook says about it concerns the calls that follow.
 
-A call that is abandoned is charged at once with all that was reserved for it, so that nobody waits for it and nothing
-is forgotten. When its late result comes, the charge is corrected and the result is kept on the call's node; that needs
+An abandoned call is charged at once with all that was reserved for it, so that no call waits for it and no cost is
+forgotten. When its late result comes, the charge is corrected and the result is kept on the call's node; that needs
 the ledger and the node, never the context, which may be closed and gone by then.
 """
 
@@ -85,7 +85,7 @@ def never_began(calls: ContextCalls, call: InFlightCall) -> Outcome[Any]:
 
 
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
-    """Let go of a call that did not stop in time; return what came of it, and what takes in its late result."""
+    """Abandon a call that did not stop in time; return its outcome, and the receiver of its late result."""
     number, reason = call.node.number, call.interrupted
     charge = presumed_charge(*reserved_amounts(call))
     late = LateResult(call, charge, meter, calls.ledger, calls.clock, partial(calls.in_flight.pop, number, None))
@@ -193,7 +193,7 @@ def measure(
         return Charge(tokens, cost if call.charged_nanos is None else call.charged_nanos), None
     try:
         return meter(value, error, call), None
-    except BaseException as raised:  # whoever called raises it again, once the call is settled
+    except BaseException as raised:  # the caller raises it again, once the call is settled
         logger().error("meter.failed", operation=call.node.name, error=shown(raised))
         return presumed_charge(*reserved_amounts(call)), raised
 
@@ -246,7 +246,7 @@ class LateResult(msgspec.Struct, eq=False):
             raise broken
 
     def finished(self, task: asyncio.Task[Any]) -> None:
-        """Take in what became of work that went on in a task of its own."""
+        """Take in the result or error of work that went on in a task of its own."""
         if task.cancelled():
             self.arrive(None, asyncio.CancelledError())
         elif (error := task.exception()) is not None:

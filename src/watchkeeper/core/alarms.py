@@ -1,8 +1,8 @@
-"""Alarms: callbacks at an instant of a clock, for whoever has no running loop to wait in.
+"""Alarms: callbacks at an instant of a clock, for code that has no running asyncio loop.
 
-One thread for the whole process waits for the earliest of them, however many there are. It ends when there are none any
-more. It runs no callback itself: each has a thread of its own, so one that blocks holds up no other. An alarm that is
-cancelled stays in the heap, without its callback, until enough of them are there to be swept out.
+One thread for the whole process waits for the earliest alarm. The thread ends when no alarms are left. It runs no
+callback itself: each callback gets its own thread, so a callback that blocks delays no other. A cancelled alarm stays
+in the heap, without its callback, until the heap holds enough cancelled alarms to be swept.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Final
 
 LINGER_SECONDS: Final = 0.25
-"""How long the thread stays when there are no alarms; a program that sets one after the other keeps the same thread."""
+"""Seconds that the thread stays without alarms; a program that sets alarms one by one keeps the same thread."""
 
 LONGEST_WAIT: Final = 86_400.0
 
 SWEPT: Final = 64
-"""Fewer entries than this are not worth sweeping."""
+"""The number of cancelled entries below which the heap is not swept."""
 
 
 class Alarm:
@@ -40,13 +40,13 @@ class Alarms:
     """All alarms of one clock."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        """Start without any; ``monotonic`` says what time it is, in seconds."""
+        """Start without alarms; ``monotonic`` returns the current time in seconds."""
         self._monotonic = monotonic
         self._order = itertools.count()
         self.forget_thread()
 
     def forget_thread(self) -> None:
-        """Start afresh, also in a forked process, which has none of its parent's threads."""
+        """Reset to no alarms and no thread; also called in a forked process, which has none of its parent's threads."""
         # Reentrant: a finaliser that the collector runs inside a critical section may cancel an alarm.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -92,14 +92,14 @@ class Alarms:
                 self._changed.notify()
 
     def _watch(self) -> None:
-        """Call back whatever is due, until there is nothing to wait for."""
+        """Call all callbacks that are due, until there is nothing to wait for."""
         while (due := self._next_due()) is not None:
             for callback in due:
                 if not start(callback, "watchkeeper-alarm"):
                     callback()
 
     def _next_due(self) -> list[Callable[[], object]] | None:
-        """Wait for what is due next; None once there have been no alarms for a while."""
+        """Wait for the next callbacks that are due; return None after a while without alarms."""
         with self._lock:
             nothing_new = False
             while True:
@@ -117,7 +117,7 @@ class Alarms:
                 nothing_new = not self._changed.wait(seconds)
 
     def _take(self, now: float) -> list[Callable[[], object]]:
-        """Remove what is due, or was cancelled, from the top of the heap; return what is due, in its order."""
+        """Remove due and cancelled alarms from the top of the heap; return the due callbacks in order."""
         due: list[Callable[[], object]] = []
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].callback is None):
             alarm = heapq.heappop(self._heap)[2]
@@ -129,7 +129,7 @@ class Alarms:
 
 
 def start(target: Callable[[], object], name: str) -> bool:
-    """Start a daemonic thread; return False if there can be none, as when the interpreter is about to exit."""
+    """Start a daemon thread; return False if no thread can be started, for example while the interpreter exits."""
     try:
         threading.Thread(target=target, name=name, daemon=True).start()
     except RuntimeError:

@@ -1,8 +1,8 @@
 """A signal that work should stop (docs/specification.md, execution context).
 
-Cancelling a parent cancels its children; cancelling twice keeps the first reason; callbacks run once, on the thread
-that cancels, and one that raises is reported and keeps no other from running. A child that is done lets go of its
-parent, so a long run does not collect tokens.
+Cancelling a parent cancels its children; cancelling twice keeps the first reason. Callbacks run once, on the thread
+that cancels; if a callback raises, the error is logged and the other callbacks still run. A parent holds its children
+by weak references, so a long run does not collect tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CancellationToken:
     __slots__ = ("__weakref__", "_callbacks", "_children", "_event", "_lock", "_reason")
 
     def __init__(self, parent: CancellationToken | None = None) -> None:
-        # One for a token and all below it; reentrant, because a finaliser may cancel a token while it is held.
+        # A token and all tokens below it share one lock; reentrant: a finaliser may cancel a token while it is held.
         self._lock: AbstractContextManager[Any] = threading.RLock() if parent is None else parent._lock
         self._event: threading.Event | None = None
         self._reason: str | None = None
@@ -33,7 +33,7 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody cancelled."""
+        """Whether the token was cancelled."""
         return self._reason is not None
 
     @property
@@ -52,7 +52,7 @@ class CancellationToken:
                 return
             self._reason = reason
             callbacks, self._callbacks = list(self._callbacks.values()), {}
-            # A list first: what the collector takes meanwhile leaves the set.
+            # Copied to a list first: the garbage collector may remove children from the set during the loop.
             children = [child() for child in list(self._children or ())]
             if self._event is not None:
                 self._event.set()

@@ -1,8 +1,8 @@
 """Time as a port: wall time, monotonic time, sleeping, timers, and the deadlines that are measured with them.
 
-Nothing else in Watchkeeper calls ``time``, ``datetime.now`` or ``asyncio.sleep``. `TestClock` stands still until a
-test advances it or somebody sleeps on it: sleeping jumps, so tests of hours take milliseconds (trio's mock clock has
-the idea). Timers fire in order when time passes them, never by real time, and never inside the call that sets them.
+Nothing else in Watchkeeper calls ``time``, ``datetime.now`` or ``asyncio.sleep``. `TestClock` moves only when
+a test advances it or code sleeps on it: sleeping jumps, so tests of hours take milliseconds (the idea is from trio's
+mock clock). Timers fire in order when time passes them, never by real time, and never inside the call that sets them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, event: threading.Event, seconds: float | None) -> None:
-        """Block this thread until ``event`` is set or so many seconds have passed; None waits as long as it takes."""
+        """Block this thread until ``event`` is set or ``seconds`` have passed; None waits without a limit."""
         ...
 
 
@@ -72,7 +72,7 @@ class SystemClock:
 
     __slots__ = ()
 
-    # Themselves, not methods around them: every step asks for each of them some eight times.
+    # The functions themselves, without a method around them: every step calls each of them about eight times.
     monotonic = staticmethod(time.monotonic)
     now = staticmethod(partial(datetime.now, UTC))
     alarm = staticmethod(ALARMS.set)
@@ -104,7 +104,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _ROUNDS: Final = 20
-"""Turns of the loop that a sleeper gives to others before it moves the clock: one for each await in a chain of them."""
+"""Loop turns for which a sleeper lets others run before it moves the clock: one for each await in a chain of awaits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,11 +137,11 @@ async def _settles(event: asyncio.Event) -> bool:
 
 
 class TestClock:
-    """A clock for tests: it stands still until `advance`, or code that sleeps on it, moves it.
+    """A clock for tests: it moves only when `advance` is called or code sleeps on it.
 
     When a coroutine sleeps, the clock lets everything else that is ready run first and then jumps to the earliest
-    wake-up. Timers (deadlines) do not make it jump: they fire when time is moved past them. Threads and sockets are not
-    waited for: a test that needs them to be done before time passes awaits them and then advances.
+    wake-up. Timers (deadlines) do not make it jump: they fire when time is moved past them. The clock does not wait for
+    threads and sockets: a test that needs them to finish before time passes must await them and then advance.
     """
 
     __test__ = False
@@ -159,14 +159,14 @@ class TestClock:
         return self._start + timedelta(seconds=self._elapsed)
 
     def monotonic(self) -> float:
-        """Return the seconds that the test let pass."""
+        """Return the seconds that have passed on this clock since its start."""
         return self._elapsed
 
     def advance(self, by: float | timedelta) -> None:
-        """Move time forward, in seconds or by a timedelta, and fire every timer that is passed, in order.
+        """Move time forward, in seconds or by a timedelta, and fire in order every timer that is reached.
 
         Raises:
-            ValueError: If it would go back.
+            ValueError: If ``by`` is negative.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
         if not seconds >= 0:
@@ -189,7 +189,7 @@ class TestClock:
                 self._wake_ups.remove(wake_at)
 
     def _next_event(self) -> float:
-        """Return when the next sleeper wakes or, if it is earlier, the next timer fires: what it starts goes first."""
+        """Return when the next sleeper wakes or the next timer fires, whichever is earlier: its work runs first."""
         with self._lock:
             while self._timers and self._timers[0][2].callback is None:
                 heapq.heappop(self._timers)
@@ -207,14 +207,14 @@ class TestClock:
         return timer
 
     def alarm(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Remember a callback; whoever moves time past ``when`` calls it."""
+        """Remember a callback; it is called by the code that moves time past ``when``, on that thread."""
         timer = _TestTimer(callback, None)
         with self._lock:
             heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def wait(self, event: threading.Event, seconds: float | None) -> None:
-        """Block this thread until ``event`` is set; once the test has moved time so far, the clock sets it."""
+        """Block this thread until ``event`` is set; the clock sets it once the test has moved time by ``seconds``."""
         if seconds is None:
             event.wait()
             return
@@ -243,8 +243,8 @@ class TestClock:
 class Deadline:
     """A moment at which work must be over.
 
-    It is an aware wall time, because that is what people and other machines understand; whoever enforces it turns it
-    once into a monotonic instant, so that a changed system clock cannot stretch a run.
+    It is an aware wall time, because people and other machines understand that. The code that enforces it converts it
+    once to a monotonic instant, so that a changed system clock cannot extend a run.
 
     Attributes:
         at: The moment; it must carry a time zone, and is held in UTC.
@@ -253,7 +253,7 @@ class Deadline:
     at: datetime
 
     def __post_init__(self) -> None:
-        """Refuse what is no moment; normalise to UTC, because two moments of one zone compare by its clocks' faces.
+        """Check the value and convert it to UTC, because Python compares two times of one zone by local wall time.
 
         Raises:
             LimitsError: If it is not a datetime or has no time zone.
@@ -262,7 +262,7 @@ class Deadline:
 
     @classmethod
     def after(cls, length: DurationLike, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """Return the deadline that lies ``length`` from now."""
+        """Return the deadline that is ``length`` from now."""
         return cls(clock.now() + duration(length, "deadline"))
 
     def remaining(self, clock: Clock = SYSTEM_CLOCK) -> timedelta:
@@ -295,7 +295,7 @@ DeadlineLike = Deadline | datetime | timedelta | str
 
 
 def earliest(*deadlines: Deadline | None) -> Deadline | None:
-    """Return the tightest of the deadlines that are set, or None."""
+    """Return the earliest of the deadlines that are not None, or None."""
     given = [deadline for deadline in deadlines if deadline is not None]
     return min(given) if given else None
 

@@ -1,9 +1,9 @@
 """Values to JSON and back, their JSON Schemas, and what docstrings say about their fields.
 
-msgspec does the work for dataclasses, msgspec structs, enums, dates, Decimal and containers. Pydantic models are taken
-where a user brings them; pydantic is never imported here unless the type at hand is already one of its models.
-What comes in from a model or a file is checked against its type, and an error says where and what was expected. Depth
-and numbers have bounds: what is short to write may not take minutes, or all memory, to compute with.
+msgspec does the work for dataclasses, msgspec structs, enums, dates, Decimal and containers. Pydantic models are
+accepted too; pydantic is never imported here, only used if the program has already imported it.
+Input from a model or a file is checked against its type, and an error names the place and the expected type. Nesting
+depth and numbers are bounded, so that a short text cannot stand for a number that takes minutes or all memory to use.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def convert(value: Any, type_: type[T]) -> T:
 
 
 MAX_EXPONENT: Final = 6144
-"""How large or small a decimal number may be, as a power of ten: the range of IEEE 754's decimal128."""
+"""Largest absolute exponent (power of ten) of a decimal number: the range of IEEE 754's decimal128."""
 
 MAX_DIGITS: Final = 4300
-"""How many digits a number may have: as many as Python reads and writes of an integer."""
+"""Most digits of a number: Python's own default limit for reading and writing integers."""
 
 _MAX_BITS: Final = int(MAX_DIGITS * math.log2(10))
 
 
 def number_problem(value: Decimal | Fraction) -> str | None:
-    """Say why a number may not come in, and not be written either, or return None if it may."""
+    """Return why a number may be neither read nor written, or None if it is allowed."""
     if isinstance(value, Fraction):
         bits = max(value.numerator.bit_length(), value.denominator.bit_length())
         return None if bits <= _MAX_BITS else f"a fraction of more than {MAX_DIGITS:,} digits"
@@ -90,10 +90,10 @@ def number_problem(value: Decimal | Fraction) -> str | None:
 
 
 def _bounded(value: T, type_: Any) -> T:
-    """Return a value that was read, if all decimal numbers in it are within bounds.
+    """Return a decoded value if all decimal numbers in it are within bounds.
 
     Raises:
-        ValueError: Naming the first that is not.
+        ValueError: If a number is out of bounds; the message names the first one found.
     """
     if not _bears_decimals(type_):
         return value
@@ -129,7 +129,7 @@ def _schema_of_foreign(type_: type) -> dict[str, Any]:
 
 
 def _bears_decimals(type_: Any) -> bool:
-    """Return whether values of a type may hold decimal numbers; found out once for each type."""
+    """Return whether values of a type may hold decimal numbers; computed once for each type."""
     try:
         return _find_decimals(type_)
     except TypeError:  # a type that has no hash
@@ -158,7 +158,7 @@ def _place(location: Iterable[str | int]) -> str:
 
 
 def _foreign(value: Any) -> Any:
-    """Encode what msgspec does not know: pydantic models."""
+    """Encode types that msgspec does not know: pydantic models."""
     if is_pydantic(type(value)):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
@@ -202,10 +202,10 @@ def display(value: Any) -> str:
 
 
 def json_schema(type_: Any) -> dict[str, Any]:
-    """Return the self-contained JSON Schema of a type; definitions stand in ``$defs`` at its root.
+    """Return the self-contained JSON Schema of a type; definitions are in ``$defs`` at its root.
 
     Docstrings become descriptions: their text describes the object, an ``Attributes:`` or ``Args:`` section its
-    properties. What a class did not write itself (the docstring that `dataclass` makes up) does not show.
+    properties. Docstrings that `dataclass` generates are left out.
 
     Raises:
         ConfigurationError: If the type has no JSON form.
@@ -218,7 +218,7 @@ def json_schema(type_: Any) -> dict[str, Any]:
         if not is_pydantic(model):
             raise NotImplementedError
         if model not in known:
-            # The dot keeps these names apart from those that msgspec gives, the number from each other.
+            # The dot avoids clashes with msgspec's names; the number avoids clashes between pydantic models.
             prefix = f"{model.__name__}.{len(known) + 1}."
             known[model] = model.model_json_schema(ref_template=f"{_DEFINITIONS}{prefix}{{model}}")
             inner: dict[str, Any] = known[model].pop("$defs", {})
@@ -241,7 +241,7 @@ def json_schema(type_: Any) -> dict[str, Any]:
 
 
 def map_schema(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return a JSON Schema in which it and every schema inside it went through ``change``, innermost first."""
+    """Apply ``change`` to a JSON Schema and to every schema inside it, innermost first; return the result."""
     table: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "patternProperties"):
@@ -273,7 +273,7 @@ def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Spread a docstring over the properties it describes, and give an enumeration the type of its values."""
+    """Copy docstring texts to the properties they describe, and give an enumeration the type of its values."""
     if "properties" in schema and "description" in schema:
         docstring = parse_docstring(schema["description"])
         properties = cast("dict[str, dict[str, Any]]", schema["properties"])
@@ -293,7 +293,7 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def close(schema: Schema) -> dict[str, Any]:
-    """Return the schema with every object closed: it holds the fields that are named, and no others.
+    """Return the schema with every object closed: it allows only the named fields.
 
     Titles are left out: they repeat names and cost tokens each time.
     """
@@ -310,7 +310,7 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 def unknown_field(value: Any, schema: Schema) -> str | None:
     """Describe the first field in a JSON value that a closed schema does not know, or return None if all are known.
 
-    The decoders skip unknown fields, and with them a misspelt optional one.
+    The decoders skip unknown fields, so a misspelt optional field would be lost without an error.
     """
     return _unknown(value, schema, schema.get("$defs", {}), "")
 
@@ -375,7 +375,7 @@ _ENTRY: Final = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P
 
 
 class Docstring(msgspec.Struct, frozen=True):
-    """A docstring taken apart.
+    """A parsed docstring.
 
     Attributes:
         text: Summary and body, without the sections about arguments, returns and raises.
@@ -387,15 +387,15 @@ class Docstring(msgspec.Struct, frozen=True):
 
 
 def parse_docstring(docstring: str | None) -> Docstring:
-    """Take a Google-style docstring apart; one without sections is all text.
+    """Parse a Google-style docstring; a docstring without sections is all text.
 
-    Sections about arguments become a table. Those that only matter to a caller in Python (returns, raises) are dropped.
+    Sections about arguments become ``fields``. Those that only matter to a Python caller (returns, raises) are dropped.
     """
     kept: list[str] = []
     described: dict[str, str] = {}
     section: list[str] = kept
     argument_blocks: list[list[str]] = []
-    # A docstring that begins with a heading loses the indent of what is under it when it is cleaned.
+    # If a docstring begins with a heading, cleandoc removes the indent of the lines under that heading.
     indent_lost = False
     for number, line in enumerate(inspect.cleandoc(docstring or "").splitlines()):
         heading = _HEADING.fullmatch(line)

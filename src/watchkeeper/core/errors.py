@@ -1,14 +1,14 @@
 """The tree of errors, and `Stop`, which says why a run was stopped.
 
     WatchkeeperError
-    ├─ ConfigurationError            what the caller wrote makes no sense (also a ValueError)
-    │  ├─ LimitsError                a limit, budget or deadline that cannot be
+    ├─ ConfigurationError            invalid configuration by the caller (also a ValueError)
+    │  ├─ LimitsError                an invalid limit, budget or deadline
     │  ├─ PromptDefinitionError      a template with unknown placeholders, duplicate keys, ...
     │  ├─ ToolDefinitionError        a tool without types, without a description, ...
-    │  ├─ ObserverError              an observer, its trigger or what it says makes no sense
-    │  ├─ UnknownModelError          a model string nobody knows
-    │  ├─ UnpricedModelError         a cost ceiling and no price
-    │  ├─ NestingDepthError          a child run below more runs than are allowed
+    │  ├─ ObserverError              an invalid observer, trigger or advice
+    │  ├─ UnknownModelError          a model string with no known provider or model
+    │  ├─ UnpricedModelError         a cost ceiling is set, but the price is not known
+    │  ├─ NestingDepthError          a child run would be nested too deeply
     │  ├─ MissingKeyError            no API key
     │  └─ MissingExtraError          an optional dependency is not installed
     ├─ PromptEvaluationError         an evaluation could not be completed; has a phase
@@ -18,10 +18,10 @@
     │  └─ ProviderError              phase "request": what a provider answered or failed to answer
     │     └─ ThrottleError           rate limit, with its retry-after
     ├─ ToolValidationError           arguments or a payload that a model can correct
-    ├─ EgressRefusedError            a request of ours may not leave; nothing was sent
+    ├─ EgressRefusedError            a hook refused a request; nothing was sent
     ├─ DispatchSubagentError         a subagent's run failed, or could not be started
     ├─ NestedEvaluationError         a nested evaluation failed; has a kind
-    ├─ ToolProcessError              an isolated tool failed in its process, or that died
+    ├─ ToolProcessError              an isolated tool failed, or its process died
     ├─ SessionError                  the log or a slice
     │  ├─ ReducerError               a reducer raised; the event is recorded, no slice changed
     │  └─ SnapshotError              a snapshot that cannot be written, read or restored
@@ -66,7 +66,7 @@ class WatchkeeperError(Exception):
     """Root of every error that Watchkeeper raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy by state, not by calling the constructor again: errors travel between processes."""
+        """Pickle and copy by state, without calling the constructor again: errors are sent between processes."""
         return _restored, (type(self), self.args, dict(self.__dict__))
 
 
@@ -78,11 +78,11 @@ def _restored(type_: type[WatchkeeperError], args: tuple[Any, ...], state: dict[
 
 
 class ConfigurationError(WatchkeeperError, ValueError):
-    """What the caller wrote cannot work; raised before anything is spent."""
+    """The caller's configuration is invalid; raised before anything is spent."""
 
 
 class LimitsError(ConfigurationError):
-    """A limit, budget, deadline or duration that makes no sense."""
+    """A limit, budget, deadline or duration is invalid."""
 
 
 class PromptDefinitionError(ConfigurationError):
@@ -94,7 +94,7 @@ class ToolDefinitionError(ConfigurationError):
 
 
 class ObserverError(ConfigurationError):
-    """An observer, its trigger or what it says makes no sense."""
+    """An observer, its trigger or its advice is invalid."""
 
 
 class UnknownModelError(ConfigurationError):
@@ -106,7 +106,7 @@ class UnpricedModelError(ConfigurationError):
 
 
 class NestingDepthError(ConfigurationError):
-    """A child run would stand below more runs than are allowed; nothing was started."""
+    """A child run would be nested below more runs than allowed; nothing was started."""
 
 
 class MissingKeyError(ConfigurationError):
@@ -212,7 +212,7 @@ class ProviderError(PromptEvaluationError):
 
 
 class ThrottleError(ProviderError):
-    """The provider limits the rate; ``retry_after`` says for how long, if the provider said so."""
+    """The provider limits the rate; ``retry_after`` is the wait in seconds, if the provider gave one."""
 
     def __init__(
         self, message: str, *, provider: str = "", status: int | None = 429, retry_after: float | None = None
@@ -226,11 +226,11 @@ class ToolValidationError(WatchkeeperError):
 
 
 class EgressRefusedError(WatchkeeperError):
-    """A hook of the shield did not let a request leave; nothing was sent.
+    """A hook of the shield refused an outgoing request; nothing was sent.
 
     Args:
-        message: Where it would have gone, and what to do.
-        reason: Why, as a stop says it.
+        message: Where the request would have been sent, and what to do.
+        reason: The reason of the stop that this error carries.
     """
 
     def __init__(self, message: str, *, reason: StopReason = "policy_halt") -> None:
@@ -243,13 +243,13 @@ class DispatchSubagentError(WatchkeeperError):
 
 
 class NestedEvaluationError(WatchkeeperError):
-    """A nested evaluation failed in a way that its caller decides about (docs/specification.md).
+    """A nested evaluation failed, and its caller decides what to do (docs/specification.md).
 
     Args:
         message: What happened, and what to do.
-        kind: ``throttled``, ``output``, ``evaluation`` for all else that ended the run early, or ``error`` for what was
-            raised outside of it.
-        phase: Where it happened, if it was an evaluation that failed.
+        kind: ``throttled``, ``output``, ``evaluation`` for any other early end of the run, or ``error`` for an error
+            raised outside the run.
+        phase: The phase in which it happened, if an evaluation failed.
     """
 
     def __init__(self, message: str, *, kind: str = "error", phase: Phase | None = None) -> None:
@@ -284,7 +284,7 @@ class StoreError(WatchkeeperError):
 
 
 class RunStoppedError(WatchkeeperError):
-    """A run ended before its work was done; ``stop`` says why and ``result`` holds what it had."""
+    """A run ended before its work was done; ``stop`` says why and ``result`` is the result up to then."""
 
     def __init__(self, message: str, *, stop: Stop, result: Any) -> None:
         super().__init__(message)
@@ -305,7 +305,7 @@ StopReason = Literal[
     # the gate's, for ceilings beyond the specification
     "token_limit_exceeded",
     "tool_call_limit_exceeded",
-    # a shield hook's: it said HALT or QUARANTINE, or it failed
+    # a shield hook's: it returned HALT or QUARANTINE, or it failed
     "policy_halt",
     "policy_quarantine",
     "hook_failed",
@@ -319,7 +319,7 @@ StopReason = Literal[
     "unverified",
     "error",
     "interrupted",
-    # an observer's, whose advice was not heeded
+    # an observer's, whose advice was not followed
     "escalated",
     # the store's: the run's events cannot be written
     "store_failed",

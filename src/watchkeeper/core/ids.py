@@ -1,8 +1,8 @@
 """Identifiers and randomness as a port, and the identifiers of a run.
 
-Everything random comes from an `IdSource` or from a `random.Random` that was handed in, so that a test with a seed is
-the same every time. Identifiers are unique, not secret. A forked process starts a sequence of its own, so that two
-workers never give the same identifier.
+Everything random comes from an `IdSource` or from a `random.Random` passed as an argument, so that a test with a seed
+is reproducible. Identifiers are unique, not secret. A forked process reseeds its generator, so that two workers never
+return the same identifier.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from watchkeeper.core.type_tags import own_value
 
 _RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
 _VERSION_4: Final = 0x4000 << 64 | 0x8000 << 48
-"""The bits of a UUID in which it says that it is random (RFC 9562, section 5.4)."""
+"""The bits of a UUID that mark it as random (RFC 9562, section 5.4)."""
 
 
 _new: Final = object.__new__
@@ -52,7 +52,7 @@ class RandomIds:
 
     def uuid(self) -> UUID:
         """Return a fresh random (version 4) UUID."""
-        fresh = _new(UUID)  # what its constructor sets, without the checks that take three times as long as all else
+        fresh = _new(UUID)  # as its constructor does, but without its checks, which take three times as long
         _put(fresh, "int", self.random.getrandbits(128) & _RANDOM_BITS | _VERSION_4)
         _put(fresh, "is_safe", SafeUUID.unknown)
         return fresh

@@ -2,10 +2,10 @@
 
 A front (`watchkeeper`, `watchkeeper.containment`, ...) lists its names twice: as imports for type checkers, and as a
 table from which the running program looks them up. ``scripts/render_fronts.py`` writes the table from the imports.
-Importing a front must cost next to nothing: nothing here imports a module before one of its names is asked for.
+Importing a front must cost almost nothing: a module is imported only when one of its names is first used.
 
-The same way a lower folder gets what a higher one fills in, which it must not import itself (`provide`, `provided`):
-`watchkeeper/__init__.py`, which always runs first, says who fills which role.
+A lower folder must not import from a higher one. Where it needs something from there, it looks it up by a role name
+(`provide`, `provided`): `watchkeeper/__init__.py`, which always runs first, registers the module and name of each role.
 """
 
 import sys
@@ -21,7 +21,7 @@ def public_names(
 
     Args:
         front: Its ``__name__``.
-        names_by_module: By module, without ``watchkeeper.``, the names that it defines, separated by spaces.
+        names_by_module: Maps a module path (without ``watchkeeper.``) to its names, separated by spaces.
     """
     modules = {name: module for module, names in names_by_module.items() for name in names.split()}
     public = sorted(modules)
@@ -40,15 +40,15 @@ _PROVIDERS: Final[dict[str, tuple[str, str]]] = {}
 
 
 def provide(role: str, module: str, name: str) -> None:
-    """Say which name of which module fills a role; it is imported when somebody first asks for it."""
+    """Register the module and the name that fill a role; the module is imported at the first `provided` call."""
     _PROVIDERS[role] = (module, name)
 
 
 def provided(role: str) -> Any:
-    """Return what fills a role.
+    """Return the object that fills a role.
 
     Raises:
-        KeyError: If nobody said who does.
+        KeyError: If nothing is registered for the role.
     """
     module, name = _PROVIDERS[role]
     return getattr(import_module(module), name)

@@ -2,9 +2,9 @@
 
 `Limits` is a frozen value, safe by default: one hour, 100 turns, 2,000,000 tokens, 20 retries; None lifts a limit. All
 ceilings but ``max_turns`` hold for the whole tree of a run, children included. Text and other friendly forms are parsed
-at construction, so what a value holds is always exact; what makes no sense is a `LimitsError` that names the field and
-the value. Two limits combine by tightening only. How much was used is the ledger's business, never that of these
-values. What is known of each numeric limit beside its type is in `core.meters`.
+at construction, so the stored values are always exact; an invalid value raises a `LimitsError` that names the field and
+the value. Two limits combine by tightening only. These values do not record what was used; the ledger does. Everything
+else about each numeric limit is in `core.meters`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _seconds(total: float, share: float) -> float:
 @own_value("landing")
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What is reserved inside the ceilings for the landing turn, in which the agent hands over what it has.
+    """What is reserved inside the ceilings for the landing turn, in which the agent delivers its results so far.
 
     Attributes:
         max_output_tokens: Output cap of the landing turn.
@@ -55,12 +55,12 @@ class Landing:
     time_share: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse shares that leave no work or no landing."""
+        """Refuse shares that leave nothing for the work or nothing for the landing."""
         object.__setattr__(self, "max_output_tokens", count(self.max_output_tokens, "landing.max_output_tokens"))
         _check_share(self.time_share, "landing.time_share")
 
     def seconds(self, total: float) -> float:
-        """Return how much of ``total`` seconds is kept for landing; never more than half, never less than nothing."""
+        """Return how much of ``total`` seconds is kept for landing; at least 0, at most half of ``total``."""
         return _seconds(total, self.time_share)
 
 
@@ -78,12 +78,12 @@ class Verdict:
     time_share: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse shares that leave no work or no verdict."""
+        """Refuse shares that leave nothing for the work or nothing for the verdict."""
         _check_share(self.share, "verdict.share")
         _check_share(self.time_share, "verdict.time_share")
 
     def seconds(self, total: float) -> float:
-        """Return how much of ``total`` seconds is kept for the verdict; never more than half, never below nothing."""
+        """Return how much of ``total`` seconds is kept for the verdict; at least 0, at most half of ``total``."""
         return _seconds(total, self.time_share)
 
 
@@ -92,7 +92,7 @@ class Verdict:
 class Limits:
     """Ceilings of a run and everything it starts.
 
-    Args accept friendly forms; the attributes hold exact ones.
+    The constructor accepts friendly forms; the attributes hold exact values.
 
     Attributes:
         deadline: A length ("30m", timedelta) counted from the start of the run, or a moment (datetime, Deadline).
@@ -104,12 +104,12 @@ class Limits:
         max_steps: Admitted calls of any kind.
         max_retries: Calls that repeat a failed one.
         max_turns: Model turns of this run alone; children count their own.
-        min_output_tokens: The least reply worth asking for; below it the budget counts as exhausted.
-        landing: What to keep back for a last turn, or None for a hard stop.
-        verdict: What to keep back for a judge's word, where the run has one, or None to let the work use it up.
-        account: An account that this run shares with others, before and beside it, for example "team-a".
-        account_limit: What all of them together may use in a day or a month (UTC): "$20/day", "$300/month", "500k
-            tokens/day". Account and limit stand together, or not at all.
+        min_output_tokens: Smallest useful reply; if fewer output tokens are left, the budget counts as exhausted.
+        landing: What to reserve for a last turn, or None for a hard stop.
+        verdict: What to reserve for a judge's verdict, if the run has a judge, or None to reserve nothing.
+        account: An account that this run shares with earlier and concurrent runs, for example "team-a".
+        account_limit: What all runs of the account together may use in a day or a month (UTC): "$20/day", "$300/month",
+            "500k tokens/day". Give both account and account_limit, or neither.
         max_cost_nanos: The cost ceiling in nano-dollars; follows from ``max_cost_usd``.
     """
 
@@ -130,9 +130,9 @@ class Limits:
     max_cost_nanos: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Parse every friendly form; name the field and the value where one makes no sense."""
+        """Parse every friendly form; an invalid value raises a LimitsError that names the field and the value."""
         put = object.__setattr__
-        put(self, "max_cost_nanos", None)  # a stored one is checked here, too, and may say anything
+        put(self, "max_cost_nanos", None)  # a stored value is checked here too, and may be wrong
         put(self, "deadline", _deadline(self.deadline))
         for meter in METERS:
             value = getattr(self, meter.field)
@@ -161,13 +161,13 @@ class Limits:
         return value
 
     def describe(self) -> str:
-        """Say in one line which limits are in force."""
+        """Return one line that lists the limits in force."""
         return _described(self)
 
 
 @lru_cache(maxsize=64)
 def _described(limits: Limits) -> str:
-    """Say it; many runs share one Limits, and each records it."""
+    """Return the text of `Limits.describe`; cached, because many runs share one Limits and each records it."""
     deadline = limits.deadline
     parts = [f"deadline {format_duration(deadline)}"] if isinstance(deadline, timedelta) else []
     if isinstance(deadline, Deadline):
@@ -184,9 +184,9 @@ def _described(limits: Limits) -> str:
 
 
 def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
-    """Return limits in which every ceiling is the tighter of the two; what is no ceiling stays as in ``limits``.
+    """Return limits in which every ceiling is the tighter of the two; other fields stay as in ``limits``.
 
-    A deadline that both (or only one) give as a length stays one; a length beside a moment counts from now.
+    Two lengths, or one length alone, give a length; if the other deadline is a moment, the length counts from now.
     """
     changes: dict[str, Any] = {name: _least(getattr(limits, name), getattr(other, name)) for name in BY_FIELD}
     return replace(limits, deadline=_tighter(limits, other, clock), **changes)
@@ -238,14 +238,14 @@ class AccountLimit:
 
     @classmethod
     def parse(cls, given: object, field: str) -> AccountLimit:
-        """Read a text such as "$20/day", "$300 per month" or "500k tokens/day"; a value stays as it is.
+        """Read a text such as "$20/day", "$300 per month" or "500k tokens/day"; return an AccountLimit unchanged.
 
         Args:
-            given: The text.
+            given: The text or an AccountLimit.
             field: Name for the error message.
 
         Raises:
-            LimitsError: If it is no such text, or its amount makes no sense.
+            LimitsError: If the text has another form, or its amount is invalid.
         """
         if isinstance(given, AccountLimit):
             return given
@@ -262,7 +262,7 @@ class AccountLimit:
         return cls(period, nanos=money(amount, field))
 
     def __str__(self) -> str:
-        """Write it as it is read: ``$20.00/day``, ``500,000 tokens/month``."""
+        """Return text that `parse` can read: ``$20.00/day``, ``500,000 tokens/month``."""
         amount = f"{self.tokens:,} tokens" if self.nanos is None else format_money(self.nanos)
         return f"{amount}/{self.period}"
 
@@ -273,7 +273,7 @@ class AccountLimit:
 
 
 def period_days(period: Period, moment: datetime) -> tuple[date, date]:
-    """Return the first and the last day, in UTC, of the period in which an aware moment lies."""
+    """Return the first and the last day, in UTC, of the period that contains an aware moment."""
     today = moment.astimezone(UTC).date()
     if period == "day":
         return today, today
@@ -300,7 +300,7 @@ def _period(text: str) -> Period:
 
 
 def _account_limit(account: object, limit: object) -> AccountLimit:
-    """Return what may be used under an account; name and limit stand together, or not at all."""
+    """Return the limit of an account; raise a LimitsError if only one of name and limit is given."""
     if account is None:
         raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
     name = account_name(account, "account")

@@ -1,7 +1,7 @@
 """Messages between the loop and a model, in provider-neutral form, and the transcript that holds them.
 
 Frozen: a message is never changed once it is in a transcript. What a provider needs back unchanged in later turns
-(signed reasoning, encrypted items) rides along in ``AssistantMessage.provider_data`` and is opaque to everybody else.
+(signed reasoning, encrypted items) is kept in ``AssistantMessage.provider_data``; only the adapter interprets it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ImagePart:
         media_type: For example ``image/png``; told to the provider together with ``data``.
         data: Base64 of the bytes, or empty if ``url`` is given.
         url: An http(s) address, or empty if ``data`` is given.
-        max_tokens: The caller's bound on what the image costs as input; needed under a cost or token ceiling, because
-            bytes do not bound image tokens.
+        max_tokens: The caller's upper bound of the image's input tokens; needed under a cost or token ceiling, because
+            the size in bytes does not bound the tokens.
     """
 
     media_type: str = "image/png"
@@ -42,7 +42,7 @@ class ImagePart:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an image that is nothing, or two things, or that no provider can fetch."""
+        """Refuse an image with neither or both of data and url, and a url that no provider can fetch."""
         if bool(self.data) == bool(self.url):
             raise ConfigurationError("ImagePart needs either data (base64) or url, and not both")
         if not isinstance(self.data, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -93,7 +93,7 @@ class SystemMessage:
 @own_value("user_message")
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """What the caller, or the runtime in the caller's name, says to the model."""
+    """A message to the model from the caller, or from the runtime on the caller's behalf."""
 
     parts: tuple[Part, ...]
     role: Literal["user"] = field(default="user", init=False)
@@ -146,7 +146,7 @@ Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 def text_bytes(message: Message) -> int:
     """Return the UTF-8 size of everything textual in a message: an upper bound of its tokens without framing.
 
-    Lone surrogates, which file names bring along, count as what is sent in their place.
+    Lone surrogates, which can come from file names, count as many bytes as the text sent in their place.
     """
     match message:
         case SystemMessage(text=text) | ToolMessage(text=text):
@@ -159,16 +159,16 @@ def text_bytes(message: Message) -> int:
 
 
 def _size(text: str) -> int:
-    """Return the bytes that are sent for a text; a replaced surrogate takes as many as itself."""
+    """Return the bytes that are sent for a text; the replacement of a surrogate has the same size."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 class Transcript:
-    """The messages of one conversation: a list that only grows, until a new segment takes its place.
+    """The messages of one conversation: a list that only grows until a new segment replaces it.
 
     Within a segment no message is ever changed, moved or removed, so an adapter may keep the encoded bytes of every
-    message and send a turn at the cost of what is new in it. `encoded` is the place for that: one list per adapter, as
-    long as the segment or shorter, and empty again when another begins; only the adapter that owns the key touches it.
+    message and encode only the new messages of a turn. `encoded` stores these bytes: one list per adapter, never longer
+    than the segment, and empty again when a new segment begins; only the adapter that owns the key changes it.
 
     Attributes:
         segment: Which segment this is; 1 for the first.
@@ -186,10 +186,10 @@ class Transcript:
         self._messages.append(message)
 
     def begin_segment(self, messages: Iterable[Message]) -> None:
-        """Begin a new segment with these messages; what was said before is on the log alone, and nothing encoded stays.
+        """Begin a new segment with these messages; earlier messages are only in the log, and encodings are dropped.
 
         Args:
-            messages: What the segment begins with.
+            messages: The first messages of the segment.
         """
         self._messages = list(messages)
         self._encoded = {}
@@ -200,7 +200,7 @@ class Transcript:
         return self._encoded.setdefault(key, [])
 
     def since(self, index: int) -> list[Message]:
-        """Return the messages from ``index`` on: what is new since an adapter last looked."""
+        """Return the messages from ``index`` on, for an adapter that has already read those before it."""
         return self._messages[index:]
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """The table of meters: what is known about each limit that is a number.
 
 A meter counts or measures one thing that calls use, such as money, tokens or steps, and holds it against a ceiling.
-`METERS` has one row for each. Every part that deals with limits takes them from there: validation, the accounts of the
+`METERS` has one row for each. Every part that deals with limits reads this table: validation, the accounts of the
 gate, refusals, ledger files, settings, the command line, the budget that tools and observers see. So a new limit that
 counts calls is a field of `Limits` and a row here; docs/limits.md says how to write it. The deadline is no meter.
 
@@ -35,21 +35,21 @@ class LimitMeter:
         unit: What is counted, in the singular; ``cost`` for money.
         units: The same in the plural; with an s at the end if empty.
         measures: What it measures: ``money`` or ``tokens``, by a call's estimate and charge; ``calls`` counts calls.
-        calls: The calls that it concerns; of these a meter that counts adds one for each that is admitted.
-        shared: Whether the use of children counts too, in accounts; if not, a run's own loop counts.
+        calls: The kinds of calls that it concerns; a meter that counts calls adds one for each admitted call.
+        shared: Whether accounts keep it and children count too; if not, the run's own loop counts.
         zero: Whether a ceiling of 0 has a meaning.
         kept_for_verdict: The least amount to keep for a judge's verdict, of a meter that does not count calls.
-        usage: Where `Usage` has what was used, with dots; under the column's name if empty.
-        status: Which fields `BudgetStatus` has for the ceiling and the use, if any; if empty, ``field`` and ``column``
-            with ``_used``.
-        setting: The setting, from which the variable of the environment and the option follow; ``field`` if empty.
-        option: What the help of the command line says; empty if it has no such option.
-        told: Its place where limits are listed for people and models; smaller is earlier.
-        verb: What is done with it, as a participle.
+        usage: Dotted path of the used amount in `Usage`; the column's name if empty.
+        status: The fields of `BudgetStatus` for the ceiling and for the use; if empty, ``field`` and ``column`` with
+            ``_used`` appended.
+        setting: Name of the setting, from which the environment variable and the option follow; ``field`` if empty.
+        option: Help text of the command-line option; empty if there is no such option.
+        told: Its sort key in lists of limits for people and models; smaller is earlier.
+        verb: The participle for its use, for example ``spent`` or ``taken``.
         left_unit: The noun for what is left, in the singular; ``unit`` if empty.
-        left_heading: What a list of what is left calls it; ``units`` if empty.
+        left_heading: Its name in a list of remaining amounts; ``units`` if empty.
         remedy: What an agent can do so that it lasts longer.
-        occasional: Whether it is used in bursts, or not at all: it is told only once used, and never projected.
+        occasional: Whether it is used in bursts or not at all: it is shown only after its first use, never projected.
     """
 
     field: str
@@ -94,7 +94,7 @@ class LimitMeter:
         return self.measures == "calls"
 
     def figure(self, number: int) -> str:
-        """Write an amount without a unit, but for money: ``$2.00``, ``500,000``."""
+        """Write an amount without a unit, except for money: ``$2.00``, ``500,000``."""
         return format_money(number) if self.measures == "money" else f"{number:,}"
 
     def amount(self, number: int) -> str:
@@ -144,7 +144,7 @@ METERS: Final = (
 """A row for every limit, in the order of admission."""
 
 TOLD: Final = tuple(sorted(METERS, key=lambda meter: meter.told))
-"""The same rows in the order in which people and models are told of them."""
+"""The same rows in the order in which they are shown to people and models."""
 
 SHARED: Final = tuple(meter for meter in METERS if meter.shared)
 """The rows that accounts keep, in the order of admission."""
@@ -153,7 +153,7 @@ BY_FIELD: Final[Mapping[str, LimitMeter]] = {meter.field: meter for meter in MET
 """The rows by the field in `Limits`."""
 
 NO_CEILINGS: Final[Mapping[str, Any]] = dict.fromkeys(BY_FIELD)
-"""No ceiling, for every field in `Limits` that is one."""
+"""None for every field of `Limits` that is a numeric ceiling."""
 
 UNLIMITED_COUNTS: Final[Mapping[str, tuple[Calls, ...]]] = {
     **dict.fromkeys(("cached_tokens", "cache_write_tokens", "reasoning_tokens"), ()),

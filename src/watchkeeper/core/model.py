@@ -1,6 +1,6 @@
 """The port to a language model: one turn, request to reply; and the words for whether work is done.
 
-An adapter implements `Model` and translates; it has no loop, no retries, no limits of its own: those stand in the
+An adapter implements `Model` and translates; it has no loop, no retries and no limits of its own: those are in the
 gate and the loop. Cancelling the coroutine must drop the request. Errors are raised as `ProviderError`.
 """
 
@@ -106,14 +106,14 @@ class ModelRequest(msgspec.Struct, frozen=True):
     """The request for one turn of a model.
 
     Attributes:
-        transcript: All messages so far; the adapter reads it, and only its own encodings in it may change.
+        transcript: All messages so far; the adapter only reads it, except for its own encodings in it.
         tools: Tools on offer; the same tuple object in every turn of a run, so its encoding can be kept.
         tool_choice: ``none`` keeps the tools in the request (for prompt caches) but forbids their use.
         output: Schema of the final answer, or None for plain text. The same object in every turn of a run.
         max_output_tokens: Cap on this reply's output, reasoning included.
-        settings: How to ask.
-        timeout: Seconds left for this call, or None; a bound for the transport, the gate cancels by itself.
-        on_delta: Where text goes as it arrives, or None if nobody listens (then no streaming is needed).
+        settings: Model settings for this request.
+        timeout: Seconds left for this call, or None; a bound for the transport; the gate cancels independently.
+        on_delta: Called with each piece of text as it arrives; None if no streaming is needed.
     """
 
     transcript: Transcript
@@ -134,7 +134,7 @@ class ModelReply:
         message: Text and tool calls.
         usage: Tokens as the provider reported them.
         finish: Why the model stopped; ``refusal`` also for content filters.
-        model: The model that really answered, as the provider names it.
+        model: The model that actually answered, as the provider names it.
         response_id: The provider's id of the reply, if any.
         refusal: The refusal's text, if it refused.
     """
@@ -158,7 +158,7 @@ class Model(Protocol):
             runtime describes the schema in the prompt.
         context_window: Tokens the model can hold, if known.
         max_output_tokens: Largest reply the model can give, if known.
-        free: True if a call costs nothing by declaration (a model on this machine).
+        free: True if a call is declared to cost nothing (a model on this machine).
     """
 
     @property
@@ -178,28 +178,28 @@ class Model(Protocol):
         """Ask for one reply.
 
         Raises:
-            ProviderError: With the fault that tells whether a retry may help.
+            ProviderError: Its fault tells whether a retry may help.
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections and processes; calling it twice is harmless."""
+        """Close connections and processes; a second call does nothing."""
         ...
 
 
-# Four words stand on the record, and only one of them is a pass. Whatever keeps a checker from giving its verdict (an
-# error, a limit, nothing to look at) is ``unverified``, never ``verified``; work that nobody was to check is
+# Four states can be recorded, and only ``verified`` is a pass. If a checker could not give its verdict (an error, a
+# limit, nothing to look at), the state is ``unverified``, never ``verified``; work for which no check was requested is
 # ``unchecked``.
 
 CompletionStatus = Literal["complete", "incomplete", "unverified"]
-"""What a checker says of the work."""
+"""A checker's verdict on the work."""
 
 CompletionState = Literal["verified", "rejected", "unverified", "unchecked"]
-"""How the work stands on the record."""
+"""The recorded state of the work."""
 
 STATES: Final[Mapping[CompletionStatus, CompletionState]] = {
     "complete": "verified",
     "incomplete": "rejected",
     "unverified": "unverified",
 }
-"""How work stands after a checker's word."""
+"""The state of the work that follows from a checker's verdict."""

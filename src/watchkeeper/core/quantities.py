@@ -1,9 +1,9 @@
-"""Amounts that people write: durations, money, counts; and the small checks of what users hand over.
+"""Amounts that people write: durations, money, counts; and small checks of user input.
 
 "30m", "1h 30m", "90 seconds", timedelta or seconds; "$2", "2.50", Decimal, int or float dollars; "500k", "2M",
-500_000. Everything is parsed once, at the border, into timedelta, integer nano-dollars or int; what makes no sense is a
-LimitsError that names the field and the value. Commas stand only between thousands: "1,5" is refused, not read as 15.
-The checks (`is_whole`, `is_number`, `is_share`, `is_text`, `is_listed`) only answer; who asks writes the message.
+500_000. Everything is parsed once, on input, into timedelta, integer nano-dollars or int; an invalid value raises a
+LimitsError that names the field and the value. Commas may only separate thousands: "1,5" is refused, not read as 15.
+The checks (`is_whole`, `is_number`, `is_share`, `is_text`, `is_listed`) return a bool; the caller writes the message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LARGEST_COUNT: Final = 2**62
 
 
 def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
-    """Return whether a value is a whole number within these bounds, which count as within; True and False are none."""
+    """Return whether a value is a whole number within these inclusive bounds; True and False do not count."""
     return (
         isinstance(value, int)
         and not isinstance(value, bool)
@@ -51,7 +51,7 @@ def is_whole(value: object, least: int | None = None, most: int | None = None) -
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite int or float; True and False are none."""
+    """Return whether a value is a finite int or float; True and False do not count."""
     return is_whole(value) or (isinstance(value, float) and isfinite(value))
 
 
@@ -61,12 +61,12 @@ def is_share(value: object, *, whole: bool = False) -> TypeGuard[int | float]:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Return whether a value is a text with more in it than blanks."""
+    """Return whether a value is a text that holds more than whitespace."""
     return isinstance(value, str) and bool(value.strip())
 
 
 def is_listed(value: object) -> TypeGuard[Iterable[object]]:
-    """Return whether a value can be gone through item by item; one text or bytes, whose items are letters, cannot."""
+    """Return whether a value is an iterable of items; str and bytes do not count."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes)
 
 
@@ -156,10 +156,10 @@ def count(value: CountLike, field: str, *, zero: bool = False) -> int:
     Args:
         value: The number or its text.
         field: Name for the error message.
-        zero: Whether 0 has a meaning here.
+        zero: Whether 0 is allowed.
 
     Raises:
-        LimitsError: If it is not a whole number, negative, 0 where that means nothing, or absurdly large.
+        LimitsError: If it is not a whole number, negative, 0 where 0 is not allowed, or more than 2**62.
     """
     number = _whole(value)
     if number is None:
@@ -181,7 +181,7 @@ def _whole(value: object) -> int | None:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Write a number of things: ``1 turn``, ``1,000 turns``; ``many`` where an s at the end is not enough."""
+    """Write a number of things: ``1 turn``, ``1,000 turns``; ``many`` is the plural, if it is not ``one`` plus s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -205,9 +205,9 @@ def _pair(amount: int, per_large: int, large: str, small: str) -> str:
 
 
 def format_money(nanos: int | None) -> str:
-    """Write nano-dollars for people: ``$0.00``, ``$1.25``, ``$0.000312``; ``unknown`` for None; never more than it is.
+    """Write nano-dollars for people: ``$0.00``, ``$1.25``, ``$0.000312``; ``unknown`` for None; rounded down.
 
-    Digits that are not shown are cut off, so that spending below a ceiling is never written like the ceiling.
+    Digits that are not shown are cut off, so that spending below a ceiling is never shown as equal to the ceiling.
     """
     if nanos is None:
         return "unknown"
@@ -224,7 +224,7 @@ def path_from(where: str | os.PathLike[str]) -> Path:
     """Return a path that a person wrote, with ``~`` for a home folder.
 
     Raises:
-        ConfigurationError: If no file can have that name, or nobody has that home folder.
+        ConfigurationError: If no file can have that name, or the home folder is of an unknown user.
     """
     if "\0" in os.fspath(where):
         raise ConfigurationError(f"{os.fspath(where)!r} cannot be the name of a file: it has a null character")

@@ -1,10 +1,10 @@
 """The credentials that this process holds, and how they are kept out of what it writes.
 
-Whoever reads a credential registers it here: API keys, authorization headers, user info and secret parameters of
-addresses. Texts that are written (stored events, log lines, messages of stops and of provider errors, the result for
-``--notify``) then have ``[redacted]`` in the place of each. Only these exact texts are replaced; everything else stays
+Code that reads a credential registers it here: API keys, authorization headers, user info and secret parameters of
+URLs. Texts that are written (stored events, log lines, messages of stops and of provider errors, the result for
+``--notify``) then show ``[redacted]`` in place of each credential. Only these exact texts are replaced; all else stays
 as it is, because a run must be resumable from what is stored. A text of fewer than eight characters is never replaced:
-it could be a word of its own. Nothing here guesses what may be a credential.
+it could be an ordinary word. Nothing here guesses whether a text is a credential.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAST: Final = 8
 """Characters of the shortest credential that is replaced."""
 
 MOST_HELD: Final = 256
-"""How many credentials are held; the oldest are forgotten, because tokens that are renewed would grow without end."""
+"""How many credentials are held; the oldest are forgotten, because renewed tokens would add up without end."""
 
 PLACEHOLDERS: Final = frozenset(
     {"lm-studio", "not-needed", "not-required", "no-key-required", "placeholder", "anything"}
@@ -60,7 +60,7 @@ class Secrets:
         return text in self._held
 
     def add(self, text: object) -> None:
-        """Register a credential; what is no text, too short or a known placeholder is left out."""
+        """Register a credential; ignore values that are no text, too short or a known placeholder."""
         if not isinstance(text, str) or text in self._held or len(text) < LEAST or text in PLACEHOLDERS:
             return
         with self._lock:
@@ -75,7 +75,7 @@ class Secrets:
 
     def redacted(self, text: str) -> str:
         """Return a text without the credentials in it."""
-        # Looking for each text is many times faster than the pattern, and nearly always finds nothing.
+        # A substring search per text is many times faster than the pattern, and almost never finds a credential.
         for secret in self._texts:
             if secret in text:
                 return cast("re.Pattern[str]", self._pattern).sub(REDACTED, text)
@@ -119,7 +119,7 @@ class Secrets:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return a credential as it may stand in texts: itself, inside JSON, and inside an address."""
+    """Return the forms in which a credential may appear in texts: plain, inside JSON, and inside a URL."""
     import json
     import urllib.parse
 
@@ -134,19 +134,19 @@ def _in_json(text: str) -> str:
 
 
 HELD: Final = Secrets()
-"""Those of this process."""
+"""The credentials of this process."""
 
 redacted = HELD.redacted
 
 
 def hold(*secrets: object) -> None:
-    """Register credentials; anything that is no text is left out."""
+    """Register credentials; values that are no text are ignored."""
     for secret in secrets:
         HELD.add(secret)
 
 
 def hold_url(url: object) -> None:
-    """Register the user info of an address, and its parameters whose names say that they are secret."""
+    """Register the user info of a URL, and the values of parameters whose names match `SECRET_NAME`."""
     if not isinstance(url, str) or ("@" not in url and "?" not in url):
         return
     import base64
@@ -180,7 +180,7 @@ def hold_headers(headers: Mapping[str, Any] | None) -> None:
 
 
 def _hold_basic(text: str) -> None:
-    """Register the password of basic authentication, which is base64 and no cipher."""
+    """Register the password of basic authentication, which is only base64-encoded, not encrypted."""
     import base64
 
     try:
@@ -191,15 +191,15 @@ def _hold_basic(text: str) -> None:
 
 
 def hold_variables(environ: Mapping[str, str]) -> None:
-    """Register the credentials in environment variables, by the ends of their names; for who reads many of them."""
+    """Register the credentials in environment variables, by the ends of their names; for code that reads many."""
     hold(*(value for name, value in environ.items() if name.endswith(SECRET_VARIABLES)))
 
 
 def scrub(error: BaseException | None) -> None:
-    """Take the credentials out of the texts of an error and of those that caused it, where they are kept.
+    """Redact the credentials in the texts of an error and of the errors that caused it; changes them in place.
 
-    An error of a provider's SDK repeats what the provider said, which may be the key that was sent; a traceback shows
-    it even where the error that is raised in its place does not.
+    An error of a provider's SDK repeats the provider's message, which may contain the key that was sent. A traceback
+    shows that error too, even if the error raised in its place does not contain the key.
     """
     if not HELD.any:
         return
@@ -216,5 +216,5 @@ def scrub(error: BaseException | None) -> None:
 def _scrubbed(value: Any) -> Any:
     try:
         return HELD.redacted_data(value) if isinstance(value, str | dict | list) else value
-    except RecursionError:  # what a provider sent may be nested as deeply as it likes
+    except RecursionError:  # data from a provider may be nested too deeply
         return REDACTED

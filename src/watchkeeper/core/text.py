@@ -1,13 +1,13 @@
-"""Makes texts from outside fit to be recorded and shown, bounded and valid as UTF-8; and writes to the host's log.
+"""Makes texts from outside safe to record and show (bounded, valid UTF-8), and writes to the host's log.
 
-What is cut is said, so that no reader takes a part for the whole. Errors and values become text whatever their own
-methods do, because a call is settled and recorded even if its error cannot say what it is.
+A cut text says that it was cut, so that no reader takes a part for the whole. Errors and values become text even if
+their own ``__str__`` or ``__repr__`` raises, because their call must still be settled and recorded.
 
 Texts of models, tools, files and servers must never act on a terminal. `printable` is the only place that decides which
 characters are shown as escapes; whatever writes to a terminal uses it, and breaks long lines at `fold_points`.
 
-A library must not print. structlog builds a log line, the standard library's logging takes it under the logger
-``watchkeeper``; silent until the host configures logging. Names of lines are ``noun.happened``.
+A library must not print. structlog builds a log line and passes it to the standard library's logger
+``watchkeeper``; it is silent until the host configures logging. Names of lines are ``noun.happened``.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 _UNSEEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1: escape sequences, the cursor, the bell
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of text around
-    "\u2028\u2029"  # other ends of lines
-    "\xad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # not seen, and needed by no script
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1: escape sequences, the cursor, the bell
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of text
+    "\u2028\u2029"  # other line ends
+    "\xad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # invisible, and needed by no script
     "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\ud800-\udfff]"  # lone surrogates
 )
 
 
 def printable(text: str) -> str:
-    """Return a text in which characters that act on a terminal, hide text or turn it around are shown as escapes.
+    """Return a text in which characters that act on a terminal, hide text or change its direction are escaped.
 
-    Tabs and newlines stay; so do the joiners U+200C and U+200D, without which several scripts cannot be written.
+    Tabs and newlines stay; so do the joiners U+200C and U+200D, because several scripts need them.
     """
     return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
@@ -47,14 +47,14 @@ def one_line(text: str, cut: int | None = None) -> str:
 
 
 def fold_points(line: str, width: int, margin: int = 0) -> list[int]:
-    """Return where to break a line so that no terminal has to.
+    """Return where to break a line so that the terminal does not wrap it.
 
-    A terminal goes on at the left edge, where a long text could imitate a line of its own.
+    A terminal continues a long line at the left edge, where its text could imitate a separate line.
 
     Args:
         line: Printable, without a newline.
         width: Columns of the first part. A character counts at least as many columns as a terminal gives it.
-        margin: Columns that stand before every further part.
+        margin: Columns before every further part.
     """
     points: list[int] = []
     column = 0
@@ -68,7 +68,7 @@ def fold_points(line: str, width: int, margin: int = 0) -> list[int]:
 
 
 def bounded(text: str, most: int) -> str:
-    """Return a text, cut with a note if it is longer than it may be.
+    """Return a text, cut with a note if it is longer than ``most`` characters.
 
     Args:
         text: Of any length.
@@ -80,17 +80,17 @@ def bounded(text: str, most: int) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """Return a text of at most ``most`` characters; an ellipsis ends one that was longer."""
+    """Return a text of at most ``most`` characters; a longer text is cut and ends with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def storable(text: str) -> str:
-    """Return a text as UTF-8 can hold it: lone surrogates, which file names bring along, become question marks."""
+    """Return a text as UTF-8 can hold it: lone surrogates, which can come from file names, become ``?``."""
     return text if is_storable(text) else text.encode("utf-8", "replace").decode()
 
 
 def is_storable(text: str) -> bool:
-    """Return whether UTF-8 can hold a text as it is: lone surrogates, which models do write, have none."""
+    """Return whether UTF-8 can hold a text as it is; False if it has lone surrogates, which models do write."""
     if text.isascii():
         return True
     try:
@@ -101,7 +101,7 @@ def is_storable(text: str) -> bool:
 
 
 class CrashError(Exception):
-    """Stands for something raised by the user's code that is no Exception, where only Exceptions are taken."""
+    """Replaces a BaseException that user code raised, where only an Exception is accepted."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error_text(error))
@@ -133,7 +133,7 @@ def shown(value: object) -> str:
 def logger() -> FilteringBoundLogger:
     """Return the structured logger; structlog and logging are imported at the first line that is written.
 
-    A handler that does nothing keeps the standard library's last resort, which prints warnings, from doing so.
+    A NullHandler is added, because otherwise the standard library's last-resort handler would print warnings.
     """
     import logging
 
@@ -160,7 +160,7 @@ def _redacted_line(_: object, __: str, line: Any) -> str:
 
 
 def is_logged(level: int) -> bool:
-    """Return whether anybody listens to lines of this level; cheap, for lines that are written often."""
-    import logging  # not above: the process of an isolated tool needs texts and no log
+    """Return whether the host logs lines of this level; cheap, for lines that are written often."""
+    import logging  # not at the top: the process of an isolated tool needs this module, but no logging
 
     return logging.getLogger("watchkeeper").isEnabledFor(level)

@@ -2,7 +2,7 @@
 
 A tag is either registered (stable: the class may be renamed and moved) or made from module and qualified name at first
 use. A registered tag that is already taken is an error; the same definition run again (a reloaded module, a notebook
-cell) replaces its older self. Looking a tag up never imports anything: it finds registered types, and classes of
+cell) replaces the older class. Looking up a tag never imports anything: it finds registered types, and classes of
 modules that are already imported.
 """
 
@@ -25,11 +25,11 @@ _types: dict[str, type] = {}
 
 OURS: Final = "watchkeeper"
 _FORMER: Final = re.compile(rf"{OURS}\.[a-z_.]+:([A-Za-z]+)")
-"""How earlier versions wrote types of ours, by module and class. Still read, whatever module the class is in today."""
+"""Tags of our types in earlier versions (module and class); still read, even if the class has moved since."""
 
 
 def register(type_: type[T], tag: str) -> type[T]:
-    """Give a type a stable tag, and return it; doing so twice changes nothing.
+    """Give a type a stable tag, and return it; a second call changes nothing.
 
     Raises:
         ConfigurationError: If the tag is empty, has a colon, or belongs to another type, or the type has another tag.
@@ -60,9 +60,9 @@ def stored_as(tag: str) -> Callable[[type[T]], type[T]]:
 
 
 def own_value(name: str) -> Callable[[type[T]], type[T]]:
-    """Register a class of ours, which values in stored events may have, as ``watchkeeper:name``.
+    """Register one of our classes, whose values may be in stored events, as ``watchkeeper:name``.
 
-    The colon keeps these tags apart from those of users' events, which may not have one.
+    Users' event tags may not have a colon, so these tags cannot clash with them.
     """
     return lambda type_: _register(type_, f"{OURS}:{name}")
 
@@ -78,10 +78,10 @@ def tag_of(type_: type) -> str:
 
 
 def type_of(tag: str) -> type:
-    """Return the type that a tag means.
+    """Return the type of a tag.
 
     Raises:
-        CodecError: If nobody registered the tag and no imported module has such a class.
+        CodecError: If the tag is not registered and no imported module has such a class.
     """
     known = _types.get(tag) or _types.get(_today(tag))
     if known is not None:
@@ -106,7 +106,7 @@ def _today(tag: str) -> str:
 
 
 def _moved(tag: str) -> type | None:
-    """Return the one class of ours of that name that is imported, for a tag with the module that it was in once."""
+    """Return the one imported class of ours with that name, for a tag that names the class's former module."""
     former = _FORMER.fullmatch(tag)
     if former is None:
         return None

@@ -1,10 +1,10 @@
 """What was used, and what it costs: tokens of a reply, the total of a run, the price of a model.
 
 Values only. Money is integer nano-dollars (1e-9 USD), so that sums are exact; ``None`` means that the cost is not
-known, which is never the same as 0. Charges are rounded up to the next nano-dollar, so that a ceiling is never passed
-by rounding. Input tokens include the cached ones (providers differ; adapters normalise), output tokens include the
+known, which is never the same as 0. Charges are rounded up to the next nano-dollar, so that rounding never hides
+a passed ceiling. Input tokens include the cached ones (providers differ; adapters normalise), output tokens include the
 reasoning ones. Rates are nano-dollars per million tokens. Where a price has tiers, the tier that the size of the input
-selects applies to the whole call, as providers bill it; a worst case takes the dearest tier that the call could reach.
+selects applies to the whole call, as providers bill it; a worst case uses the highest rate that the call could reach.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from watchkeeper.core.type_tags import own_value
 NANOS_PER_USD: Final = 1_000_000_000
 
 MOST_TOKENS: Final = 100_000_000
-"""More than one reply can count: ten times the largest context of any model known in 2026."""
+"""Upper bound of each token count of one reply: ten times the largest context of any model known in 2026."""
 
 
 def dollars(nanos: int | None) -> Decimal | None:
-    """Return nano-dollars as dollars, exact; None, which is unknown or no ceiling, stays None."""
+    """Return nano-dollars as dollars, exact; None (unknown, or no ceiling) stays None."""
     return None if nanos is None else Decimal(nanos) / NANOS_PER_USD
 
 
@@ -54,10 +54,10 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_possible(self) -> bool:
-        """Whether one reply can have used this.
+        """Whether these counts are possible for one reply.
 
         Every count is a whole number from 0 to `MOST_TOKENS`, and what was read from the cache and written to it is
-        part of the input. Reasoning is not compared with the output: some servers count it apart.
+        part of the input. Reasoning is not compared with the output: some servers count it separately.
         """
         counts: tuple[object, ...] = msgspec.structs.astuple(self)
         if not all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts):
@@ -76,13 +76,13 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
 
 @own_value("presumed")
 class Presumed(msgspec.Struct, frozen=True, gc=False):
-    """Spending that was admitted and whose truth is not known: the worst case of each such call.
+    """Worst-case spending of admitted calls whose actual spending is not known.
 
-    Its process was killed, its lease ran out, its work was left behind, or its answer never came. It is part of the
-    totals of a `Usage`, never added to them, and is replaced by the truth when that arrives.
+    The call's process was killed, its lease expired, its work was abandoned, or its reply never came. It is part of the
+    totals of a `Usage`, never added to them, and the actual spending replaces it when that becomes known.
 
     Attributes:
-        calls: How many calls these are.
+        calls: Number of these calls.
         tokens: The most that they can have used.
         cost_nanos: The most that they can have cost in nano-dollars; None if a price is not known.
     """
@@ -106,7 +106,7 @@ class Presumed(msgspec.Struct, frozen=True, gc=False):
 NOTHING_PRESUMED: Final = Presumed()
 
 UNREADABLE_USAGE: Final = TokenUsage(-1, -1)
-"""Stands for counts that were reported but are no numbers; it is not possible, so the worst case is booked."""
+"""Replaces reported counts that are no numbers; `is_possible` is False for it, so the worst case is charged."""
 
 
 @own_value("usage")
@@ -115,12 +115,12 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         tokens: Tokens of every model call, failed ones included where the provider reported them.
-        cost_nanos: Money in nano-dollars, or None if any priced thing had no known price.
+        cost_nanos: Money in nano-dollars, or None if the price of any call is not known.
         model_calls: Admitted model calls, failed ones included.
         tool_calls: Admitted tool calls, failed ones included.
         steps: All admitted calls.
         retries: Admitted calls that repeated a failed one.
-        presumed: The part of tokens and money of which nobody knows the truth.
+        presumed: The part of tokens and money that is a worst case, because the actual amount is not known.
     """
 
     tokens: TokenUsage = TokenUsage()
@@ -156,7 +156,7 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Nano-dollars per million tokens, with dearer or cheaper tiers for large inputs.
+    """Nano-dollars per million tokens, with higher or lower tiers for large inputs.
 
     Attributes:
         base: The rate below the first tier.
@@ -167,7 +167,7 @@ class Rate:
     tiers: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no call could be charged by."""
+        """Refuse numbers that are no rate: negative or not whole."""
         numbers: list[object] = [self.base, *(number for tier in self.tiers for number in tier)]
         for number in numbers:
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
@@ -187,7 +187,7 @@ class Rate:
         return rate
 
     def worst(self, input_tokens: int) -> int:
-        """Return the dearest rate that a call with at most this much input can meet."""
+        """Return the highest rate that can apply to a call with at most this much input."""
         if not self.tiers:
             return self.base
         return max((self.base, *(rate for start, rate in self.tiers if input_tokens > start)))
@@ -214,7 +214,7 @@ class ModelPrice:
     source: str = "given"
 
     def __post_init__(self) -> None:
-        """Refuse rates that are none."""
+        """Refuse a value that is no Rate; ``cached`` and ``cache_write`` may also be None."""
         for name in RATES:
             rate: object = getattr(self, name)
             if not isinstance(rate, Rate) and not (rate is None and name in ("cached", "cache_write")):
@@ -259,19 +259,19 @@ class ModelPrice:
         return self.request + _up(input_tokens * dearest)
 
     def worst_output_token(self, input_tokens: int) -> int:
-        """Return the most that one output token can cost beside this much input, in nano-dollars, rounded up."""
+        """Return the most that one output token can cost with this much input, in nano-dollars, rounded up."""
         return _up(self.output.worst(input_tokens))
 
 
 def dearer(one: ModelPrice, other: ModelPrice) -> ModelPrice:
-    """Return the price whose every rate is the dearer of two."""
+    """Return a price in which each rate is the higher one of two prices."""
     pairs = ((name, getattr(one, name) or one.input, getattr(other, name) or other.input) for name in RATES)
     rates: dict[str, Any] = {name: dearer_rate(*pair) for name, *pair in pairs}
     return ModelPrice(**rates, request=max(one.request, other.request), source=one.source)
 
 
 def dearer_rate(one: Rate, other: Rate) -> Rate:
-    """Return the rate that is the dearer of two for every size of input."""
+    """Return a rate that is the higher one of two at every input size."""
     starts = sorted({start for rate in (one, other) for start, _ in rate.tiers})
     tiers = tuple((start, max(one.at(start + 1), other.at(start + 1))) for start in starts)
     return Rate(max(one.base, other.base), tiers)

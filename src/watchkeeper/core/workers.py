@@ -1,9 +1,9 @@
-"""Threads for code that blocks, and which of the user's errors are crashes of that code alone.
+"""Worker threads for code that blocks, and the test whether an error is a crash of the user's code alone (`is_crash`).
 
-Threads are reused, daemonic, and never waited for longer than asked. A job runs with a copy of the caller's context
-variables. Whoever waits may stop waiting at any time: a job that has not begun by then never begins; one that has begun
-finishes by itself, and its late result goes where the caller wished. A thread that has had nothing to do for a while
-ends; none keeps the interpreter from exiting. Code with thread affinity does not belong here: two jobs may run on two
+Threads are reused daemon threads; a wait for one never exceeds the given time. A job runs with a copy of the caller's
+context variables. The waiter may stop waiting at any time: a job that has not begun by then never begins; a job that
+has begun runs to its end, and its late result goes to the caller's ``on_late``. A thread that is idle for a while ends;
+no thread keeps the interpreter from exiting. Code with thread affinity must not run here: two jobs may run on two
 threads.
 """
 
@@ -28,22 +28,22 @@ T = TypeVar("T")
 
 
 class BreakOut(BaseException):
-    """Something of ours that has to pass every layer that retries or records what failed.
+    """A signal of ours that must pass through every layer that retries or records failures.
 
     Attributes:
-        is_local: Whether the run inside which it was raised takes it as a failure of the code that raised it; else it
-            passes the run, too.
+        is_local: Whether the run in which it was raised treats it as a failure of the code that raised it; if not,
+            it passes through the run too.
     """
 
     is_local = False
 
 
 PASSING: Final = (SystemExit, KeyboardInterrupt, BreakOut)
-"""What ends the program, or a block of ours, whoever raised it."""
+"""Exceptions that end the program, or a block of ours, no matter which code raised them."""
 
 
 def has_passing(error: BaseException) -> bool:
-    """Return whether an error, or one in its group, passes everybody."""
+    """Return whether an error, or one in its group, passes through every layer."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         return any(has_passing(part) for part in group.exceptions)
@@ -51,7 +51,7 @@ def has_passing(error: BaseException) -> bool:
 
 
 def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return whether what was raised is a failure of the code that raised it, and costs nobody else's work.
+    """Return whether an error is a failure of the code that raised it only, so that other work can go on.
 
     Libraries raise more than Exceptions: a panic in a Rust extension, for one, is a plain BaseException.
 
@@ -60,8 +60,8 @@ def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         task: The task in which the code was called; None for code that has run on a thread.
 
     Returns:
-        False for what passes everybody, for a cancellation that somebody asked for, and for a coroutine that is being
-        closed.
+        False for errors that pass through every layer, for a cancellation that was requested, and for a coroutine that
+        is being closed.
     """
     if isinstance(error, Exception):
         return True
@@ -73,7 +73,7 @@ def is_crash(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
-    """Call back on a loop, from any thread; nothing happens if the loop was closed, which has nobody left who waits."""
+    """Call back on a loop, from any thread; does nothing if the loop is closed, because it has no waiters then."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
@@ -90,10 +90,10 @@ def running_task() -> asyncio.Task[Any] | None:
 
 
 IDLE_SECONDS: Final = 10.0
-"""How long a thread waits for its next job before it ends."""
+"""Seconds that a thread waits for its next job before it ends."""
 
 BRIEF_SECONDS: Final = 50e-6
-"""How long a loop stands still for a job that may be done at once: no longer than waking the loop for it would take."""
+"""Seconds that a loop blocks for a job that may finish at once; no longer than waking the loop would take."""
 
 OnLate = Callable[[T | None, BaseException | None], object]
 
@@ -104,7 +104,7 @@ class Job(Generic[T]):
     Attributes:
         value: What it returned.
         error: What it raised.
-        withdrawn: Whether it never begins, because nobody waited for it any longer.
+        withdrawn: Whether it never begins, because its waiter left first.
     """
 
     __slots__ = ("_claim", "_context", "_fn", "_on_done", "error", "value", "withdrawn")
@@ -113,23 +113,23 @@ class Job(Generic[T]):
         self._fn: Callable[[], T] | None = fn
         self._on_done: Callable[[Job[T]], object] | None = on_done
         self._context: Context | None = copy_context()
-        self._claim = threading.Lock()  # taken once: by the thread that begins the job, or by whoever withdraws it
+        self._claim = threading.Lock()  # taken once: by the thread that begins the job, or by the one that withdraws it
         self.withdrawn = False
         self.value: T | None = None
         self.error: BaseException | None = None
 
     def withdraw(self) -> bool:
-        """Return whether it has not begun; then it never will."""
+        """Withdraw the job if it has not begun, so that it never begins; return whether it is withdrawn."""
         if self._claim.acquire(blocking=False):
             self.withdrawn = True
             self._fn = self._context = self._on_done = None
         return self.withdrawn
 
     def run(self) -> None:
-        """Run it, here and now, unless it was withdrawn; keep nothing of it but its result."""
+        """Run it on this thread unless it was withdrawn; keep only its result."""
         claimed = self._claim.acquire(blocking=False)
         fn, context, on_done = self._fn, self._context, self._on_done
-        if not claimed and (self.withdrawn or on_done is not None):  # the latter while it is being withdrawn
+        if not claimed and (self.withdrawn or on_done is not None):  # the second case: it is being withdrawn just now
             return
         self._fn = self._context = self._on_done = None
         if fn is None or context is None or on_done is None:
@@ -172,7 +172,7 @@ class Worker:
             if not self._mail.acquire(timeout=self._pool.idle_seconds):
                 if self._pool.retire(self):
                     return
-                self._mail.acquire()  # somebody has just picked this worker: its job is on the way
+                self._mail.acquire()  # this worker was just picked: its job is about to arrive
             job, self._job = self._job, None
             if job is not None:
                 job.run()
@@ -181,7 +181,7 @@ class Worker:
 
 
 class WorkerPool:
-    """Hands jobs to idle threads, the most recently used first, and starts a thread where there is none."""
+    """Hands jobs to idle threads, the most recently used first, and starts a thread if none is idle."""
 
     __slots__ = ("_idle", "_lock", "idle_seconds")
 
@@ -207,7 +207,7 @@ class WorkerPool:
             self._idle.append(worker)
 
     def retire(self, worker: Worker) -> bool:
-        """Let an idle worker go; return False if it has just been picked for a job."""
+        """Remove an idle worker; return False if it has just been picked for a job."""
         with self._lock:
             if worker not in self._idle:
                 return False
@@ -215,7 +215,7 @@ class WorkerPool:
             return True
 
     def forget_threads(self) -> None:
-        """Start afresh in a forked process, which has none of its parent's threads."""
+        """Reset in a forked process, which has none of its parent's threads."""
         self._lock = threading.RLock()
         self._idle = []
 
@@ -226,7 +226,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Handover(Generic[T]):
-    """Decides, once, whether a result still finds somebody who waits for it."""
+    """Decides, once, whether a result arrives before its waiter stops waiting."""
 
     __slots__ = ("_here", "_late_job", "_lock", "_on_late", "_over", "_parked")
 
@@ -239,13 +239,13 @@ class _Handover(Generic[T]):
         self._late_job: Job[T] | None = None
 
     def expect(self) -> None:
-        """Say, before the job begins, that `comes_at_once` will be asked."""
+        """Announce, before the job begins, that `comes_at_once` will be called."""
         self._here = threading.Lock()
         self._here.acquire()
         self._parked = False
 
     def comes_at_once(self) -> bool:
-        """Block for a moment; return whether the result is there. Else its arrival has to be announced."""
+        """Block for `BRIEF_SECONDS`; return whether the result is there. If not, `arrive` must announce it."""
         if self._here is None or self._here.acquire(timeout=BRIEF_SECONDS):
             return True
         with self._lock:
@@ -253,7 +253,7 @@ class _Handover(Generic[T]):
             return self._over
 
     def arrive(self, job: Job[T]) -> bool:
-        """Return whether somebody has to be told of the result; one that is late goes to whoever wished for it."""
+        """Return whether the waiter must be notified of the result; a late result goes to ``on_late`` instead."""
         with self._lock:
             in_time, self._over = not self._over, True
             parked = self._parked
@@ -272,7 +272,7 @@ class _Handover(Generic[T]):
             return left
 
     def when_late(self, on_late: OnLate[T]) -> None:
-        """Say, after leaving, where the late result goes; it goes there once, now or when it comes."""
+        """Set, after leaving, the callback for the late result; it is called once, now or when the result comes."""
         with self._lock:
             job = self._late_job
             if job is None:
@@ -285,9 +285,9 @@ class Patience(msgspec.Struct, frozen=True):
     """How long to wait for a job.
 
     Attributes:
-        until: Returns the monotonic instant until which to wait; asked again when it has come, so it may move on.
-        clock: Whose instants these are.
-        token: Whose cancellation ends the wait, too.
+        until: Returns the monotonic instant at which to stop waiting; called again at that instant, so it may move on.
+        clock: The clock of these instants.
+        token: The token whose cancellation also ends the wait.
     """
 
     until: Callable[[], float]
@@ -304,22 +304,22 @@ async def run_in_worker(
 ) -> T:
     """Run a blocking callable on a worker thread and wait for it without blocking the loop for more than a moment.
 
-    Cancelling the wait returns at once. What has not begun by then never begins; else the thread finishes by itself.
+    Cancelling the wait returns at once. A job that has not begun by then never begins; otherwise it runs to its end.
 
     Args:
         fn: What to call.
         *args: Its positional arguments.
-        on_late: Given value and error if they come after the wait was cancelled; on the worker's thread, or on the one
+        on_late: Called with value and error if they come after the wait ended; on the worker's thread, or on the one
             that cancelled if both happened together. Never called if the callable did not begin.
-        patience: How long to wait; for as long as it takes if None.
-        must_run: Whether it runs even if nobody waits any longer: for what closes, ends or stores something.
+        patience: How long to wait; None waits without a limit.
+        must_run: Whether it runs even if the wait has ended: for code that closes, ends or stores something.
 
     Returns:
         What it returned.
 
     Raises:
         TimeoutError: If patience ended first.
-        BaseException: Whatever it raised; a StopIteration as a RuntimeError, a GeneratorExit as a CrashError
+        BaseException: Whatever the callable raised; a StopIteration as a RuntimeError, a GeneratorExit as a CrashError
             unless it came at once.
     """
     loop = asyncio.get_running_loop()
@@ -331,7 +331,7 @@ async def run_in_worker(
             return
         if job.error is None:
             future.set_result(job.value)  # type: ignore[arg-type]
-        elif isinstance(job.error, GeneratorExit):  # whoever awaited it would be closed, up to its task
+        elif isinstance(job.error, GeneratorExit):  # unchanged, it would close the awaiting coroutines
             future.set_exception(CrashError(job.error))
         else:
             future.set_exception(job.error)
@@ -388,7 +388,7 @@ async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
 
 
 class BlockingCall(Generic[T]):
-    """A callable on a worker thread that a plain thread waits for, as long as it likes."""
+    """A callable on a worker thread that a plain thread waits for, with a time of its own choice."""
 
     __slots__ = ("_handover", "_job", "_woken")
 
@@ -403,15 +403,15 @@ class BlockingCall(Generic[T]):
             self._woken.set()
 
     def wait(self, seconds: float | None, clock: Clock) -> None:
-        """Block until it is done, the time is over, or somebody calls `wake`."""
+        """Block until it is done, the time is over, or `wake` is called."""
         clock.wait(self._woken, seconds)
 
     def wake(self) -> None:
-        """Let the one who waits look up; from any thread."""
+        """Make `wait` return; may be called from any thread."""
         self._woken.set()
 
     def leave(self) -> bool:
-        """Stop waiting; return False if the result is there already. What has not begun by now never begins."""
+        """Stop waiting; return False if the result is there already. A job that has not begun yet never begins."""
         return self._job.withdraw() or self._handover.leave()
 
     @property
@@ -420,9 +420,9 @@ class BlockingCall(Generic[T]):
         return self._job.withdrawn
 
     def when_late(self, on_late: OnLate[T]) -> None:
-        """Say, after leaving, where the late result goes: on the worker's thread, or here if it is there by now.
+        """Set, after leaving, the callback for the late result: on the worker's thread, or here if it has already come.
 
-        There is none of what never begins.
+        It is not called for a job that never begins.
         """
         self._handover.when_late(on_late)
 

@@ -1,4 +1,4 @@
-"""A checker that lets a command decide, for example the test suite.
+"""A checker that judges by the exit code of a command, for example of the test suite.
 
 Exit code 0 is complete; any other is incomplete, with the end of what the command printed as the explanation for the
 agent. The work is unverified if the command could not be started, was ended by its time limit or by a signal from
@@ -24,7 +24,7 @@ OUTPUT_BYTES: Final = 3000
 """The length of the end of a command's output that the agent is shown, in bytes of UTF-8."""
 
 SHELL_WORDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1"})
-"""Words that only a shell understands; without one the program would get them as arguments."""
+"""Words that only a shell understands; without a shell, the program would get them as arguments."""
 
 FROM_OUTSIDE: Final = frozenset({"SIGHUP", "SIGINT", "SIGKILL", "SIGTERM"})
 """Signals that other processes send to end a program; all others are failures of the program itself."""
@@ -40,7 +40,7 @@ class CommandChecker:
 
     Attributes:
         command: The program and its arguments; a text is split into words as a shell would, but no shell runs it.
-        cwd: The folder in which it runs; relative to the current one when this is made.
+        cwd: The folder in which it runs; relative to the current folder at the time the checker is made.
         timeout: How long it may take: "5m", a timedelta, seconds.
         description: What its success means, worded for the agent: "the tests pass".
         on_error: What follows if it cannot tell: ``open`` ends the run as done but not verified, ``closed`` stops it.
@@ -55,7 +55,7 @@ class CommandChecker:
     arguments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Refuse a command, a folder or a policy that is none.
+        """Refuse an invalid command, folder or policy.
 
         Raises:
             ConfigurationError: Naming it.

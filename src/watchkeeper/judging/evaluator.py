@@ -1,7 +1,7 @@
 """A nested evaluation: a prompt that is evaluated as a child of the run that is judged.
 
 The child is admitted by the run's gate, has a session, a trace span and limits of its own, and cannot change anything
-of the run. A failed evaluation is returned as a value (`NestedEvaluationResult`). The only errors that are raised are
+in the run. A failed evaluation is returned as a value (`NestedEvaluationResult`). The only errors that are raised are
 an exceeded deadline or budget, because it may be the run's; a wrong argument; a store that fails; and a cancellation.
 
 The caller may give an adapter of another library, with its own `evaluate_async` or `evaluate`. It runs as a child like
@@ -128,8 +128,8 @@ class NestedEvaluator(Generic[OutputT]):
         """Evaluate.
 
         Args:
-            budget_tracker: A budget that is shared with other evaluations: what is left of it limits this one, whose
-                usage is added to it once, also if it is the run's own.
+            budget_tracker: A budget that is shared with other evaluations: what is left of it limits this evaluation.
+                The usage of this evaluation is added to it once, even if it is the run's own tracker.
 
         Returns:
             The answer, or the error if it concerns only this evaluation.
@@ -253,7 +253,7 @@ METHODS: Final = ("evaluate_async", "evaluate")
 
 
 def check_adapter(adapter: object) -> None:
-    """Refuse an adapter that cannot evaluate; found later, the work would be paid for and remain unverified.
+    """Refuse an adapter that cannot evaluate; an error only at the check would leave paid work unverified.
 
     Raises:
         ConfigurationError: Naming it and what to give.
@@ -266,7 +266,7 @@ def check_adapter(adapter: object) -> None:
 
 
 def check_prompt(prompt: object, name: str) -> None:
-    """Refuse what is no prompt.
+    """Refuse a value that is not a prompt.
 
     Args:
         prompt: What was given.

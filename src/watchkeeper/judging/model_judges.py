@@ -107,7 +107,7 @@ class LLMTrajectoryFeedback:
         Raises:
             ConfigurationError: If there is no adapter.
             NestedEvaluationError: If the evaluation failed; the run goes on without it.
-            PromptEvaluationError: If time or budget were over.
+            PromptEvaluationError: If the time or the budget was used up.
         """
         adapter = self.adapter or context.adapter
         if adapter is None:
@@ -139,11 +139,11 @@ NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", 
 """What models write if nothing is missing."""
 
 ENDS: Final = (".", "!", "?", ":", ";", "…")
-"""What a sentence ends with."""
+"""Characters that end a sentence."""
 
 
 class Verdict(Protocol):
-    """What an answer must have; it may also have ``evidence`` and ``missing``, as `CompletionVerdict` has."""
+    """The fields an answer must have; it may also have ``evidence`` and ``missing``, as `CompletionVerdict` has."""
 
     @property
     def complete(self) -> bool: ...
@@ -184,8 +184,8 @@ class LLMCompletionVerifier:
         """Refuse settings with which no evaluation is possible.
 
         Raises:
-            ConfigurationError: For a prompt whose answers are no verdicts, or an adapter, a policy, a budget or a
-                number that is none.
+            ConfigurationError: For a prompt whose answers are no verdicts, or an invalid adapter, policy, budget or
+                number.
         """
         on_error_of(self)
         check_judge(self.adapter, self.budget, self.max_duration)
@@ -324,7 +324,7 @@ async def compare(
 
     Raises:
         NestedEvaluationError: If one of the evaluations failed.
-        PromptEvaluationError: If time or budget were over.
+        PromptEvaluationError: If the time or the budget was used up.
         ConfigurationError: As `NestedEvaluator` raises it.
     """
 
@@ -363,7 +363,7 @@ def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: D
 
 
 def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
-    """Return a prompt with the values for which it has a placeholder."""
+    """Return a prompt with those of the values for which it has a placeholder."""
     wanted = prompt.template.placeholders
     return prompt.with_variables(**{name: value for name, value in values.items() if name in wanted})
 
@@ -375,7 +375,7 @@ async def ask(
 
     Raises:
         NestedEvaluationError: If there is no answer.
-        PromptEvaluationError: If time or budget were over.
+        PromptEvaluationError: If the time or the budget was used up.
     """
     result = await NestedEvaluator(adapter, prompt=prompt, context=context).evaluate_async()
     if result.output is None:

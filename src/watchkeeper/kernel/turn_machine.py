@@ -1,11 +1,11 @@
-"""The turn loop as a pure state machine: its states, the signals that move it, the commands that follow, its table.
+"""The turn loop as a pure state machine: its states, signals and commands, and the table of its transitions.
 
-Signals are what the driver tells the machine, commands what the machine asks the driver to do; both are values only.
-`TABLE` shows the whole loop on one screen: every step is looked up there, what is not in it is refused, and the diagram
-in the docs is generated from it. The machine appends to the transcript, and only at its tail, or begins a new segment
-of it; it knows no I/O, no clock, no provider, no money. Limits reach it as `Stopped` signals; the only limit it counts
-itself is turns. Signals and commands are msgspec structs, because every turn makes several and structs are cheap to
-build.
+The driver sends signals to the machine; the machine returns commands that the driver executes. Both are plain values.
+`TABLE` shows the whole loop on one screen: the machine looks up every step there and refuses a step that is not in it.
+The diagram in the docs is generated from it. The machine only appends to the end of the transcript, or begins a new
+segment of it. It does no I/O and knows no clock, no provider and no money. Limits reach it as `Stopped` signals; the
+only limit that it counts itself is turns. Signals and commands are msgspec structs, because every turn makes several
+and structs are cheap to build.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Replied(msgspec.Struct, frozen=True):
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """The conversation is summarised, and goes on in a new segment that begins with ``messages``."""
+    """The conversation was summarised; it continues in a new segment that begins with ``messages``."""
 
     messages: tuple[Message, ...]
 
@@ -48,7 +48,7 @@ class ToolsDone(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """The observers have looked; ``text`` is what the agent is told, ``stop`` ends the work if they were not heeded."""
+    """The observers are done; ``text`` is their message to the agent, ``stop`` ends the work if it ignored them."""
 
     text: str = ""
     stop: Stop | None = None
@@ -83,7 +83,7 @@ Signal = Started | Replied | Compacted | ToolsDone | Observed | Parsed | Unparsa
 
 
 class AskModel(msgspec.Struct, frozen=True):
-    """Ask for one reply to the transcript; ``landing``: the last one, paid from what was kept back, no tools."""
+    """Ask for one reply to the transcript; ``landing``: the last reply, without tools, paid from the landing hold."""
 
     landing: bool = False
 
@@ -120,12 +120,12 @@ class End(msgspec.Struct, frozen=True):
     """The run is over.
 
     Attributes:
-        output: The typed answer of work that was completed, else None.
+        output: The typed answer if the work was completed, else None.
         stop: What ended the run early, else None.
-        partial: What a stopped run had: a typed value if it fits, else text, else None.
+        partial: The partial answer of a stopped run: a typed value if the text fits, else the text, else None.
         text: The last text the model gave.
-        verdict: The completion checker's last word; ``unchecked`` if it gave none.
-        explanation: What it said.
+        verdict: The completion checker's last verdict; ``unchecked`` if it gave none.
+        explanation: The checker's explanation of that verdict.
     """
 
     output: Any = None
@@ -204,7 +204,7 @@ CEILING_STOPS: Final = frozenset(meter.reason for meter in METERS)
 """Stops that say that a ceiling on money or on a count was reached."""
 
 LANDABLE: Final = CEILING_STOPS | {"timeout", "context_full", "interrupted", "escalated", "store_failed"}
-"""Stops after which a last turn may hand over what there is."""
+"""Stops after which the agent may take a last turn to hand over its partial work."""
 
 EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your final answer now."
 CUT_NOTICE: Final = (
@@ -212,7 +212,7 @@ CUT_NOTICE: Final = (
 )
 
 SAID_CHARS: Final = 300
-"""How much of a checker's explanation stands in the sentence of a stop; the run's result has all of it."""
+"""How much of a checker's explanation the sentence of a stop contains; the run's result contains all of it."""
 
 
 class LoopRules(msgspec.Struct, frozen=True):
@@ -221,13 +221,13 @@ class LoopRules(msgspec.Struct, frozen=True):
     Attributes:
         max_turns: Model turns, the landing turn included; None for no ceiling.
         lands: Whether a last turn may be taken when a limit stops the work.
-        lands_when_full: Whether that holds for a full context, too.
-        compacts: Whether a full context is to be summarised, so that the work can go on.
+        lands_when_full: Whether a last turn may also be taken when the context is full.
+        compacts: Whether a full context is summarised, so that the work can continue.
         observes: Whether observers look after every turn of tool calls.
-        checks: Whether a completion checker is to be asked.
-        repairs: How often an answer that does not fit (or was cut, or is empty) may be asked for again.
-        completion_rounds: How often "incomplete" may send the agent back to work.
-        closed: Whether work that nobody could verify stops the run, instead of ending it as done.
+        checks: Whether a completion checker is asked.
+        repairs: How often the agent may be asked again after an answer that does not fit, was cut or is empty.
+        completion_rounds: How often the verdict "incomplete" may send the agent back to work.
+        closed: Whether work that could not be verified stops the run, instead of ending it as done.
     """
 
     max_turns: int | None = None
@@ -245,9 +245,9 @@ class TurnMachine:
     """One run's loop: `handle` a signal, get the next command.
 
     Attributes:
-        transcript: What was said; only this class appends to it, or begins a new segment, while the run goes on.
+        transcript: The conversation; during the run only this class appends to it or begins a new segment.
         state: Where the loop is.
-        turns: Replies so far, the landing's included.
+        turns: Replies so far, the landing turn included.
         notices: What the newest step told the agent: a repair request, a checker's objection, the landing notice.
     """
 
@@ -271,7 +271,7 @@ class TurnMachine:
         """Take one step.
 
         Raises:
-            RuntimeError: If the signal cannot happen in this state: a bug in the driver.
+            RuntimeError: If the signal is not allowed in this state, which is a bug in the driver.
         """
         led_to = allowed(self.state, type(signal))
         if not led_to:
@@ -398,11 +398,11 @@ class TurnMachine:
         return self._ask()
 
     def _may_compact(self, stop: Stop) -> bool:
-        """Whether a summary may help; where none brought a turn since the last one, another would not either."""
+        """Whether a summary may help; it does not if no turn succeeded since the last summary."""
         return self._rules.compacts and stop.reason == "context_full" and self.turns != self._compacted_at
 
     def _land(self, stop: Stop) -> Command:
-        """Take the last turn if the stop permits it and there is something to hand over."""
+        """Take the last turn if the stop permits it and there was at least one turn before."""
         limit = self._rules.max_turns
         room = self.turns > 0 and (limit is None or self.turns < limit)
         wanted = self._rules.lands and (self._rules.lands_when_full or stop.reason != "context_full")
@@ -438,10 +438,10 @@ class TurnMachine:
 
 
 def kept_message(message: AssistantMessage, finish: FinishReason, *, landing: bool) -> AssistantMessage | None:
-    """Return what of a reply enters the transcript, or None if nothing does.
+    """Return the part of a reply that enters the transcript, or None if nothing does.
 
-    Providers refuse empty messages, and calls that get no results any more: of a landing or refusing reply only the
-    text is kept.
+    Providers refuse empty messages and tool calls without results. So only the text of a landing reply or a refusal is
+    kept.
     """
     if not landing and finish != "refusal" and message.tool_calls:
         return message
@@ -453,12 +453,12 @@ def kept_message(message: AssistantMessage, finish: FinishReason, *, landing: bo
 
 
 def not_checked(stop: Stop) -> str:
-    """Return why an answer has no verdict if the work was stopped before its checker had spoken."""
+    """Return why an answer has no verdict if the work was stopped before the checker gave one."""
     return f"the run ended before the answer was checked: {stop.message}"
 
 
 def landing_notice(stop: Stop) -> str:
-    """Return what the agent is told when its last turn has come."""
+    """Return the message that tells the agent that this is its last turn."""
     return (
         f"{stop.message} This is your last turn and no tool can be called any more. "
         "Hand over what you have: give your final answer now, with what is done and what is still open."

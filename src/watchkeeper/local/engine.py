@@ -1,7 +1,7 @@
 """The engine's own process: llama.cpp's server, until standard input closes. Run as a script, never imported.
 
 It imports nothing of Watchkeeper, so that it starts fast and the file can be run by its path. It says its address and
-its key once, as one line of JSON on standard output; whatever the engine prints goes to standard error, which is a log
+its key once, as one line of JSON on standard output; all output of the engine goes to standard error, which is a log
 file. It ends when its parent ends, however that happens: the pipe on standard input closes, or the parent's id changes.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     wait_for_parent(parent)
     with contextlib.suppress(OSError):
         os.unlink(options["log"])
-    # Without the engine's destructors, which would first finish the answer that nobody waits for.
+    # Skips the engine's destructors: they would first finish an answer that is no longer needed.
     os._exit(0)
 
 
@@ -53,7 +53,7 @@ def start_server(options: dict[str, Any], key: str) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = options["model"]
     params.model_alias = {options["alias"]}
-    # Two conversations that take turns in one slot would push out all of each other but what they have in common.
+    # Two conversations that take turns in one slot would each evict the other's cache, except for their common prefix.
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * options["context"]
     params.kv_unified = False

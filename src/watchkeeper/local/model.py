@@ -47,7 +47,7 @@ class LocalModel:
         path: A GGUF file, or empty for the bundled model.
         context_window: Tokens that a conversation may have; memory grows with it.
         max_output_tokens: Largest reply; at 20 to 30 tokens a second, 1,024 take most of a minute.
-        threads: Threads that compute, or None for the cores at hand, at most eight.
+        threads: Threads that compute, or None for the available cores, at most eight.
 
     Raises:
         MissingExtraError: If the engine is not installed.

@@ -1,9 +1,9 @@
-"""The engine's process as its parent sees it: start, address, crash, respawn, end.
+"""The engine's process, managed by its parent: start, address, crash, respawn, end.
 
-One engine per process and model, shared by everybody in the process who asks for the same one, and closed with the last
-of them. Processes do not share an engine: its owner's end would cut off the others' answers, and the expensive thing,
-the weights, is shared already, because every engine maps the same file. The engine's output goes to a log file that
-every error names; the file goes away when the engine ends well. An engine never outlives its parent.
+One engine per process and model, shared by all its users in the process, and closed with the last of them. Processes do
+not share an engine: the end of its owner would cut off the answers of the others. They do share the memory of the
+weights, because every engine maps the same file. The engine's output goes to a log file that every error names; the
+file goes away when the engine ends well. An engine never outlives its parent.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class EngineAddress:
 
     Attributes:
         url: Address without a path.
-        key: The key that it asks for, so that nobody else on the machine uses it.
+        key: The key that it requires, so that no other user of the machine can use it.
         pid: The engine's process.
         newlines: Tokens that begin an indented line; JSON needs none of them, and is a third shorter without.
     """
@@ -95,7 +95,7 @@ class LocalServer:
         return self._address if alive else None
 
     def ensure(self) -> EngineAddress:
-        """Return where the engine answers, starting it if need be; blocks for seconds then.
+        """Return where the engine answers, starting it if necessary, which blocks for seconds.
 
         Raises:
             ProviderError: If it cannot be started; names the log file.
@@ -119,7 +119,7 @@ class LocalServer:
         return f"the local engine {_ending(code)}{self._log_words(-1)}"
 
     def close(self) -> None:
-        """End the engine and wait until it is gone; harmless if it does not run."""
+        """End the engine and wait until its process has ended; does nothing if it does not run."""
         with self._lock:
             self._discard()
 
@@ -150,7 +150,7 @@ class LocalServer:
         except (ValueError, KeyError, TypeError) as error:
             self._discard()
             code = process.returncode
-            # A signal may be a full memory, and pass; a refusal of the file will not.
+            # A signal may mean that memory was full, so a retry may help; a refused file stays refused.
             raise self._start_error(_ending(code), "server" if code < 0 else "bad_request") from error
         self._address = address
         return address
@@ -161,7 +161,7 @@ class LocalServer:
         )
 
     def _log_words(self, which: int) -> str:
-        # Of a refused file the first complaint says most, of a crash the last.
+        # The most useful error line is the first one for a refused file, and the last one for a crash.
         words = _complaint(self.log, which)
         return f"{f'; it said: {words}' if words else ''}; its log: {self.log}"
 

@@ -1,8 +1,9 @@
 """How a small model without tool calls of its own uses tools: one JSON object a turn, with an enforced schema.
 
-The object says which tool, or that the work is done, and brings the arguments or the answer. The instructions stand in
+The object says which tool, or that the work is done, and brings the arguments or the answer. The instructions are in
 the system message and never change within a run; tool results become user messages, which every chat template keeps;
-what the model wrote goes back exactly as it wrote it. So the engine's prompt cache holds and a turn costs what is new.
+what the model wrote goes back exactly as it wrote it. So the engine's prompt cache stays valid and a turn computes only
+the new part.
 
 The engine turns a schema into a grammar, so an answer always has its form; what the grammar cannot hold (free patterns,
 ranges of decimals) is left out and checked by the runtime as for every model. Strings and arrays get bounds, because a
@@ -226,7 +227,7 @@ def read_step(reply: ModelReply, plan: StepPlan, position: int) -> ModelReply:
     Args:
         reply: The reply, with all that the model wrote as its text.
         plan: What it was asked for.
-        position: Where in the transcript the answer will stand; names the call.
+        position: Index of the answer in the transcript; used to name the call.
     """
     raw = reply.message.text
     if not plan.final:
@@ -235,7 +236,7 @@ def read_step(reply: ModelReply, plan: StepPlan, position: int) -> ModelReply:
     try:
         step = msgspec.json.decode(raw, type=Step)
     except (msgspec.DecodeError, UnicodeEncodeError):
-        # Cut off by its cap, or not the form that was asked for: what can be read of an answer is kept.
+        # Cut off by its cap, or not in the requested form: the readable part of an answer is kept.
         text = visible_answer(raw, plan) or raw
         return replace(reply, message=AssistantMessage(text=text, provider_data=data))
     if step.action == plan.final:
@@ -247,7 +248,7 @@ def read_step(reply: ModelReply, plan: StepPlan, position: int) -> ModelReply:
 
 
 def visible_answer(raw: str, plan: StepPlan) -> str:
-    """Return as much of the final answer as there is in what the model wrote so far; empty while it uses a tool."""
+    """Return the part of the final answer that the model has written so far; empty while it uses a tool."""
     if not plan.final:
         return raw
     opening = re.match(rf'\s*\{{\s*"action"\s*:\s*"{re.escape(plan.final)}"\s*,\s*"answer"\s*:\s*', raw)

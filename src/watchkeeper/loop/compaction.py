@@ -2,10 +2,10 @@
 
 A child run without tools, under a small share of what the run has left, reads the old segment as far as it fits and
 writes notes. The new segment is the run's instructions and task, the notes with the limits that are left, and the
-newest messages. The old segment stays on the log and nothing in it is changed. What the child reads is material, never
-an instruction. What can be looked up again is shortened first: tool results and arguments, step by step; only then are
-messages in the middle left out. Where something is missing, the text says so. Where compaction cannot work, or would
-not make the conversation smaller, the run is stopped by its full context: nothing here raises for it.
+newest messages. The old segment stays on the log and nothing in it is changed. The child is told not to follow
+instructions in the material. Content that can be looked up again is shortened first: tool results and arguments, step
+by step; messages in the middle are left out only after that. The text says where something is missing. If compaction
+fails, or would not make the conversation smaller, the run is stopped with its context full; no exception is raised.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from watchkeeper.runtime.plan import RunScope
 from watchkeeper.session.log import Envelope
 
 STEPS: Final = (8_000, 2_000, 500, 200)
-"""Bytes to which tool results and arguments are shortened, one after the other, until the text fits."""
+"""Bytes to which tool results and arguments are shortened; the steps are tried in order until the text fits."""
 
 FIRST_SHARE: Final = 1 / 3
 """Share of the room for the first messages where the middle is left out; the newest get the rest."""
@@ -66,8 +66,8 @@ class Piece:
     """One thing that was said or done.
 
     Attributes:
-        head: By whom, or what it is the result of.
-        text: What.
+        head: The speaker, or the tool whose result it is.
+        text: What was said or returned.
         lookup: Whether it can be looked up again.
     """
 
@@ -76,7 +76,7 @@ class Piece:
     lookup: bool = False
 
     def written(self, most: int | None = None) -> str:
-        """Return it as text; what can be looked up is shortened to ``most`` bytes."""
+        """Return it as text; content that can be looked up again is shortened to ``most`` bytes."""
         text = self.text if most is None or not self.lookup else shortened(self.text, most)
         return f"[{self.head}]\n{text}"
 
@@ -110,7 +110,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def pieces_of(message: Message) -> list[Piece]:
-    """Return what one message says; a call stands apart from what was said beside it."""
+    """Return the pieces of one message; each tool call is a piece of its own, separate from the message's text."""
     match message:
         case ToolMessage(name=name, text=text, is_error=is_error):
             return [Piece(f"{'error from' if is_error else 'result of'} {name}", text, lookup=True)]
@@ -260,10 +260,10 @@ def limits_left(status: BudgetStatus, turns_left: int | None) -> list[str]:
 
 
 SHARE: Final = 0.1
-"""Share of the money and tokens that are left which a summary may cost at most."""
+"""The maximum cost of a summary, as a share of the money and of the tokens that are left."""
 
 TIME_SHARE: Final = 0.3
-"""Share of the time that is left which it may take."""
+"""The maximum duration of a summary, as a share of the time that is left."""
 
 LEAST_TIME: Final = timedelta(seconds=1)
 
@@ -280,7 +280,7 @@ MARGIN: Final = 0.9
 """Share of the window that is counted on, because sizes are guesses until the provider has counted."""
 
 LEAST_READ: Final = 1_000
-"""Bytes of a conversation below which nobody can summarise it."""
+"""Minimum bytes of a conversation that the child must be able to read for a useful summary."""
 
 LEAST_OUTPUT: Final = 512
 MOST_OUTPUT: Final = 8_192
@@ -288,7 +288,7 @@ MOST_OUTPUT: Final = 8_192
 
 DENSEST: Final = 1.0
 THINNEST: Final = 0.25
-"""Bounds of the tokens that a byte is taken for; between them it is what the provider counted."""
+"""Bounds of the assumed tokens per byte; between them, the provider's count decides."""
 
 
 class NoSummaryError(Exception):
@@ -301,7 +301,7 @@ class Scale:
 
     Attributes:
         density: Tokens for each byte.
-        before: Tokens of the conversation as it stands, tools included.
+        before: Tokens of the current conversation, tools included.
         fixed: Tokens of what every request repeats: tools and the answer's schema.
         room: Tokens that a conversation may have before the context counts as full.
         window: Tokens that the model holds.
@@ -324,7 +324,7 @@ class Compaction:
     """Makes new segments for one run."""
 
     def __init__(self, scope: RunScope, models: ModelCalls, transcript: Transcript, children: Children) -> None:
-        """Take note of where the run's own prompt stands, before anything was said.
+        """Note the places of the run's own prompt in the transcript, before the first reply.
 
         Args:
             scope: What the run works within.
@@ -339,10 +339,10 @@ class Compaction:
         self._opening = opening_of(scope.session.log, transcript)
 
     async def compact(self, stop: Stop, turns: int) -> Compacted | Stopped:
-        """Begin a new segment; where that cannot be done, say what ends the work.
+        """Begin a new segment; if that fails, return the stop that ends the work.
 
         Args:
-            stop: That the context is full.
+            stop: The stop that says that the context is full.
             turns: Model turns so far.
 
         Raises:
@@ -398,7 +398,7 @@ class Compaction:
     async def _summarise(
         self, opening: Sequence[Message], said: Sequence[Message], scale: Scale
     ) -> tuple[ContextSummary, UUID]:
-        """Have the notes written, by a run whose worst case fits its share of what is left."""
+        """Have a child run write the notes; its worst-case cost fits its share of what is left."""
         gate, price = self._scope.gate, self._models.line.in_use.price
         status, deadline = gate.budget_status(), gate.work_deadline
         tokens = None if status.remaining_tokens is None else int(SHARE * status.remaining_tokens)
@@ -407,7 +407,7 @@ class Compaction:
         left = None if deadline is None else deadline.remaining(self._scope.clock)
         cap = min(max(scale.window // 8, LEAST_OUTPUT), MOST_OUTPUT)
         fixed = empty_prompt_bytes()
-        density = max(scale.density, 1 / BYTES_PER_TOKEN)  # signed data is thin, and is not in what is read
+        density = max(scale.density, 1 / BYTES_PER_TOKEN)  # signed data is less dense; the child does not read it
         room = int((scale.window * MARGIN - cap) / density) - fixed
         if tokens is not None:
             room = min(room, tokens - cap - fixed)
@@ -419,7 +419,7 @@ class Compaction:
         task = shortened("\n\n".join(message.text for message in opening), int(room * TASK_SHARE))
         task_bytes = len(task.encode("utf-8", "replace"))
         prompt = summary_prompt(task, excerpt(said, room - task_bytes))
-        whole = 2 * (fixed + room + cap)  # an answer that does not fit may be mended once
+        whole = 2 * (fixed + room + cap)  # an answer that does not match the schema may be repaired once
         limits = Limits(
             deadline=None if left is None else max(left * TIME_SHARE, LEAST_TIME),
             max_cost_usd=None if nanos is None else Decimal(nanos) / NANOS_PER_USD,
@@ -435,21 +435,21 @@ class Compaction:
         return result.output, child.run_context.run_id
 
     def _scale(self, stop: Stop, old: Sequence[Message]) -> Scale:
-        """Measure the conversation by what the provider counted, so far as it did."""
+        """Measure the conversation by the provider's token counts, as far as there are any."""
         in_use = self._models.line.in_use
         fixed = in_use.bound.fixed
         size = sum(message_bytes(message) for message in old) + fixed
         before = in_use.bound.likely() or size // BYTES_PER_TOKEN
         density = min(max(before / size, THINNEST), DENSEST)
         room, window = in_use.room, in_use.model.context_window
-        if stop.source == "provider" or room is None or window is None:  # it holds less than it was sent
+        if stop.source == "provider" or room is None or window is None:  # the model holds less than what was sent
             room = before if room is None else min(room, before)
             window = before if window is None else min(window, before)
         return Scale(density, before, int(density * fixed), room, window)
 
 
 def opening_of(log: Sequence[Envelope], transcript: Transcript) -> tuple[int, ...]:
-    """Return where a transcript that ends with a prompt has its instructions and that prompt.
+    """Return the places of the instructions and of the prompt in a transcript that ends with that prompt.
 
     Args:
         log: The log; its newest `PromptRendered` is that prompt.
@@ -463,7 +463,7 @@ def opening_of(log: Sequence[Envelope], transcript: Transcript) -> tuple[int, ..
 
 
 def newest_that_fit(messages: Sequence[Message], room: int, tokens: Callable[[Sequence[Message]], int]) -> int:
-    """Return how many of the newest messages fit, never a tool result without the call it belongs to."""
+    """Return how many of the newest messages fit; a tool result is never kept without its call."""
     kept = 0
     for count, message in enumerate(reversed(messages), start=1):
         room -= tokens([message])

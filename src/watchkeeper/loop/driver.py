@@ -1,8 +1,8 @@
 """The one driver: executes the turn machine's commands until the run ends.
 
 A whole run is the loop in `drive`: hand the machine a signal, execute its command, turn the result into the next
-signal. Everything that costs or acts goes through the gate (`model_calls`, `tool_calls`); everything that happens is
-recorded on the session's log. Nothing here decides what comes next: that is the machine's.
+signal. Every model call and tool call goes through the gate (`model_calls`, `tool_calls`); everything that happens is
+recorded on the session's log. Only the machine decides what comes next.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
 
 SETTLE_SECONDS: Final = 3.0
-"""How long a run waits for a checker that it has cancelled; real seconds, because what it started may be real."""
+"""How long a run waits for a checker that it has cancelled; in real time, because it may do real work."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute], Awaitable[Ending]]
-"""Takes a run from its first messages to its end; `drive` is the loop's."""
+"""The function that takes a run from its first messages to its end; `drive` is the loop's."""
 
 
 async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute) -> Ending:
@@ -188,9 +188,9 @@ class _Driver:
             return Unparsable(error.message)
 
     async def _check(self, output: Any) -> Signal:
-        """Ask the checker; whatever keeps it from its verdict leaves the work unverified, and is recorded.
+        """Ask the checker; if it cannot give a verdict, the work is unverified and the reason is recorded.
 
-        A ceiling that the work has reached does not undo the work: its answer is checked all the same.
+        The answer is checked even if the work has reached a ceiling.
         """
         checker = self.plan.checker
         if checker is None:
@@ -198,7 +198,7 @@ class _Driver:
         gate = self.children.family.verdict_gate or self.scope.gate
         over = self.scope.gate.work_stop
         stop = gate.stop or (over if over is not None and over.reason == "interrupted" else None)
-        if stop is not None:  # a person who wishes to end the work is not kept waiting for a verdict
+        if stop is not None:  # a person who interrupts the work need not wait for a verdict
             return self._not_checked(stop)
         context = TaskCompletionContext(
             session=self.scope.session,
@@ -224,11 +224,11 @@ class _Driver:
         finally:
             self.children.at_the_end = False
         if gate.stop is not None and gate.stop.reason == "aborted" and result.status == "unverified":
-            return self._not_checked(gate.stop)  # whoever aborted it did not let it end as done
+            return self._not_checked(gate.stop)  # an aborted run must not end as completed
         self.scope.record(CompletionChecked(result.verdict, result.explanation, self.scope.clock.now()))
         return Checked(result.status, result.explanation)
 
     def _not_checked(self, stop: Stop) -> Stopped:
-        """Record that an answer was given, but no verdict."""
+        """Record that there is an answer but no verdict on it."""
         self.scope.record(CompletionChecked("unverified", not_checked(stop), self.scope.clock.now()))
         return Stopped(stop)

@@ -1,8 +1,8 @@
 """One model turn through the gate: reserve the worst case, ask, settle, record; try again where that may help.
 
 Every attempt is admitted on its own and is one event on the log. What a call may cost is decided before it is sent,
-and its output cap is what the gate granted. Where the model in use does not answer, another of the run's line takes
-over, under the same ceilings and with the conversation as it stands.
+and its output cap is what the gate granted. If the model in use does not answer, another model of the run's line takes
+over, under the same ceilings and with the same conversation.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from watchkeeper.runtime.user_code import raise_failure
 from watchkeeper.shield.decision import Decision
 
 LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
-"""Seconds that a provider may ask to wait; after a longer one another model is asked instead, if there is one."""
+"""If a provider asks to wait more seconds than this, another model is asked instead, if there is one."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One turn as one model is asked for it.
+    """One turn of one model.
 
     Attributes:
         number: 1 for the first of the run.
         phase: ``landing`` for the last turn, after a limit.
         worst: What it may cost.
-        landing: What the last turn would need after it, or None if there is to be none.
+        landing: What the landing turn would need after this one; None if there is to be no landing turn.
     """
 
     number: int
@@ -85,7 +85,7 @@ class ModelCalls:
         self._backoff = Backoff(scope.clock, scope.rng, self._gate.cancellation, lambda: seconds_left(scope))
 
     async def ask(self, number: int, *, landing: bool) -> ModelReply:
-        """Ask for one reply; where the model in use cannot give one, ask the next one of the line.
+        """Ask for one reply; if the model in use cannot give one, ask the next model of the line.
 
         Args:
             number: 1 for the first turn of the run.
@@ -103,7 +103,7 @@ class ModelCalls:
                 reply = await self._ask_in_use(number, phase)
             except UnansweredError as error:
                 if failure is None or failure.reason in UNASKED:
-                    failure = error  # what a provider said first tells more than what followed from it
+                    failure = error  # a provider's first failure tells more than the failures that follow from it
                 if not self._switched(number, phase, error):
                     raise self._given_up(failure, phase) from failure.error
                 continue
@@ -112,11 +112,11 @@ class ModelCalls:
             return reply
 
     async def _ask_in_use(self, number: int, phase: Phase) -> ModelReply:
-        """Ask the model in use, as often as that may help.
+        """Ask the model in use, with retries while a retry may help.
 
         Raises:
             UnansweredError: If it does not answer, and another model might.
-            WorkStoppedError: If the work is over, whoever would be asked.
+            WorkStoppedError: If the work is over; no other model is asked then.
         """
         in_use, landing = self.line.in_use, None
         tokens = in_use.bound.tokens(self._transcript)
@@ -143,7 +143,7 @@ class ModelCalls:
             attempt += 1
 
     def _worth(self, wait: float, turn: Turn) -> bool:
-        """Whether the same model is asked again: not where another one answers sooner, or spends no retry."""
+        """Whether to retry with the same model: not if another can take over and the wait or a ceiling forbids it."""
         if self._successor(turn.phase) is None:
             return True
         again = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
@@ -207,7 +207,7 @@ class ModelCalls:
         return reply
 
     def _failure(self, outcome: Outcome[ModelReply], turn: Turn, number: int) -> BaseException:
-        """Return what is raised for a call that brought no reply; of an admitted one the failure is recorded."""
+        """Return the exception for a call without a reply; if the call was admitted, record its failure."""
         stop, error = outcome.stop, outcome.error
         if not outcome.admitted:
             refused = stop or Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
@@ -225,7 +225,7 @@ class ModelCalls:
             said = f"A hook asked for the cheaper model: {held_back(outcome)}."
             self._record_failure(turn, number, DEGRADED, said, None)
             return UnansweredError(DEGRADED, Stop("policy_halt", "hook", said), error)
-        if error is None and outcome.decision in WAITING:  # a hook would not have the reply; it may be asked for again
+        if error is None and outcome.decision in WAITING:  # a hook rejected the reply; the model may be asked again
             said = f"the answer is not used: {held_back(outcome)}"
             return ProviderError(said, fault="server", provider=self.line.in_use.model.provider, billed=True)
         if error is None:
@@ -237,7 +237,7 @@ class ModelCalls:
             return WorkStoppedError(error.stop, error)
         self._record_failure(turn, number, "error", error_text(error), None)
         if isinstance(error, ConfigurationError) and turn.number == 1 and not self.line.switched:
-            return error  # what is wrong with the configuration shows where there is nothing to lose yet
+            return error  # a configuration error is raised as long as no work can be lost
         # A bug in an adapter ends the work; it never loses what was done.
         return WorkStoppedError(Stop("error", "provider", f"The model failed unexpectedly: {error_text(error)}"), error)
 
@@ -247,7 +247,7 @@ class ModelCalls:
         self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked))
 
     def _given_up(self, failure: UnansweredError, phase: Phase) -> WorkStoppedError:
-        """Return what ends the work when nobody is left to ask, or nobody may be asked any more."""
+        """Return the error that ends the work when no model is left to ask, or no model may be asked any more."""
         stop, over = failure.stop, self._over(phase)
         if len(self.line.models) > 1:
             if over is not None:
@@ -260,7 +260,7 @@ class ModelCalls:
         return self._gate.stop if phase == "landing" else self._gate.work_stop
 
     def _successor(self, phase: Phase, *, cheaper: bool = False) -> ModelInUse | None:
-        """Return who would take over now: the ceilings must pay for the least of a call to it."""
+        """Return the model that would take over now; the ceilings must leave enough for a minimal call to it."""
         if len(self.line.models) == 1:
             return None
 
@@ -281,7 +281,7 @@ class ModelCalls:
         return True
 
     def switch_to(self, source: str, number: int) -> str | None:
-        """Go on with the model of a source's escalation; return its label, or None if it cannot take over."""
+        """Switch to the model of a source's escalation; return its label, or None if it cannot take over."""
         wanted = self._plan.escalations.get(source)
         candidate = None if wanted is None else self.line.named(wanted.model)
         if candidate is None:
@@ -303,9 +303,10 @@ class ModelCalls:
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
     def _landing(self, number: int, call: Estimate) -> Estimate | None:
-        """Return what the last turn would need after this call, or None if there is to be none.
+        """Return what the landing turn would need after this call; None if there is to be no landing turn.
 
-        A budget that cannot pay for both is spent on the first turn of work: handing over nothing is worth nothing.
+        A budget that cannot pay for both is spent on the first turn of work, because a landing turn without work is
+        useless.
         """
         limits = self._gate.limits
         if limits.landing is None:
@@ -317,8 +318,8 @@ class ModelCalls:
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.
 
-        Some servers count anew in every reply, or give no id at all; results, and the idempotency keys of tools, would
-        then be mistaken for those of other calls.
+        Some servers restart their numbering in every reply, or give no id at all. Results and idempotency keys of tools
+        would then be confused with those of other calls.
         """
         given, calls = reply.message.tool_calls, list[ToolCall]()
         for call in given:

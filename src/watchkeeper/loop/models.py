@@ -1,15 +1,15 @@
-"""The models of one run: which one is in use, which may take its place, and who answered.
+"""The models of one run: which one is in use, which ones may replace it, and which ones answered.
 
-A line begins with the model that was asked for; those behind it take over in their order. Whoever takes over stays:
-nothing goes back by itself, because a switch costs a prompt cache. In one turn each model is tried at most once, so a
-turn always ends. What differs from model to model (caps, prices, settings, the bound of its input) is made here, anew
-for each one that takes over; a run that never switches makes it once.
+A line begins with the requested model; the models after it take over in order. A model that took over stays in use: the
+run never switches back by itself, because a switch costs a prompt cache. In one turn each model is tried at most once,
+so a turn always ends. Everything specific to a model (caps, prices, settings, the bound of its input) is created here
+for each model that takes over; a run that never switches creates it once.
 
-Here stand also the worst cases of model calls, which the gate reserves before anything is spent. Input is bounded by
-what the provider last reported plus the bytes of what is new: a token is never less than a byte. A transcript only
-grows, so a count below an earlier one tells of a part (servers leave out what they had in a cache). Output is bounded
-by its cap. What bytes cannot bound (images) needs a bound declared by the caller when a ceiling on money or tokens is
-in force.
+This module also computes the worst cases of model calls, which the gate reserves before anything is spent. Input is
+bounded by the provider's last count plus the bytes of the new messages: a token has at least one byte. A transcript
+only grows, so a count below an earlier one covers only a part (some servers leave out cached input). Output is bounded
+by its cap. Images cannot be bounded by bytes; they need a bound declared by the caller when a ceiling on money or
+tokens is in force.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ UNBOUNDED_IMAGE_TOKENS: Final = 4096
 
 
 class InputBound:
-    """An upper bound of a request's input tokens, updated at the cost of what is new; a new segment is counted anew.
+    """An upper bound of a request's input tokens. An update counts only new messages; a new segment is counted from its
+    start.
 
     Attributes:
         fixed: The part of it that every request repeats: tools and output schema.
@@ -70,7 +71,7 @@ class InputBound:
         self._strict = limits.account is not None or any(ceiling is not None for ceiling in ceilings)
 
     def tokens(self, transcript: Transcript) -> int:
-        """Return the bound for the transcript as it stands."""
+        """Return the bound for the current transcript."""
         if transcript.segment != self._segment:
             self._begin_segment(transcript)
         for message in transcript.since(self._seen):
@@ -90,7 +91,8 @@ class InputBound:
     def learn(self, reply: ModelReply) -> None:
         """Take the provider's own count: it covers everything up to and including the reply's message.
 
-        One that is below an earlier count of the segment does not: then the bound of what was sent stays.
+        A count below an earlier count of the segment does not cover everything: then the bound of what was sent is
+        kept.
         """
         usage = reply.usage
         if usage.input_tokens == 0 or not usage.is_possible:
@@ -150,9 +152,9 @@ def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | N
 def counted_usage(reply: ModelReply, worst: Estimate, granted: int) -> TokenUsage:
     """Return what a reply is charged for: the usage that was reported, if it can be true.
 
-    A server that counts no input is charged by the bounds: all that was sent, and the bytes that came. Where what is
-    reported cannot be (`TokenUsage.is_possible`), nothing of it is believed: the worst case is charged. The reply is
-    kept in any case, and none costs nothing.
+    If a server reports no input tokens, the bound of the input is charged, and the reported output or, without it, the
+    reply's bytes. If the reported usage is impossible (`TokenUsage.is_possible`), it is ignored and the worst case is
+    charged. The reply is kept in any case, and no reply is free.
 
     Args:
         reply: What was answered.
@@ -175,8 +177,8 @@ def charge_reply(usage: TokenUsage, price: ModelPrice | None) -> Charge:
 def charge_failure(error: BaseException | None, worst: Estimate, granted: int, price: ModelPrice | None) -> Charge:
     """Return what a failed or cancelled call is charged.
 
-    A provider that refused before doing anything bills nothing. Whoever cancels a request, or loses its stream,
-    cannot know what was billed, so the reservation stands: a ceiling must hold on the provider's bill, too.
+    A provider that refused before doing anything bills nothing. After a cancelled request or a lost stream the billed
+    amount is unknown, so the whole reservation is charged: a ceiling must hold on the provider's bill, too.
     """
     unsent = isinstance(error, EgressRefusedError)
     if unsent or (isinstance(error, ProviderError) and not error.billed):
@@ -189,7 +191,7 @@ DEFAULT_OUTPUT_CAP: Final = 16_384
 """Output cap of a reply where neither the caller nor the model names a smaller one."""
 
 BYTES_PER_TOKEN: Final = 3
-"""A fair guess, for judging whether a conversation fits that no provider has counted yet."""
+"""An estimate, to judge whether a conversation fits that no provider has counted yet."""
 
 
 class ModelInUse:
@@ -197,8 +199,8 @@ class ModelInUse:
 
     Attributes:
         model: Who answers.
-        price: What it charges, or None if nobody knows.
-        service: Whose circuit breaker watches it.
+        price: Its price, or None if unknown.
+        service: Name of the circuit breaker that watches it.
         label: ``provider:name``.
         degraded: Whether it is the cheaper model that hooks may ask for.
         cap: Output cap of its replies.
@@ -295,7 +297,8 @@ class ModelLine:
             self.answered_by += (self.in_use.label,)
 
     def find(self, fits: Callable[[ModelInUse], bool], *, cheaper: bool = False) -> ModelInUse | None:
-        """Return who would take over now, or None: not tried in this turn, able to hold the conversation, and fit.
+        """Return the model that would take over now, or None. It was not tried in this turn, can hold the conversation,
+        and fits.
 
         Args:
             fits: Says whether a candidate can be asked at all, for example whether a ceiling still pays for it.
@@ -324,20 +327,21 @@ class ModelLine:
 
     @property
     def replacing(self) -> bool:
-        """Whether the model in use took over in this turn: what it says of the request may be true of it alone."""
+        """Whether the model in use took over in this turn; a fault of the request may then be specific to it."""
         return bool(self._tried)
 
     def _places(self, cheaper: bool) -> list[int]:
         """Return where to look: behind the model in use first, then from the beginning of the line.
 
-        The cheaper model replaces no other unless it stands in the line itself; if it fails, the line's others do.
+        The cheaper model takes over without a hook only if it is in the line, too; if it fails, the other models of the
+        line take over.
         """
         if cheaper:
             named = self.plan.cheaper
             return [place for place, each in enumerate(self.models) if named is not None and each.model is named.model]
         count = 1 + len(self.plan.fallback)
         first = self.in_use.place
-        if first >= count:  # not of the line: after the cheaper model no dearer one that a hook would not have
+        if first >= count:  # not in the line; after the cheaper model, not the first one, which a hook did not want
             return list(range(1 if self.in_use.degraded else 0, count))
         return [place % count for place in range(first + 1, first + count)]
 
@@ -355,8 +359,8 @@ class ModelLine:
 def services_of(models: Sequence[PricedModel]) -> tuple[str, ...]:
     """Return, for each model, the name under which a circuit breaker watches it.
 
-    A breaker watches a provider. Where several models of one line are the same provider's, each is watched by itself;
-    else the failures of one would shut out the one that is to replace it.
+    A breaker watches a provider. Where several models of one line are the same provider's, each has its own breaker;
+    otherwise the failures of one would block the model that is to replace it.
     """
     if len(models) == 1:
         return (models[0].model.provider,)

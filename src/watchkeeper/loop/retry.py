@@ -1,15 +1,15 @@
 """When a failed model call is tried again, and how a run goes on or ends if no model answers.
 
-Only faults that may pass are tried again, after the provider's own retry-after or an exponential wait with jitter; the
-injected clock waits, the injected generator jitters. Every attempt is admitted by the gate like any other call, so
-retries can never multiply; a wait that would outlast the deadline is not begun. Nothing is sent and nothing is reserved
-while a call waits.
+Only transient faults are retried, after the provider's own retry-after or an exponential wait with jitter. Waits use
+the injected clock, jitter uses the injected random generator. Every attempt is admitted by the gate like any other
+call, so retries can never multiply; a wait that would outlast the deadline is not begun. Nothing is sent and nothing is
+reserved while a call waits.
 
-Where a hook said RETRY the gate is asked again a few times after waits that grow; where it said QUEUE, until the hook
-decides otherwise or the time of the call's phase is over, and then once more, so that the gate says what is over.
-Whoever aborts or lands the run ends the wait.
+If a hook said RETRY, the gate is asked again a few times, after increasing waits. If a hook said QUEUE, the gate is
+asked until the hook decides otherwise or the time of the call's phase is over, and then once more, so that the gate
+gives the reason. An abort or a landing of the run ends the wait.
 
-`WorkStoppedError` ends the work whoever would be asked; `UnansweredError` passes the turn on to the next model.
+`WorkStoppedError` ends the work, also if other models are left; `UnansweredError` passes the turn on to the next model.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Phase = Literal["work", "landing"]
 MAX_ATTEMPTS: Final = 5
 FIRST_WAIT: Final = 0.5
 FEWER_ATTEMPTS: Final = {"malformed_reply": 2}
-"""Attempts for faults that rarely pass and were paid for each time."""
+"""Maximum attempts for faults that a retry rarely cures and for which each attempt is paid."""
 
 LONGEST_WAIT: Final = 30.0
 LOOK_UP_SECONDS: Final = 0.5
-"""How often a wait looks whether the work is over, for example because of a Ctrl-C."""
+"""Interval at which a wait checks whether the work is over, for example because of a Ctrl-C."""
 
 WAITING: Final = frozenset({Decision.RETRY, Decision.QUEUE})
-"""What a hook says about a call that may be let through later."""
+"""A hook's decisions about a call that may be admitted later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Backoff:
     """The retry policy of one run.
 
     Attributes:
-        clock: What waits.
-        rng: What jitters.
-        token: Whose cancellation ends a wait.
-        seconds_left: Says what no wait may outlast; None for no end.
+        clock: The clock that waits use.
+        rng: The random generator for jitter.
+        token: Its cancellation ends a wait.
+        seconds_left: Returns the seconds that a wait may last at most; None for no bound.
     """
 
     clock: Clock
@@ -67,7 +67,7 @@ class Backoff:
     def wait_after(self, error: ProviderError, number: int, alike: int = 0) -> float | None:
         """Return the seconds to wait after attempt ``number``, or None if there is not to be another one.
 
-        It is what the provider asked for, else what grows with the attempts.
+        The wait is what the provider asked for, else a wait that grows with the number of attempts.
 
         Args:
             error: How the attempt failed.
@@ -89,7 +89,7 @@ class Backoff:
         )
 
     def growing(self, number: int) -> float:
-        """Return the seconds to wait after attempt ``number`` where nobody asked for any: exponential with jitter."""
+        """Return the seconds to wait after attempt ``number`` without a retry-after: exponential with jitter."""
         doubled = min(number - 1, math.ceil(math.log2(LONGEST_WAIT / FIRST_WAIT)))
         return min(FIRST_WAIT * 2.0**doubled, LONGEST_WAIT) * (0.5 + self.rng.random() / 2)
 
@@ -121,7 +121,7 @@ async def call_through(scope: RunScope, request: CallRequest, work: Work[T], met
         scope: What the run works within.
         request: What is asked, the same every time.
         work: What runs if the call is admitted.
-        meter: Says what it cost.
+        meter: Returns what the call cost.
     """
     gate = scope.gate
     outcome = await gate.acall(request, work, meter)
@@ -167,11 +167,11 @@ UNASKED: Final = frozenset({DEGRADED, CIRCUIT_OPEN})
 """Reasons for which a model was not even asked."""
 
 OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
-"""Faults of the request: another model would answer it with the same."""
+"""Faults of the request itself: another model would fail with the same fault."""
 
 
 class WorkStoppedError(Exception):
-    """The gate, or a provider for good, ended the work; carries the stop, and the error behind it, to the driver."""
+    """The gate, or a provider's final failure, ended the work; carries stop and error to the driver."""
 
     def __init__(self, stop: Stop, error: BaseException | None = None) -> None:
         """Keep both."""
@@ -199,12 +199,12 @@ def may_pass_on(error: BaseException | None) -> TypeGuard[ProviderError]:
 
 
 def held_back(outcome: Outcome[Any]) -> str:
-    """Say why a call was not let through for which a hook gave no stop."""
+    """Say why a hook did not admit a call, if the hook gave no stop."""
     return f"a hook said {outcome.decision} ({outcome.stop_reason or 'no reason given'})"
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether an error says that a provider is down, and not that it was asked for something wrong."""
+    """Return whether an error means that a provider is down, and not that the request was wrong or was refused."""
     if isinstance(error, EgressRefusedError):
         return False
     return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}

@@ -1,9 +1,9 @@
 """A run from start to end: the prompt's messages, the loop, the result. Every way to run ends in `execute`.
 
-`Adapter.evaluate` is the way for those who have a model and a prompt and want no more: a prompt in, a response out, a
-stop as an exception. It is the same loop, gate and log that `run` uses, without landing and without defaults: no limit
-is in force that the caller did not give. `children_outside_runs` starts children where no run goes on, for judges that
-are asked before or after one.
+`Adapter.evaluate` is the simplest way, for a model and a prompt: it takes a prompt, returns a response, and raises a
+stop as an exception. It uses the same loop, gate and log as `run`, without landing and without defaults: only limits
+that the caller gives are in force. `children_outside_runs` starts children outside of any run, for judges that are
+asked before or after a run.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ OutputT = TypeVar("OutputT")
 
 
 async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive) -> RunResult[OutputT]:
-    """Run to the end and return the result; the gate is closed by whoever opened it.
+    """Run to the end and return the result; the caller that opened the gate closes it.
 
     Args:
         plan: What to do.
-        scope: Within what.
-        drive: Does it, between the events of its start and its end; the loop.
+        scope: Session, gate, clock and files of the run.
+        drive: Does the work between the events of the run's start and its end; the loop by default.
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.
-        CancelledError: If the task is cancelled; the run's end is on the log all the same.
+        CancelledError: If the task is cancelled; the run's end is recorded on the log in this case, too.
     """
     refuse_while_importing()
     began = scope.clock.monotonic()
@@ -127,7 +127,9 @@ def _opening(plan: RunPlan[Any], scope: RunScope) -> Transcript:
 
 
 def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Message, ...]:
-    """A conversation has one system message, the first; other instructions go on as the user's words."""
+    """Return the messages to append. A conversation has one system message, the first; other system messages become
+    user messages.
+    """
     return tuple(
         UserMessage.of(message.text) if isinstance(message, SystemMessage) else message
         for message in messages
@@ -181,7 +183,7 @@ def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, beg
 
 
 HARD_STOPS: Final = replace(UNLIMITED, landing=None)
-"""What limits an evaluation where nothing else is said."""
+"""The limits of an evaluation for which the caller gives none."""
 
 
 def _checked_model(model: object) -> Model:
@@ -233,7 +235,7 @@ class Adapter:
 
     @property
     def priced(self) -> PricedModel:
-        """Its model with all that is known of it, for a run that is to use the same."""
+        """Its model with price and settings, for a run that is to use the same model."""
         return PricedModel(self.model, self._price, self._settings)
 
     def evaluate(
@@ -253,8 +255,9 @@ class Adapter:
             **options: See `EvaluateOptions`.
 
         Raises:
-            PromptEvaluationError: Phase ``preflight`` for a deadline that makes no sense, else what ended it:
-                DeadlineExceededError, BudgetExceededError, ThrottleError, OutputParseError or another ProviderError.
+            PromptEvaluationError: Phase ``preflight`` for an invalid deadline, else the error that ended the
+                evaluation: DeadlineExceededError, BudgetExceededError, ThrottleError, OutputParseError or another
+                ProviderError.
             ConfigurationError: If the prompt, the tools or the budget cannot work.
         """
         check_options(options)
@@ -274,10 +277,10 @@ class Adapter:
     def _limits(
         self, session: Session, deadline: Deadline | None, budget: Budget | None, tracker: BudgetTracker | None
     ) -> Limits:
-        """Return the tightest of everything that limits this evaluation.
+        """Return the limits of this evaluation: for each limit the tightest that applies.
 
         Raises:
-            UnpricedModelError: If that is a cost ceiling, and nobody knows what the model charges.
+            UnpricedModelError: If there is a cost ceiling, and the model's price is unknown.
         """
         limits = HARD_STOPS
         for ceilings in (Budget(deadline=deadline) if deadline else None, budget, session[Budget].latest()):
@@ -308,12 +311,13 @@ def children_outside_runs(
     tracker: BudgetTracker | None = None,
     ids: IdSource = SYSTEM_IDS,
 ) -> Generator[Children]:
-    """Yield what starts children where no run goes on, below a gate of its own; each child has limits of its own.
+    """Yield a `Children` that starts children outside of any run, below a gate of its own; each child has its own
+    limits.
 
     Args:
         session: The children's parent; it also gets the events of their starts and ends.
-        model: Who answers if a child does not say otherwise.
-        run_context: Identifiers of whoever asks; fresh ones by default.
+        model: The model of children that name none.
+        run_context: Identifiers of the caller, to which the children's refer; fresh ones by default.
         nested: What nested evaluations may do.
         tracker: A budget that is shared with other evaluations, or None.
         ids: Where identifiers come from.

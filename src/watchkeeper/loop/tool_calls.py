@@ -2,7 +2,8 @@
 
 Every call gets exactly one result, and every attempt at it one `ToolInvoked`. A tool works on a branch of the session
 and an overlay of the filesystem; they are merged in the order of the calls if it succeeded and dropped if it did not,
-so a tool that fails or is late leaves nothing behind. Calls run side by side only where their tools say they may.
+so a tool that fails or exceeds its time leaves no changes. Calls run concurrently only if their tools are declared
+`parallel_safe`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from watchkeeper.tools.tool import Tool
 T = TypeVar("T")
 
 DEADLINE_MESSAGE = "deadline exceeded"
-"""What a tool's result says when time was over."""
+"""The text of a tool's result when the deadline was exceeded."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Attempt(msgspec.Struct, frozen=True):
         stop: Set if the gate stopped the work here.
         node_id: The admitted call at the gate, if it was admitted.
         duration_ms: From admission to result.
-        repeatable: Whether hooks let a failed call be tried again.
+        repeatable: Whether a failed call may be tried again; False if the gate or a hook gave a stop.
     """
 
     outcome: ToolOutcome
@@ -97,7 +98,7 @@ class ToolCalls:
         )
 
     async def run(self, calls: Sequence[ToolCall], usage: TokenUsage | None) -> ToolsDone:
-        """Run the calls of one reply, which took so many tokens; return one message for each, in their order."""
+        """Run the calls of a reply that used ``usage`` tokens; return one message per call, in the same order."""
         self._usage = usage
         messages: list[ToolMessage] = []
         stop: Stop | None = None
@@ -114,7 +115,7 @@ class ToolCalls:
         return ToolsDone(tuple(messages), stop)
 
     def _batches(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
-        """Divide the calls of a reply, in their order, into those that run side by side."""
+        """Divide the calls of a reply, in their order, into batches that run concurrently."""
         if len(calls) == 1:
             return (calls,)
         batches: list[Sequence[ToolCall]] = []
@@ -171,7 +172,7 @@ class ToolCalls:
         try:
             outcome = await call_through(self._scope, request, work, no_charge)
         finally:
-            if process is not None:  # nothing follows the call while anything of it is alive
+            if process is not None:  # the run waits until the call's process is gone
                 await process.gone()
         stop = self._stop_of(outcome)
         word, result = classify(tool, outcome, stop, has_files=self._tool_scope.filesystem is not None)
@@ -188,7 +189,7 @@ class ToolCalls:
         )
 
     def _stop_of(self, outcome: Outcome[Any]) -> Stop | None:
-        """Return the stop of the run behind an outcome; what a hook says of one call ends that call only."""
+        """Return the outcome's stop if it ends the run; a hook's stop for one call ends only that call."""
         stop = outcome.stop
         if stop is None or stop.source != "hook":
             return stop
@@ -196,7 +197,7 @@ class ToolCalls:
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
         deadline = self._scope.gate.work_deadline
-        if tool.timeout is not None and ticket.timeout is not None:  # its own may come first
+        if tool.timeout is not None and ticket.timeout is not None:  # the tool's own timeout may come first
             deadline = earliest(deadline, Deadline(self._scope.clock.now() + timedelta(seconds=ticket.timeout)))
         info = CallInfo(
             call_id=call.call_id,
@@ -209,7 +210,7 @@ class ToolCalls:
         return ToolContext(info, self._tool_scope)
 
     async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
-        """Keep or drop what the tool did, record the attempt, and say it to the model."""
+        """Keep or drop the tool's changes, record the attempt, and return the message for the model."""
         attempt = recordable(attempt)
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
@@ -224,7 +225,7 @@ class ToolCalls:
         return self._record(call, attempt)
 
     async def _keep(self, context: ToolContext) -> None:
-        """Commit what a tool did on a worker thread: files may be slow, or held by a call that is late.
+        """Commit a tool's changes on a worker thread, because files may be slow or locked by a call that has timed out.
 
         Raises:
             SessionError: If it cannot be kept.
@@ -242,7 +243,7 @@ class ToolCalls:
             raise
 
     async def _drop(self, attempt: Attempt) -> None:
-        """End what was made for the attempt; after a commit there is nothing left to discard."""
+        """Discard the attempt's changes unless it succeeded, and close its resources."""
         context = attempt.context
         if context is None:
             return
@@ -277,7 +278,7 @@ class ToolCalls:
 
 
 def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[..., T]:
-    """Return a function that begins only before the call's time is over, however late a thread is free for it."""
+    """Return a function that raises TimeoutError if the call's timeout is over before a thread starts it."""
     if ticket.timeout is None:
         return fn
     until = clock.monotonic() + ticket.timeout
@@ -291,13 +292,13 @@ def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[...,
 
 
 def not_run(call: ToolCall, stop: Stop) -> Attempt:
-    """Return the result of a call that the stop of an earlier one left open."""
+    """Return the result of a call that was not run because an earlier call stopped the run."""
     said = DEADLINE_MESSAGE if stop.reason == "timeout" else f"not run: {stop.message}"
     return Attempt("skipped", ToolResult.error(said), params=call.arguments)
 
 
 def may_retry(attempt: Attempt, tool: Tool) -> bool:
-    """Return whether a call that went like this is attempted once more."""
+    """Return whether a call is attempted again after this attempt."""
     failed = attempt.outcome in ("crashed", "timeout") and attempt.stop is None
     return failed and attempt.repeatable and attempt.number <= tool.retries
 
@@ -330,7 +331,7 @@ def classify(
 
 
 def missed_files(error: BaseException | None, *, has_files: bool) -> str:
-    """Say what was missing if a tool crashed because it took a run without files for one that has some."""
+    """Return a hint if a tool crashed because it used the filesystem in a run without files; else an empty text."""
     if has_files or not isinstance(error, AttributeError) or error.obj is not None or error.name is None:
         return ""
     if not hasattr(Filesystem, error.name):
@@ -348,7 +349,7 @@ def recordable(attempt: Attempt) -> Attempt:
 
 
 def cut(text: str) -> str:
-    """Shorten a tool's text to what a model is shown, and say so; the whole stays on the log."""
+    """Cut a tool's text to `MAX_RESULT_BYTES` for the model, with a note; the log keeps the whole result."""
     if len(text) <= MAX_RESULT_BYTES and text.isascii():
         return text
     data = text.encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """A tool with which the agent answers advice: it has acted on it, or it does not apply.
 
 The answer is recorded on the log, and that source is silent for a number of calls. Warnings about hard limits are
-delivered all the same, because the gate stops the run at a limit whatever the agent has answered.
+still delivered, because the gate stops the run at a limit no matter what the agent has answered.
 """
 
 from __future__ import annotations

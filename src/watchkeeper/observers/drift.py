@@ -2,7 +2,7 @@
 
 The task's paths are those given to the detector; or those that the task's text names and the first calls confirm; or
 else the folders around the first calls. A path belongs to the task if it is in one of the task's folders, contains one,
-or has a word of the task's text in its name. A file at the top level counts neither way. A few calls elsewhere are no
+or has a word of the task's text in its name. A file at the top level counts neither way. A few calls elsewhere are not
 drift: most paths of a window must be outside.
 """
 
@@ -160,7 +160,7 @@ def early_paths(first_paths: Sequence[Sequence[str]], first: int) -> tuple[str, 
 
     Args:
         first_paths: The paths of each of the session's first calls.
-        first: How many calls that have any count.
+        first: The most calls with paths that count.
     """
     placed = ([path for path in paths if is_placed(path)] for paths in first_paths)
     return tuple(path for paths in islice(filter(None, placed), first) for path in paths)
@@ -168,7 +168,7 @@ def early_paths(first_paths: Sequence[Sequence[str]], first: int) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Home:
-    """The folders and words of a task. Compared by identity: it is a key of caches, and `home_of` keeps one a task.
+    """The folders and words of a task. Compared by identity: it is a cache key, and `home_of` keeps one per task.
 
     Attributes:
         folders: The folders, each as a tuple of its parts.

@@ -97,7 +97,7 @@ def check_settings(observer: Any, *shares: str, **counts: tuple[int, int | None]
     Args:
         observer: The observer, with its settings as attributes.
         shares: Names of the settings that are shares between 0 and 1.
-        counts: By name, the least and the most of the settings that are whole numbers; None for no most.
+        counts: By name, the least and the most of the settings that are whole numbers; None for no upper bound.
 
     Raises:
         ObserverError: Naming observer, field and value.

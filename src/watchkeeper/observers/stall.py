@@ -1,7 +1,7 @@
 """Observers of an agent that makes no progress: it repeats itself, or its tool calls keep failing.
 
 `StallDetector` compares calls with their results. Polling a job whose state changes, or reading page after page, brings
-something new each time and is no stall. Times of day, measured seconds and addresses in a result do not count as new.
+something new each time, so it is no stall. Times of day, measured seconds and addresses in a result are never new.
 It knows four patterns: one call repeated; two calls in turn (A-B-A-B); one call that fails in the same way, whatever is
 done in between; and a window in which nothing is new. A turn may have several calls, so every call since the last look
 is examined as if it were the newest.
@@ -165,7 +165,7 @@ class StallDetector:
         return self._new_among(0 < recent[each].repeats_after <= MEMORY for each in places) is not None
 
     def _new_among(self, seen_before: Iterable[bool]) -> int | None:
-        """Return how many of a window's calls are new; None if they are enough."""
+        """Return how many of a window's calls are new; None if enough of them are."""
         new, enough = 0, self.novelty * self.window
         for seen in seen_before:
             new += not seen
@@ -269,7 +269,7 @@ class Look:
     Attributes:
         recent: The calls, the oldest first.
         calls: Every call of the session.
-        at_edges: Whether only the first and last line of a result is read; calls may then seem alike that are not.
+        at_edges: Whether only the first and last line of a result is read; different calls may then seem alike.
     """
 
     recent: Sequence[CallDigest]
@@ -332,7 +332,7 @@ def edges_of(result: str) -> int:
 
 
 def _lasting(text: str) -> str:
-    text = " ".join(text.split())  # a unit may stand apart from its number
+    text = " ".join(text.split())  # there may be spaces between a number and its unit
     if WITHIN_ID.search(text):
         text = ID.sub("~", text)
     return PASSING.sub("~", text)
@@ -409,7 +409,7 @@ class ErrorCascadeDetector:
 
 
 def largest_group(failed: Sequence[CallDigest], likeness: float) -> Sequence[CallDigest]:
-    """Return the failures of the largest group, the oldest first; of groups of one size that with the newest failure.
+    """Return the largest group of failures, the oldest first; of equally large ones, the one with the newest failure.
 
     Args:
         failed: The failures, the oldest first; at least one.

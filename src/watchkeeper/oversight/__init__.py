@@ -1,1 +1,1 @@
-"""Who advises the agent while it works, when it is asked, what the agent is told, what follows."""
+"""Observers and feedback providers: when they are asked, what the agent is told, and escalation."""

@@ -1,8 +1,10 @@
-"""The engine of oversight: who is due after a tool call, what they said, what the agent is told, what follows.
+"""The engine of oversight: which sources are due after a tool call, what they said, what the agent is told, and
+escalation.
 
-It is asked once after the tool results of every turn and before the next model call. It never rewrites what was said:
-advice is appended, per source the newest that is fresh and was not yet delivered, several sources as one block. All
-it knows is on the log; the folds here only spare reading it again. A run without observers has no engine.
+The engine runs once after the tool results of every turn and before the next model call. It never changes earlier
+messages: it appends advice, for each source the newest that is not stale and not yet delivered, and joins the advice of
+several sources into one block. All its state is on the log; the folds here only avoid reading the log again. A run
+without observers has no engine.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystem import Filesystem
 
 REWRITING: Final = (RolledBack, SessionReset, SliceEdited)
-"""Events after which the slices are what no fold of the log's tail can tell."""
+"""Events that change slices in a way that the newest log entries alone cannot reproduce; the state is then rebuilt from
+the slices."""
 
 
 class Oversight:
@@ -53,10 +56,10 @@ class Oversight:
         switch_model: Callable[[str, int], str | None],
         children: Children,
     ) -> None:
-        """Begin with what the session's log says of earlier looks.
+        """Begin with the state that the session's log has from earlier runs.
 
         Args:
-            plan: Whose sources.
+            plan: The plan of the run; its sources are used.
             scope: What the run works within.
             switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
             children: Starts the runs that a source asks for.
@@ -92,7 +95,7 @@ class Oversight:
         self._rebuild()
 
     async def look(self, turn: int) -> Observed:
-        """Ask who is due, and say what the agent is told before model turn ``turn``."""
+        """Ask the sources that are due; return what the agent is told before model turn ``turn``."""
         scope = self._scope
         if not self._follow_log():
             return Observed()
@@ -105,7 +108,7 @@ class Oversight:
             runs += await ask_all(due, self._round(budget, now))
             self._follow_log()  # they may have written to the session
         if scope.clock.monotonic() >= over_at(scope.gate, scope.clock):
-            turn = 0  # nobody would read it
+            turn = 0  # no model turn follows that could read it
         text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
@@ -126,7 +129,9 @@ class Oversight:
         return source.passed(budget) > source.marks
 
     async def _appeared(self, budget: BudgetStatus) -> tuple[Sequence[Source], list[SourceRan]]:
-        """Return the sources whose awaited file was not there before and is there now, and what failed, once."""
+        """Return the sources whose awaited file has appeared since the last look, and one failure for each file that
+        cannot be looked for.
+        """
         files, gate = self._scope.filesystem, self._scope.gate
         if files is None:
             return (), []
@@ -149,7 +154,7 @@ class Oversight:
                 continue
             if is_there and not source.file_seen:
                 if source.is_quiet(self._trajectory.count):
-                    continue  # it is told when it may speak again, if the file is still there
+                    continue  # it is asked once its quiet time is over, if the file still exists
                 if not source.off:
                     new.append(source)
             source.file_seen = is_there
@@ -177,9 +182,9 @@ class Oversight:
         return Round(context, said, self._trajectory.count, now, scope, over)
 
     def _hear(self, runs: Sequence[SourceRan], call_index: int, turn: int, now: datetime) -> str:
-        """Return the block that is appended now, and note on the log who said what and what is in it.
+        """Return the block of advice to append now; record on the log what each source said and what was appended.
 
-        Without a turn that could read it nothing is appended: what was said waits, for a later run of the session.
+        If no turn can read it (``turn`` is 0), nothing is appended: the advice waits for a later run of the session.
         """
         for ran in runs:
             self._by_name[ran.source].follow(ran, call_index, now)
@@ -196,7 +201,7 @@ class Oversight:
         return text
 
     async def _escalate(self, call_index: int, turn: int) -> Stop | None:
-        """Do what follows where advice was not heeded; return the stop if that is what follows."""
+        """Carry out escalations for advice that was not followed; return the stop if an escalation stops the run."""
         stop: Stop | None = None
         for source in self._sources:
             escalate = source.config.escalate
@@ -218,7 +223,7 @@ class Oversight:
         return stop
 
     async def _call(self, escalate: Escalation, source: Source) -> str:
-        """Call the user's function; what becomes of it is recorded and changes nothing."""
+        """Call the user's function; return its outcome in words, for the log. It does not affect the run."""
         slice_type = Assessment if source.is_observer else Feedback
         newest = reversed(self._scope.session[slice_type].all())
         said = next((advice for advice in newest if advice.source == source.name), None)
@@ -241,12 +246,12 @@ class Oversight:
         return "the call was made"
 
     def _record(self, event: Any) -> None:
-        """Write what is taken in already."""
+        """Record an event; then take in what is new on the log except this event, which is taken in already."""
         self._scope.record(event)
         self._follow_log(event)
 
     def _follow_log(self, known: object = None) -> int:
-        """Take in what is new on the log, but for what is known already; return how many tool calls are."""
+        """Take in the new events of the log, except ``known``; return how many of them are tool calls."""
         log = self._scope.session.log
         calls, new = 0, len(log) - self._position
         if new == (known is not None):
@@ -266,7 +271,7 @@ class Oversight:
         return calls
 
     def _rebuild(self) -> int:
-        """Begin anew with what the slices hold now; return how many tool calls were taken in."""
+        """Rebuild the state from what the slices hold now; return how many tool calls were taken in."""
         session = self._scope.session
         off = [source for source in self._sources if source.off]
         for source in self._sources:
@@ -278,7 +283,7 @@ class Oversight:
         for event, take in sorted(kept, key=_call_index):  # of one call in the order above, because sorting is stable
             take(event)
         for source in off:
-            source.off = True  # a rollback does not end the thread that it hangs on
+            source.off = True  # a rollback does not end the thread on which this source hangs
         self._position = len(session.log)
         return self._trajectory.begin(session[ToolInvoked].all())
 
@@ -290,7 +295,7 @@ class Oversight:
             source.waiting = None
 
     def _take_in_earlier(self, ran: ObserversRan) -> None:
-        """Take in what an earlier run of the session left: limits begin anew with a run, and nobody is off any more."""
+        """Take in an earlier run of the session: a new run has new limits, and no source is off at its start."""
         self._take_in(ran)
         for source in self._sources:
             source.begin_run()
@@ -304,12 +309,12 @@ class Oversight:
             source.grave = 0
 
     def _named(self, *names: str) -> Sequence[Source]:
-        """Return those of these sources that this run has: an earlier run of the session may have had others."""
+        """Return the named sources that this run has: an earlier run of the session may have had others."""
         return [self._by_name[name] for name in names if name in self._by_name]
 
 
 def _apart(one: datetime, other: datetime) -> float:
-    """Return the seconds between two moments, also where the clock of the machine was put back in between."""
+    """Return the seconds between two moments, never negative, even if the machine's clock was set back."""
     return abs((one - other).total_seconds())
 
 
@@ -318,7 +323,7 @@ def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:
 
 
 def _is_there(files: Filesystem, path: str) -> bool | str:
-    """Return whether there is a file, or why nobody can say."""
+    """Return whether a file exists, or the error text if that cannot be determined."""
     try:
         return files.is_file(path)
     except Exception as error:

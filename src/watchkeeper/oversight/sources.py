@@ -1,14 +1,14 @@
-"""Observers and feedback providers while a run goes on: what the engine remembers of each, and how it is asked.
+"""Observers and feedback providers during a run: the state that the engine keeps for each, and how each is asked.
 
-`Source` is a fold of the log, never a state of its own: when one last spoke, how gravely, what of it the agent has not
-been told yet, until when it is to be quiet, whether it is off. It is made anew from the session's slices after a
-rollback, or when a session goes on.
+The state of a `Source` is a fold of the log: when it last spoke and with which severity, its advice that is not yet
+delivered, until when it is to be quiet, whether it is off. This state is rebuilt from the session's slices after a
+rollback, or when a later run continues the session.
 
 Sources are asked in their order: async methods and those marked `on_loop` on the loop, the others on a worker thread,
-as many as follow one another in one hand-off. They may raise, hang, or answer nonsense; the run goes on. Each has a
-time limit of its own. One that overruns it on a thread is left behind with the thread, and the rest are asked on
-another. Once the run is over nobody is asked any more. Whatever they raise or return is recorded and bounded; only what
-passes everybody passes.
+consecutive ones together on one thread. A source may raise, hang, or return an invalid value; the run goes on. Each
+source has its own time limit. A source that exceeds it on a thread is abandoned with that thread, and the others are
+asked on another thread. No source is asked once the run is over. What a source raises or returns is recorded, cut to a
+maximum length; only exceptions that end the program or a contained block (`has_passing`) are raised again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Source:
     Attributes:
         config: As the template declares it.
         name: Its name.
-        limit_seconds: What one look may take.
-        is_observer: Whether it is an observer, and no feedback provider.
+        limit_seconds: Time limit for asking it once.
+        is_observer: Whether it is an observer; False for a feedback provider.
         is_async: Whether a method of its own is ``async def``.
         asks_on_loop: Whether its ``should_run`` is marked to be asked on the loop.
         speaks_on_loop: Whether both its methods are.
@@ -59,7 +59,7 @@ class Source:
         off: Whether it overran its time and is not asked any more.
         spoke_at_call: Tool calls when it last spoke or failed; 0 before.
         spoke_at: When that was, or None.
-        marks: How many shares of limits, of those that it is to be asked at, were passed then.
+        marks: How many of its trigger's shares of limits were passed at that moment.
         file_seen: Whether the awaited file was there when it was last looked for.
         severities: Of its newest advice, the oldest first.
         waiting: Advice that the agent has not been told yet.
@@ -86,7 +86,7 @@ class Source:
         self.forget()
 
     def forget(self) -> None:
-        """Go back to the beginning, to follow another log; who is off stays off for the rest of the run."""
+        """Reset the state, to rebuild it from the log; a source that is off stays off for the rest of the run."""
         self.spoke_at_call = 0
         self.spoke_at: datetime | None = None
         self.marks = 0
@@ -101,16 +101,16 @@ class Source:
         self.marks = 0
 
     def passed(self, budget: BudgetStatus) -> int:
-        """Return how many shares of its trigger are passed, each counted for every limit that has passed it."""
+        """Return how many shares of its trigger are passed; a share counts once for every limit that has passed it."""
         shares = self.trigger.shares
         return sum(used >= each for used in budget.shares.values() for each in shares) if shares else 0
 
     def is_quiet(self, call_index: int) -> bool:
-        """Return whether the agent asked it to be quiet; one that speaks of hard limits still looks."""
+        """Return whether the agent asked it to be quiet; a source about hard limits is asked nevertheless."""
         return call_index <= self.quiet_until and not self.about_limits
 
     def follow(self, ran: SourceRan, call_index: int, at: datetime) -> None:
-        """Take in what came of asking it; one that failed waits for its cadence as one that spoke does."""
+        """Take in the outcome of asking it; a failure counts as having spoken for the trigger's interval."""
         if ran.outcome == "overran":
             self.off = True
         if ran.outcome == "silent":
@@ -123,7 +123,7 @@ class Source:
             return
         self.severities.append(advice.severity)
         if call_index <= self.quiet_until and not self._holds_back_nothing(advice):
-            return  # the agent is not told, so it cannot be said not to heed it
+            return  # the agent does not see this advice, so it cannot have ignored it
         self.waiting = advice
         escalate = self.config.escalate
         if escalate is not None:
@@ -138,7 +138,7 @@ class Source:
             self.waiting = None
 
     def deliver(self, call_index: int) -> Advice | None:
-        """Return what the agent is told now, once; what is too old, or not wanted, is dropped."""
+        """Return the waiting advice, once; advice that is stale, or that the agent asked not to get, is dropped."""
         advice, self.waiting = self.waiting, None
         if advice is None or advice.is_stale(call_index, self.config.max_age_calls):
             return None
@@ -153,7 +153,7 @@ ERROR_CHARS: Final = 500
 
 
 class Round(NamedTuple):
-    """One look of the sources that are due.
+    """One round of asking the sources that are due.
 
     Attributes:
         context: What they may look at; its ``advice`` grows while they are asked.
@@ -172,11 +172,11 @@ class Round(NamedTuple):
     over: float
 
     def is_over(self) -> bool:
-        """Return whether the run's work is over, so that nobody is asked any more."""
+        """Return whether the run's work is over; no further source is asked then."""
         return self.scope.gate.work_stop is not None or self.scope.clock.monotonic() >= self.over
 
     def heard(self, ran: SourceRan | None) -> Sequence[SourceRan]:
-        """Let the sources that follow read what was said; return what came of this one, if anything did."""
+        """Make the advice readable for the next sources; return the outcome as a sequence of one or none."""
         if ran is None:
             return ()
         if ran.advice is not None:
@@ -185,9 +185,9 @@ class Round(NamedTuple):
 
 
 async def ask_all(due: Sequence[Source], round_: Round) -> list[SourceRan]:
-    """Ask every source that is due; return what came of those that spoke or failed.
+    """Ask every source that is due; return the outcomes of those that spoke or failed.
 
-    It returns early if the run is over meanwhile.
+    It returns early if the run ends meanwhile.
     """
     runs: list[SourceRan] = []
     aside: list[Source] = []  # once one is asked on a thread, the sync ones that follow are asked there with it
@@ -217,7 +217,7 @@ async def ask_all(due: Sequence[Source], round_: Round) -> list[SourceRan]:
 
 
 def _ask_here(source: Source, round_: Round) -> tuple[bool, SourceRan | None]:
-    """Ask what is marked `on_loop`; return whether there is more to ask elsewhere, or else what came of it."""
+    """Ask the methods marked `on_loop`; return whether ``speak`` is still to be called elsewhere, or the outcome."""
     began, clock = round_.scope.clock.monotonic(), round_.scope.clock
     wants = False
     ran: SourceRan | None = None
@@ -235,7 +235,9 @@ def _ask_here(source: Source, round_: Round) -> tuple[bool, SourceRan | None]:
 
 
 async def _ask_aside(sources: list[Source], wants: bool, round_: Round) -> Sequence[SourceRan]:
-    """Ask sync sources on a worker thread; ``wants`` if the first of them is known to have something to say."""
+    """Ask sync sources on a worker thread; ``wants`` says that the first one's ``should_run`` was asked already and
+    returned True.
+    """
     scope, runs = round_.scope, list[SourceRan]()
     while sources and not round_.is_over():
         looks = Looks(sources, wants, round_)
@@ -255,14 +257,15 @@ async def _ask_aside(sources: list[Source], wants: bool, round_: Round) -> Seque
 class Looks:
     """The sync sources of one hand-off; called on a worker thread.
 
-    Once nobody waits for it, it asks no further source, and what the one that is asked then says is lost.
+    Once the caller has stopped waiting (`leave`), no further source is asked, and the answer of the current one is
+    lost.
 
     Attributes:
-        runs: What came of those that spoke or failed.
+        runs: The outcomes of the sources that spoke or failed.
     """
 
     def __init__(self, sources: Sequence[Source], wants: bool, round_: Round) -> None:
-        """Begin before the first of them; ``wants`` if it was asked already whether it has something to say."""
+        """Begin before the first of them; ``wants`` says that the first one's ``should_run`` returned True already."""
         self._sources = sources
         self._wants = wants
         self._round = round_
@@ -286,14 +289,14 @@ class Looks:
                 self._began = round_.scope.clock.monotonic()
 
     def until(self) -> float:
-        """Return the instant at which the one that is asked now has overrun, or the run is over."""
+        """Return the monotonic instant at which the current source has exceeded its time limit, or the run is over."""
         with self._lock:
             if self._place >= len(self._sources):
                 return self._round.over
             return min(self._began + self._sources[self._place].limit_seconds, self._round.over)
 
     def leave(self) -> list[Source]:
-        """Stop waiting; return those that are still to be asked. The one that overran is recorded and skipped."""
+        """Stop waiting; return the sources still to be asked. One that overran is recorded and skipped."""
         with self._lock:
             self._left = True
             rest = list(self._sources[self._place :])
@@ -303,7 +306,7 @@ class Looks:
 
 
 def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
-    """Ask one sync source; return what came of it, or None if it had nothing to say."""
+    """Ask one sync source; return the outcome, or None if it had nothing to say."""
     try:
         if not (wants or _as_bool(_call(source.should_run, source, round_))):
             return silent(source)
@@ -313,7 +316,7 @@ def look(source: Source, wants: bool, round_: Round) -> SourceRan | None:
 
 
 async def _ask_on_loop(source: Source, wants: bool, round_: Round) -> Sequence[SourceRan]:
-    """Ask one async source within its time limit; nothing, or what came of it."""
+    """Ask one async source within its time limit; return its outcome, or nothing if it had nothing to say."""
     clock = round_.scope.clock
     until = clock.monotonic() + source.limit_seconds
     try:
@@ -324,13 +327,13 @@ async def _ask_on_loop(source: Source, wants: bool, round_: Round) -> Sequence[S
         raise
     except BaseException as error:
         ran = failed(source, error, round_)
-    if clock.monotonic() >= until:  # also where it stood still on the loop, so that nothing could interrupt it
+    if clock.monotonic() >= until:  # also if it blocked the loop, so that no timer could interrupt it
         ran = overran(source, round_)
     return round_.heard(ran)
 
 
 async def _look_async(source: Source, wants: bool, round_: Round) -> SourceRan | None:
-    """Ask a source of which at least one method is async; the other one is called where it belongs."""
+    """Ask a source with an async method; a sync method is called on a thread, or on the loop if marked `on_loop`."""
     if not (wants or _as_bool(await _answer(source.should_run, source, round_))):
         return silent(source)
     return _checked(source, await _answer(source.speak, source, round_), round_)
@@ -350,7 +353,7 @@ async def _answer(method: Callable[..., Any], source: Source, round_: Round) -> 
 
 
 def _call(method: Callable[..., Any], source: Source, round_: Round) -> Any:
-    """Call a method of the user's: an observer's is given the session, too."""
+    """Call a method of the user's source; an observer also gets the session."""
     context = round_.context
     return method(context.session, context=context) if source.is_observer else method(context=context)
 
@@ -362,19 +365,23 @@ def overran(source: Source, round_: Round) -> SourceRan:
 
 
 def failed(source: Source, error: BaseException, round_: Round) -> SourceRan:
-    """Return what is recorded of a source that raised; what passes everybody is raised again."""
+    """Return what is recorded of a source that raised; exceptions that end the program or a block (`has_passing`) are
+    raised again.
+    """
     if has_passing(error):
         raise error
     return SourceRan(source.name, "failed", error=said_of(error), marks=source.passed(round_.context.budget))
 
 
 def said_of(error: BaseException) -> str:
-    """Return an error's type and message, bounded, whatever its own methods do."""
+    """Return an error's type and message, cut to `ERROR_CHARS`, even if the error's own methods raise."""
     return storable(error_text(error)[:ERROR_CHARS])
 
 
 def silent(source: Source) -> SourceRan | None:
-    """Return what is recorded of a source that has nothing to say: only that a row of grave advice has ended."""
+    """Return what is recorded of a source that has nothing to say: an event only if it ends a series of grave
+    advice.
+    """
     return SourceRan(source.name, "silent") if source.grave else None
 
 

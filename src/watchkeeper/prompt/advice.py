@@ -1,6 +1,6 @@
 """What an observer tells the agent: a summary, evidence, suggestions, as markdown.
 
-`Assessment` is made by an observer, `Feedback` by a feedback provider; both are `Advice`, with the same fields but for
+`Assessment` is made by an observer, `Feedback` by a feedback provider; both are `Advice`, with the same fields except
 the name of their source. Advice is checked when it is made, kept in a slice of its own type, and never changed. The
 length of every text, the number of texts, and what is shown of them together are bounded, each with a note of what was
 left out, so that no observer floods the model's context.
@@ -30,13 +30,13 @@ EVIDENCE_CHARS: Final = 2000
 """Longer evidence is cut, with a note; so is any other text of advice."""
 
 MOST_ITEMS: Final = 20
-"""The most observations, and the most suggestions, of one piece of advice; the last says how many more there were."""
+"""The most observations, and the most suggestions, of one piece of advice; the last one counts those left out."""
 
 SHOWN_CHARS: Final = 8000
 """How much of one piece of advice is shown to the agent; its summary always is, and the rest is kept on the log."""
 
 NAME_CHARS: Final = 80
-"""The longest name of a source: it stands in a heading."""
+"""The longest name of a source, because it is shown in a heading."""
 
 MAX_AGE_CALLS: Final = 20
 """The number of later tool calls after which advice is out of date."""
@@ -228,7 +228,7 @@ def _observed(observation: Observation) -> str:
 
 
 def check_source_name(name: object, whose: str) -> None:
-    """Refuse a name that is empty or that could not stand in a heading.
+    """Refuse a name that is empty or cannot be shown in a heading.
 
     Raises:
         ObserverError: Naming it.

@@ -33,7 +33,7 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 
 OnError = Literal["open", "closed"]
-"""What follows if work could not be verified: ``open`` lets the run end as done, ``closed`` stops it."""
+"""What happens if work could not be verified: ``open`` lets the run end as done, ``closed`` stops it."""
 
 EXPLANATION_CHARS: Final = 8000
 """Longer explanations of a checker are cut, because they are sent to the model."""
@@ -134,7 +134,7 @@ class TaskCompletionChecker(Protocol):
 
 
 def is_checker(value: object) -> TypeGuard[TaskCompletionChecker]:
-    """Return whether a value is a checker; a class is none, only its instances are."""
+    """Return whether a value is a checker; only instances are checkers, not classes."""
     return isinstance(value, TaskCompletionChecker) and not isinstance(value, type)
 
 
@@ -194,7 +194,7 @@ class FileOutputChecker:
         """Refuse a checker that checks nothing.
 
         Raises:
-            ConfigurationError: For paths that are no list, an empty list, or a policy that does not exist.
+            ConfigurationError: If the paths are not a list, the list is empty, or the policy does not exist.
         """
         if not is_listed(self.files) or not self.files:
             raise ConfigurationError(f"FileOutputChecker needs a list of paths, not {self.files!r}")
@@ -252,7 +252,7 @@ class PredicateChecker:
     def _verdict(self, said: Said) -> TaskCompletionResult:
         if isinstance(said, TaskCompletionResult):
             return said
-        if type(said) is not bool:  # any other object counts as true, also one that stands for a failure
+        if type(said) is not bool:  # any other object counts as true, also one that represents a failure
             raise TypeError(f"the predicate must return True, False or a TaskCompletionResult, not {said!r}")
         if said:
             return TaskCompletionResult.ok(self.description)
@@ -285,7 +285,7 @@ class CompositeChecker:
     mode: Mode = "all"
 
     def __post_init__(self) -> None:
-        """Refuse an empty composite, and parts that are no checkers.
+        """Refuse an empty composite, and parts that are not checkers.
 
         Raises:
             ConfigurationError: Naming them.
@@ -305,7 +305,7 @@ class CompositeChecker:
 
     @property
     def on_error(self) -> OnError:
-        """``closed`` if that holds for any of the parts."""
+        """``closed`` if it is the policy of any of the parts, else ``open``."""
         return "closed" if any(on_error_of(checker) == "closed" for checker in self.checkers) else "open"
 
     @property
@@ -328,7 +328,7 @@ class CompositeChecker:
 
 
 def joined(results: Sequence[TaskCompletionResult]) -> str:
-    """Return the explanations of several verdicts as one text, each different one once."""
+    """Return the explanations of several verdicts as one text, without duplicates."""
     texts = list(dict.fromkeys(result.explanation for result in results if result.explanation))
     several_lines = any("\n" in text for text in texts)
     return ("\n\n" if several_lines else "; ").join(texts)

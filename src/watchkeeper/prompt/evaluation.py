@@ -91,7 +91,7 @@ class PromptRendered(msgspec.Struct, frozen=True):
         prompt_name: Which prompt.
         messages: The first messages of the transcript.
         tool_names: Tools on offer.
-        adapter: Who evaluates it.
+        adapter: Name of the adapter that evaluates it.
         session_id: Which session.
         created_at: When.
     """
@@ -106,11 +106,11 @@ class PromptRendered(msgspec.Struct, frozen=True):
 
 @event("prompt_executed")
 class PromptExecuted(msgspec.Struct, frozen=True):
-    """An evaluation came to its end with an answer.
+    """An evaluation ended with an answer.
 
     Attributes:
         prompt_name: Which prompt.
-        adapter: Who evaluated it.
+        adapter: Name of the adapter that evaluated it.
         output: The typed answer, or None if it was not parsed.
         text: The model's final text.
         usage: Tokens of the whole evaluation.
@@ -155,7 +155,7 @@ def check_options(options: EvaluateOptions) -> None:
     """Refuse a keyword that `evaluate` does not take.
 
     Raises:
-        TypeError: Naming it and those that there are.
+        TypeError: Naming it and the existing keywords.
     """
     for name in options.keys() - EvaluateOptions.__annotations__.keys():
         known = ", ".join(EvaluateOptions.__annotations__)
@@ -378,7 +378,7 @@ def derive_nested_deadline(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Deadline:
-    """Return when a nested run must be over: with its parent, or after its own time.
+    """Return when a nested run must be over: at its parent's deadline or after its own time, whichever is first.
 
     Args:
         parent_deadline: The parent's deadline, or None.

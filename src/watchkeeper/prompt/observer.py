@@ -122,7 +122,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
         return sum(not is_success(call) for call in recent) / len(recent) if recent else 0.0
 
     def trend(self, name: str) -> Trend:
-        """Return whether the newest advice of a source, by its name, grows graver or milder."""
+        """Return whether the severity of a source's newest advice rises or falls."""
         history = [SEVERITIES.index(severity) for severity in list(self.severities.get(name, ()))[-TREND_SPAN:]]
         if len(history) < 2 or history[0] == history[-1]:
             return "steady"
@@ -130,7 +130,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
 
 
 class FeedbackContext(ObserverContext, frozen=True):
-    """What a feedback provider may look at: what an observer may, and an adapter for nested evaluations.
+    """What a feedback provider may look at: the same as an observer, and an adapter for nested evaluations.
 
     Attributes:
         adapter: Evaluates prompts with the run's own model, or None outside of a run.
@@ -175,7 +175,7 @@ def on_loop(method: M) -> M:
         The same function, marked.
 
     Raises:
-        ObserverError: If it is ``async def``, and so is called on the loop anyway, or no function.
+        ObserverError: If it is ``async def``, and so is called on the loop anyway, or if it is not a function.
     """
     function: object = getattr(method, "__func__", method)
     name = getattr(function, "__qualname__", repr(method))
@@ -207,7 +207,7 @@ class TrajectoryObserver(Protocol):
     def observe(
         self, session: Session, *, context: ObserverContext
     ) -> Assessment | Awaitable[Assessment | None] | None:
-        """Look and assess; None says nothing."""
+        """Look at the run and return an assessment; None for no assessment."""
         ...
 
 
@@ -224,7 +224,7 @@ class FeedbackProvider(Protocol):
         ...
 
     def provide(self, *, context: FeedbackContext) -> Feedback | Awaitable[Feedback | None] | None:
-        """Look and say something; None says nothing."""
+        """Look at the run and return feedback; None for no feedback."""
         ...
 
 
@@ -233,11 +233,11 @@ class ObserverTrigger:
     """When a source is asked; any condition is enough.
 
     Attributes:
-        every_n_calls: After so many tool calls since it last spoke.
-        after_consecutive_errors: After so many failures in a row; asked again only when there are more of them.
-        every_n_seconds: After so long since it last spoke; at once if it never did.
+        every_n_calls: After this number of tool calls since its last advice.
+        after_consecutive_errors: After this number of failures in a row; asked again only after more failures.
+        every_n_seconds: After this number of seconds since its last advice; at once if it has given none.
         on_every_call: After every call; the observer decides.
-        at_limit_share: When this share of any limit is used: one between 0 and 1, or several; each once for each limit.
+        at_limit_share: When this share of any limit is used: one or several between 0 and 1; each once for each limit.
         when_file_exists: When a file of this path appears in the run's filesystem; once for each time it appears.
     """
 
@@ -249,7 +249,7 @@ class ObserverTrigger:
     when_file_exists: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse conditions that could never hold, or that hold always by mistake.
+        """Refuse conditions that could never hold, or that would always hold by mistake.
 
         Raises:
             ObserverError: Naming the condition and its value.
@@ -273,7 +273,7 @@ class ObserverTrigger:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Names of the conditions that are set, `on_every_call` aside."""
+        """Names of the conditions that are set, except `on_every_call`."""
         names = ("every_n_calls", "after_consecutive_errors", "every_n_seconds", "at_limit_share", "when_file_exists")
         return tuple(name for name in names if getattr(self, name) is not None)
 
@@ -285,7 +285,7 @@ class ObserverTrigger:
 
 
 FeedbackTrigger = ObserverTrigger
-"""Another name for the same, for feedback providers."""
+"""Another name of `ObserverTrigger`, for feedback providers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Escalation:
     model: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse an escalation that could not happen.
+        """Refuse an invalid escalation.
 
         Raises:
             ObserverError: Naming the field and its value.
@@ -373,9 +373,9 @@ class ObserverConfig(Configured):
     Attributes:
         observer: Who observes.
         trigger: When it is asked.
-        max_age_calls: After so many more tool calls an undelivered assessment is dropped.
+        max_age_calls: After this number of later tool calls, an undelivered assessment is dropped.
         time_limit: What one look may take; an observer that takes longer is off for the rest of the run.
-        escalate: What follows when its advice is not heeded, or None.
+        escalate: What happens when the agent does not follow its advice, or None.
     """
 
     observer: TrajectoryObserver
@@ -392,9 +392,9 @@ class FeedbackProviderConfig(Configured):
     Attributes:
         provider: Who gives feedback.
         trigger: When it is asked.
-        max_age_calls: After so many more tool calls undelivered feedback is dropped.
+        max_age_calls: After this number of later tool calls, undelivered feedback is dropped.
         time_limit: What one look may take; longer by default, because providers may ask a model.
-        escalate: What follows when its feedback is not heeded, or None.
+        escalate: What happens when the agent does not follow its feedback, or None.
     """
 
     provider: FeedbackProvider

@@ -1,7 +1,7 @@
 """The typed answer of a prompt: its schema, and how a model's text becomes a value.
 
 Plain text (``str``) has no schema and is taken as it is. Every other type is asked for as one JSON object; a type that
-is no object (a list, a number, a choice) is wrapped in an object with the one field ``value``. Reading accepts text
+is not an object (a list, a number, a choice) is wrapped in an object with the one field ``value``. Reading accepts text
 around the JSON (a fence, a sentence) and is strict about the type: nothing is coerced, no field is dropped, and an
 ambiguous answer is refused. Errors are worded for the model, which must repair the answer.
 """
@@ -46,7 +46,7 @@ class AnswerForm:
 
     Attributes:
         schema: The schema of the answer.
-        wrapper: The object with the one field ``value``, for a type that is no object by itself; else None.
+        wrapper: The object with the one field ``value``, for a type that is not an object by itself; else None.
         expectation: The schema in one sentence, for a model whose answer did not fit.
     """
 
@@ -107,7 +107,7 @@ def parse_output(text: str, type_: type[T]) -> T:
         type_: The output type; ``str`` returns the text unchanged.
 
     Raises:
-        OutputParseError: If the text holds no such value; the message says where, and what was expected.
+        OutputParseError: If the text holds no such value; the message says where it fails, and what was expected.
     """
     if type_ is str:
         return cast("T", text)
@@ -135,7 +135,7 @@ def _only_one(text: str, type_: type[T], form: AnswerForm) -> T:
     if found:
         raise CodecError(f"it holds {len(found)} different JSON values that fit, and only one can be meant")
     if problems:
-        raise CodecError(max(problems)[1])  # the longest is taken for the answer, shorter ones for mentions
+        raise CodecError(max(problems)[1])  # the longest candidate counts as the answer, shorter ones as mentions
     raise CodecError("it holds no JSON object" if text else "it is empty")
 
 

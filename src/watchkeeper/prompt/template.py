@@ -149,7 +149,7 @@ class PromptTemplate(Generic[OutputT]):
                 raise PromptDefinitionError(f"{what} {value!r} must be letters, digits, '.', '-' or '_'")
 
     def _check_rules(self) -> None:
-        """Refuse a completion checker, a number of rounds or a nested configuration that is none."""
+        """Refuse an invalid completion checker, number of rounds or nested configuration."""
         checker, nested = self.task_completion_checker, cast("object", self.nested_execution_config)
         if checker is not None and not is_checker(checker):
             raise PromptDefinitionError(
@@ -268,7 +268,7 @@ class Prompt(Generic[OutputT]):
 
         Raises:
             PromptDefinitionError: If a value is not a dataclass instance, if two are of one type, or if the template
-                declares its params and this is none of them.
+                declares its params and a value's type is not among them.
         """
         given: dict[type[Any], Any] = {}
         for value in params:
@@ -282,7 +282,7 @@ class Prompt(Generic[OutputT]):
         """Return this prompt with values for placeholders by name; they take precedence over bound fields.
 
         Raises:
-            PromptDefinitionError: If the template declares its params and a name is none of their fields.
+            PromptDefinitionError: If the template declares its params and they have no field of that name.
         """
         if self.template.params is not None:
             known = {item.name for type_ in self.template.params for item in dataclasses.fields(type_)}

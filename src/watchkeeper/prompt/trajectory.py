@@ -46,13 +46,13 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
         index: Its number in the session, from 1.
         name: The tool.
         action: Fingerprint of what was done: the tool and its arguments.
-        kind: Fingerprint of what was done and what came of it.
+        kind: Fingerprint of what was done and of its result.
         success: Whether it succeeded.
-        error: What went wrong, without the names and numbers that tell two failures of one kind apart; empty if
-            nothing did.
+        error: What went wrong, without the names and numbers in which failures of one kind differ; empty if nothing
+            went wrong.
         paths: The first paths among its arguments, `PATHS_OF_A_CALL` at most.
         at: When it ended.
-        repeats_after: How many calls ago the same was done before; 0 if it was not, as far as the kept calls tell.
+        repeats_after: How many calls ago the same was done before; 0 if it was not among the kept calls.
     """
 
     index: int
@@ -99,7 +99,7 @@ def paths_in(params: Any) -> Iterable[str]:
     """Yield the paths among a call's arguments: by the name of the argument, or by their look.
 
     Args:
-        params: The arguments; of very many, and of very long lists, the first ones are looked at.
+        params: The arguments; if there are very many, or very long lists, only the first ones are read.
     """
     for given, value in islice(_arguments(params), LISTED):
         name = str(given)  # a model's own names may be anything
@@ -230,5 +230,5 @@ class Trajectory:
 
     @property
     def first_paths(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of each of the session's first calls, `FIRST_CALLS` at most; of very many the first ones."""
+        """The paths of each of the session's first calls, `FIRST_CALLS` at most; if very many, the first ones."""
         return self._first_paths

@@ -1,5 +1,5 @@
-"""What all runs share: what a run is given, what it records, how it ended, how it waits for the user's code, what it
-shares with other runs, and the door of the synchronous API.
+"""What all runs have in common: a run's plan and scope, its events, its result, waiting for the user's code, budgets
+shared between runs, and the portal of the synchronous API.
 
-Here nothing decides what happens next; that is done in `loop`, `oversight` and `children`.
+Nothing here decides what a run does next; that is decided in `loop`, `oversight` and `children`.
 """

@@ -67,7 +67,7 @@ class ModelReplied(msgspec.Struct, frozen=True):
 
     Attributes:
         turn: 1 for the first model turn of the run.
-        message: What it said, as it stands in the transcript.
+        message: The reply, as it is in the transcript.
         finish: Why it stopped.
         usage: Tokens, as the provider reported them.
         cost_nanos: What it cost in nano-dollars; None if unknown.
@@ -123,7 +123,7 @@ class ModelSwitched:
 
     Attributes:
         turn: The turn for which it took over.
-        from_model: ``provider:name`` of the one that could not answer, or that a hook would not have any more.
+        from_model: ``provider:name`` of the model that could not answer, or that a hook rejected.
         to_model: ``provider:name`` of the one that took over.
         reason: The fault of the provider, ``circuit_open``, or ``degraded`` for a hook's wish.
         why: The same in words.
@@ -297,7 +297,7 @@ class ManyEnded:
 
 
 SourceOutcome = Literal["advised", "silent", "failed", "overran"]
-"""What came of asking an observer or feedback provider."""
+"""The outcome of asking an observer or feedback provider."""
 
 
 @event("source_ran")
@@ -352,7 +352,7 @@ class AdviceAcknowledged:
     Attributes:
         source: Whose advice.
         action: ``acknowledge`` (seen, dealt with) or ``dismiss`` (does not apply).
-        for_calls: For so many tool calls.
+        for_calls: Number of tool calls for which the source is silent.
         call_index: Tool calls so far, the answer included.
         reason: Why, in the agent's words.
     """
@@ -400,7 +400,7 @@ class ChildStarted:
         kind: What the child is for.
         prompt_name: ``ns/key`` of its prompt.
         model: ``provider:name`` of its model.
-        depth: How many runs stand above it.
+        depth: Its nesting depth: how many runs are above it.
         limits: The limits it got, in words.
         call_id: The tool call that asked for it, or None.
         started_at: When.
@@ -456,8 +456,8 @@ class ContextCompacted:
         segment: Number of the new segment; the first that is begun this way is 2.
         summary: What the model is told in place of what was left out.
         opening: Places in the old segment of the messages that open the new one: instructions and task.
-        kept: How many of the old segment's newest messages stand in the new one, after the summary.
-        left_out: How many messages the summary stands for.
+        kept: How many of the old segment's newest messages are in the new one, after the summary.
+        left_out: How many messages the summary replaces.
         tokens_before: Tokens of the old segment, tools included; as the provider counted them, else a fair guess.
         tokens_after: A fair guess of those of the new one.
         run_id: The child run that made the summary.
@@ -513,7 +513,7 @@ def log_end(
 
 
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
-"""What the log has of one call, in this order."""
+"""The events of one tool call, in the order of the log."""
 
 
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)

@@ -1,7 +1,7 @@
-"""The inputs of a run, as frozen values that the code that starts it makes.
+"""The inputs of a run, as frozen values; the code that starts a run creates them.
 
-`RunPlan` says what to do and with which models; `RunScope` says within what: session, gate, clock, files. They are
-msgspec structs, because every run makes some and their many fields cost a dataclass microseconds.
+`RunPlan` holds the task and the models; `RunScope` holds session, gate, clock and files. They are msgspec structs,
+because every run creates some and a dataclass with so many fields would take microseconds more.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MAX_RESULT_BYTES = 32_768
 
 
 class PricedModel(msgspec.Struct, frozen=True):
-    """A model with what the run knows of it.
+    """A model with its price and settings.
 
     Attributes:
         model: Who answers.
-        price: What it charges, or None if nobody knows.
+        price: Its price, or None if unknown.
         settings: How it is asked.
     """
 
@@ -125,7 +125,7 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
 
     Args:
         template: Whose sources.
-        who: What has one model only.
+        who: What has only one model, for the message.
         instead: What to use.
 
     Raises:
@@ -139,7 +139,7 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
 
 
 class RunScope(msgspec.Struct, frozen=True):
-    """Within what a run works.
+    """The session, gate, clock and files of a run.
 
     Attributes:
         session: Its log and slices.
@@ -152,12 +152,12 @@ class RunScope(msgspec.Struct, frozen=True):
         filesystem: What its tools may read and write, or None.
         parent_run_id: The run above it, which started this child or runs over many items, or None.
         item: Which item of a run over many this is, or None.
-        depths: How many children of each kind stand above it and are it, by family (`children.child`).
-        deepest: How many of each may, by family, as those above it allow.
+        depths: Its nesting depth by family, itself included (`children.child`).
+        deepest: The maximum depth by family, as set by the runs above it.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
-        price_of: Says what a provider's model charges for a call that the run's code makes by a provider's own SDK,
-            given the call; None if nobody knows.
-        apart: Whether it was started inside something else and stands apart from it, on purpose.
+        price_of: Returns the price of a provider's model for a call that the run's code makes with a provider's own
+            SDK, given the call; None if unknown.
+        apart: Whether it was started inside another run or context but is independent of it (``parent=None``).
     """
 
     session: Session
@@ -179,8 +179,8 @@ class RunScope(msgspec.Struct, frozen=True):
     def record(self, event: Any) -> None:
         """Write one of the runtime's own events on the log.
 
-        A reducer of the user's that raises on it is a bug that must be seen and must not end the run: the event is
-        recorded by the session all the same, and the failure is an event of its own.
+        If a reducer of the user raises on the event, the run goes on: the session has recorded the event, and the
+        failure is recorded as an event of its own.
         """
         try:
             self.session.dispatch(event)

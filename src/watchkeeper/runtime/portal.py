@@ -1,13 +1,13 @@
 """How the blocking functions run async code: on one event loop on a daemon thread.
 
-It works where a loop is already running (notebooks, async frameworks), because the caller's loop is never used. A
-second loop would be a second copy of everything, so there is one, started at first use. Called on the loop's own
-thread it would wait for itself, so there it raises and names the async twin.
+It works where a loop is already running (notebooks, async frameworks), because the caller's loop is never used. There
+is one such loop per process, started at first use. A call on the loop's own thread would wait for itself, so it raises
+an error that names the async function to use instead.
 
 While it waits it takes the signals that ask for the end of the work: Ctrl-C, and for a program that says so, TERM and
 HUP. It takes those whose handler is Python's own for Ctrl-C (``signal.default_int_handler``) or an `EndRequests`. Every
-other handler is the program's own and stays, and what is ignored stays ignored. Only the main thread can set handlers,
-so only there anything is set, and all is put back.
+other handler is the program's own and is kept, and ignored signals stay ignored. Only the main thread can set handlers,
+so handlers are set only there, and all are restored.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class EndRequests:
     def take(self, number: int) -> bool:
         """Count a signal and return True, unless it only repeats a request.
 
-        Every Ctrl-C counts: a person presses it. HUP counts only as the first, because nobody is there any more who
-        could mean it twice.
+        Every Ctrl-C counts: a person presses it. HUP counts only as the first request, because it means that the
+        terminal is closed, so a second HUP is no new request of a person.
         """
         now = self._clock.monotonic()
         if self.signals and number != signal.SIGINT:
@@ -180,7 +180,7 @@ PASSED_ON: Final = 2
 and has another second; then the wait is over, so that nothing can hold the terminal for ever."""
 
 LAST_SECONDS: Final = 1.0
-"""The second that is meant there."""
+"""The length of that second."""
 
 LOOK_UP_SECONDS: Final = 0.2
 """How often a waiting thread looks up. A signal that comes in the moment before it falls asleep does not wake it."""
@@ -258,7 +258,7 @@ class Portal:
             return
 
     def forget(self) -> None:
-        """Start anew at the next call: in a forked process the thread of the loop is not there."""
+        """Start a new loop at the next call: a forked process does not have the loop's thread."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -302,8 +302,8 @@ def wait_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], twin:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     """Run the loop for as long as the process lives.
 
-    asyncio lets a SystemExit or KeyboardInterrupt of a task out of the loop, besides handing it to whoever awaits the
-    task. It must not take along the other runs, nor those to come.
+    asyncio raises a task's SystemExit or KeyboardInterrupt out of the loop, and also in the code that awaits the task.
+    It must not end the other runs, nor later ones.
     """
     while True:
         with suppress(SystemExit, KeyboardInterrupt):
@@ -314,8 +314,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 def _passing_on(on_interrupt: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> Generator[list[int]]:
     """Turn the first requests for the end into calls on the loop while the block runs; yield the signals that came.
 
-    A handler does it, because an exception could come between any two lines, also those that deal with an earlier
-    one. What came before, and was only noted, is passed on first.
+    A handler does it, because an exception could be raised between any two lines, also while an earlier one is handled.
+    Earlier requests that were only noted are passed on first.
     """
     requests = requests_of_program()
     came: list[int] = []

@@ -40,7 +40,7 @@ OutputT = TypeVar("OutputT")
 NOTHING_USED: Final = Usage()
 
 NOTE_CHARS: Final = 200
-"""How much of a checker's explanation stands in the sentence of a result."""
+"""Maximum length of a checker's explanation in the sentence of a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def result_of(started: RunStarted, ended: RunEnded, *, limits: Limits, session: 
 
 
 def broken_off(error: BaseException) -> Stop:
-    """Return the stop of a run that has no result of its own because this was raised in it."""
+    """Return the stop of a run that has no result because ``error`` was raised in it."""
     said = f"The run was broken off: {type(error).__name__}{': ' if str(error) else ''}{error}"
     return Stop("error" if isinstance(error, Exception) else "aborted", "caller", said)
 
@@ -236,7 +236,7 @@ class ManyResult(Generic[OutputT]):
         return iter(self.results)
 
     def __bool__(self) -> bool:
-        """Return True: a result over no items is a result all the same; ask ``ok`` whether the work was completed."""
+        """Return True, also for a result without items; ``ok`` tells whether the work was completed."""
         return True
 
     def unwrap(self) -> tuple[OutputT, ...]:
@@ -363,7 +363,7 @@ def end_in_words(
 
 
 def with_note(said: str, not_stored: str, stop: Stop | None) -> str:
-    """Add to a sentence about a run what of it is not stored, unless its stop says that already."""
+    """Add to a sentence about a run which events are not stored, unless its stop says that already."""
     if not not_stored or (stop is not None and stop.reason == "store_failed"):
         return said
     return f"{said} {not_stored.rstrip('.')}."
@@ -399,8 +399,8 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
     """Return the conversation that a log tells of.
 
     A reply is followed by one message per tool call, in the order of the calls; of several attempts at a call the last
-    one counts. A call whose run was broken off before it had a result is answered with that, because providers refuse
-    calls that nobody answered. Where the conversation was compacted, what is returned is its newest segment.
+    one counts. A call without a result, because its run was broken off, gets an answer that says so, because providers
+    refuse unanswered calls. If the conversation was compacted, its newest segment is returned.
     """
     transcript = Transcript()
     results: dict[str, ToolMessage] = {}

@@ -1,9 +1,9 @@
 """Budgets that several evaluations share: one gate behind every `BudgetTracker`.
 
-Two evaluations that run at once each see what the other has reserved: the tracker's budget bounds them together,
-exactly. Those of an `Adapter` stand below the tracker's gate. One inside a run stands below the run's, so what it may
-draw is reserved here until it is over. Whatever is used is added to the tracker once. The gate lives as long as its
-tracker.
+Concurrent evaluations see each other's reservations: the tracker's budget bounds their sum exactly. The gate of an
+`Adapter`'s evaluation is a child of the tracker's gate. The gate of an evaluation inside a run is a child of the run's
+gate, so the amount it may use is reserved at the tracker's gate until the evaluation is over. All usage is added to the
+tracker exactly once. The gate lives as long as its tracker.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from watchkeeper.session.session import Session
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """What is behind one tracker.
+    """The state of one tracker.
 
     Attributes:
-        gate: Bounds everything that is evaluated with it; made at the first use.
+        gate: Bounds everything that is evaluated with the tracker; created at the first use.
         reserved: How many evaluations inside runs have reserved something at the gate.
-        drawing: The gates of those; what passed one is added to the tracker when it closes.
-        waiting: Cancelled when one of them has given something back: their waits are over.
+        drawing: The gates of these evaluations; a gate's usage is added to the tracker when it closes.
+        waiting: One token for each waiter; cancelled when a reservation is given back, which ends the wait.
     """
 
     gate: ExecutionContext
@@ -67,14 +67,14 @@ def _behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
     with _lock:
         shared = _shared.get(tracker)
         if shared is None:
-            # It outlives the run in which it is first used; what is drawn inside a run is reserved here (`share_of`).
+            # The gate outlives the run of its first use; usage inside a run is reserved at this gate (`share_of`).
             gate = ExecutionContext(replace(left.as_limits(), landing=None), clock=clock, ids=ids, parent=None)
             shared = _shared[tracker] = _Shared(gate)
         return shared
 
 
 def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
-    """Return whether what passes a gate is counted in a tracker anyway: by the tracker's gate, or by a run above."""
+    """Return whether a gate's usage is counted in a tracker already: by the tracker's gate, or by a run above."""
     with _lock:
         shared = _shared.get(tracker)
         above = [] if shared is None else [shared.gate, *shared.drawing]
@@ -85,10 +85,10 @@ def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
 def gate_outside_runs(
     limits: Limits, tracker: BudgetTracker | None, session: Session, clock: Clock, ids: IdSource
 ) -> Generator[ExecutionContext]:
-    """Open a gate below the tracker's, if there is one; what passed it is added there.
+    """Open a gate below the tracker's gate, if there is a tracker; the gate's usage is added to the tracker.
 
-    Inside a run or another context it stands below that, which bounds it besides: what it may draw is then reserved at
-    the tracker's gate.
+    Inside a run or another context the gate is a child of that context and bounded by it, too; the amount it may use is
+    then reserved at the tracker's gate.
 
     Args:
         limits: Its ceilings.
@@ -122,7 +122,8 @@ def gate_outside_runs(
 
 @contextmanager
 def _drawn_inside(shared: _Shared, tracker: BudgetTracker, limits: Limits, clock: Clock) -> Generator[Share]:
-    """Reserve what an evaluation may draw inside another context; it does not wait for what others hold.
+    """Reserve the amount that an evaluation inside another context may use, without waiting for the reservations of
+    others.
 
     Raises:
         BudgetExceededError: If nothing is left.
@@ -143,13 +144,13 @@ def _bounded(limits: Limits, tracker: BudgetTracker, clock: Clock) -> Limits:
     """Return an evaluation's own ceilings, tightened by what is left of the tracker's budget."""
     whole = tighten(replace(limits, deadline=limits.start(clock)), tracker.remaining().as_limits(), clock)
     total = whole.ceiling("max_total_tokens")
-    if total is not None and total == SAFETY_NET:  # what carving takes for no wish at all
+    if total is not None and total == SAFETY_NET:  # carving ignores this default value
         whole = replace(whole, max_total_tokens=total - 1)
     return whole
 
 
 def _give_back(shared: _Shared) -> None:
-    """Note that a reservation is over, and wake those who wait for what it held."""
+    """Count a reservation as given back, and wake the waiters."""
     with _lock:
         shared.reserved -= 1
         waiting = tuple(shared.waiting)
@@ -159,13 +160,13 @@ def _give_back(shared: _Shared) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one evaluation may draw.
+    """The share of a tracker's budget that one evaluation may use.
 
     Attributes:
         limits: Its ceilings.
-        stop: Why there is nothing to draw; None if there is.
-        tracker: To what it draws from, what it used is added; None where that is counted anyway.
-        reservation: What is set aside for it at the tracker's gate.
+        stop: Why nothing is available; None if something is.
+        tracker: The tracker to which the usage is added; None if the usage is counted there already.
+        reservation: Its reservation at the tracker's gate.
     """
 
     limits: Limits
@@ -175,7 +176,7 @@ class Share:
 
     @contextmanager
     def drawn_by(self, gate: ExecutionContext) -> Generator[None]:
-        """Add to the tracker, once, what passes a gate in this block."""
+        """Add a gate's usage in this block to the tracker, once."""
         tracker, reservation = self.tracker, self.reservation
         if tracker is None or reservation is None:
             yield
@@ -191,7 +192,7 @@ class Share:
             def used(*_: object) -> Charge:
                 return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
 
-            reservation.call(CallRequest(kind="child"), lambda _: None, used)  # it was done elsewhere
+            reservation.call(CallRequest(kind="child"), lambda _: None, used)  # books only; the work is done
             tracker.add(usage)
             with _lock:
                 shared.drawing.remove(gate)
@@ -201,14 +202,14 @@ class Share:
 async def share_of(
     tracker: BudgetTracker | None, above: ExecutionContext, limits: Limits, clock: Clock, ids: IdSource
 ) -> AsyncGenerator[Share]:
-    """Reserve what an evaluation may draw from a tracker, and give back what it did not use.
+    """Reserve the amount that an evaluation may use of a tracker's budget; give back the unused rest.
 
-    Evaluations in different runs so keep the tracker's ceilings together. Where others hold all that is left, this one
-    waits until they give some back, at most to its deadline.
+    This way evaluations in different runs together stay within the tracker's ceilings. If others have reserved all that
+    is left, this one waits until they give some back, at most until its deadline.
 
     Args:
         tracker: The budget, or None.
-        above: The gate below which it will run; if that counts in the tracker anyway, nothing is reserved.
+        above: The gate below which it will run; if its usage is counted in the tracker already, nothing is reserved.
         limits: The evaluation's own ceilings.
         clock: Where time comes from.
         ids: Where identifiers come from.
@@ -237,7 +238,7 @@ async def share_of(
 
 
 def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
-    """Set aside what there is; what is returned is stopped from the start if there is nothing."""
+    """Reserve what is left; if nothing is left, the returned context is stopped from its start."""
     wish = replace(whole, deadline=None, landing=None, verdict=None)
     with _lock:
         reservation = shared.gate.child(wish)
@@ -247,7 +248,7 @@ def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
 
 
 async def _given_back(shared: _Shared, until: float, clock: Clock) -> bool:
-    """Wait until somebody has given something back; return False if there is nobody, or it took too long."""
+    """Wait until a reservation is given back; return False if there is no reservation, or at the instant ``until``."""
     woken = CancellationToken()
     with _lock:
         if not shared.reserved:

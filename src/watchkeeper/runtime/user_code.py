@@ -1,7 +1,8 @@
 """Waiting for the user's code, with a bound on every wait.
 
-For what is neither a model call nor a tool call: observers, checkers, functions to call, what is to be closed. Nothing
-here hangs, and a cancellation that nobody asked for is a failure of the code that raised it, never an end of the run.
+For the user's code other than model calls and tool calls: observers, checkers, callbacks, and resources to close. No
+wait here is unbounded. A CancelledError without a cancellation request is a failure of the code that raised it and does
+not end the run.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from watchkeeper.core.workers import is_crash
 T = TypeVar("T")
 
 CLOSE_SECONDS: Final = 10.0
-"""How long the end of a run waits for something to be closed; real seconds, because what is waited for is real."""
+"""How long the end of a run waits for something to be closed; seconds of real time, not of the injected clock."""
 
 BOOKING_SECONDS: Final = 0.1
-"""How long code that is interrupted at the gate may take to hear of it before it is cancelled besides; real seconds."""
+"""How long the gate may take to interrupt and book a call before the code is cancelled; in real seconds."""
 
 LOOKS: Final = 50
-"""How often within that time it is looked whether a call is booked."""
+"""How many times within `BOOKING_SECONDS` to check whether the calls are booked."""
 
 
 class RunOverError(Exception):
-    """The run was over before what it waited for."""
+    """The run was over before the awaited work was done."""
 
 
 class StrayCancellationError(Exception):
-    """Code raised CancelledError although nobody had cancelled the task it ran in."""
+    """Code raised CancelledError although its task had not been cancelled."""
 
     def __init__(self) -> None:
         """Say so."""
@@ -44,13 +45,14 @@ class StrayCancellationError(Exception):
 
 
 def is_cancelled() -> bool:
-    """Return whether somebody has cancelled the task that runs now."""
+    """Return whether cancellation of the current task was requested."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def raise_failure(error: BaseException, task: asyncio.Task[Any] | None) -> NoReturn:
-    """Raise what the user's code has raised: itself, or the failure that it stands for.
+    """Raise the error of the user's code: the error itself, or for a stray cancellation or a crash the exception that
+    reports it.
 
     Args:
         error: What was raised.
@@ -72,8 +74,8 @@ async def done_by(
     Args:
         work: What to wait for; it is neither cancelled nor read.
         until: Monotonic instant; infinity for none.
-        clock: Whose instant that is.
-        token: Whose cancellation ends the wait, from any thread.
+        clock: The clock of that instant.
+        token: Its cancellation, from any thread, ends the wait.
     """
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
@@ -83,7 +85,7 @@ async def done_by(
             over.set_result(None)
 
     def end_from_anywhere(_: str) -> None:
-        with suppress(RuntimeError):  # a loop that was closed has nobody left who waits
+        with suppress(RuntimeError):  # a closed loop has no waiters
             loop.call_soon_threadsafe(end)
 
     timer = None if until == math.inf else set_timer(clock, until, end)
@@ -105,9 +107,9 @@ def over_at(gate: ExecutionContext, clock: Clock) -> float:
 
 
 async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until: float = math.inf) -> T:
-    """Return what ``work`` returns, unless the gate's work, or its own time, is over before.
+    """Return what ``work`` returns, unless the gate's work or the instant ``until`` is over before.
 
-    Code that ignores its cancellation is left behind; a run never hangs in it.
+    Code that ignores its cancellation is abandoned; a run never hangs in it.
 
     Args:
         gate: Whose deadline and cancellation hold.
@@ -117,12 +119,12 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
 
     Raises:
         RunOverError: If the deadline or ``until`` came, or the run was aborted, first.
-        StrayCancellationError: If it was cancelled, but not from here.
+        StrayCancellationError: If the work was cancelled by other code.
     """
     task = asyncio.ensure_future(work)
     try:
         in_time = await done_by(task, min(until, over_at(gate, clock)), clock, gate.cancellation)
-        if not in_time and clock.monotonic() < until:  # the gate interrupts what passed it, and has to book it first
+        if not in_time and clock.monotonic() < until:  # the gate must first book its in-flight calls
             await asyncio.wait({task}, timeout=BOOKING_SECONDS)
     finally:
         if not task.done():
@@ -136,7 +138,7 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
 
 
 async def booked(gate: ExecutionContext) -> None:
-    """Wait a moment, after everything was stopped, until the calls that were interrupted are booked."""
+    """After a stop, wait at most `BOOKING_SECONDS` until the interrupted calls are booked."""
     for _ in range(LOOKS):
         if gate.stop is None or gate.is_booked:
             return
@@ -150,7 +152,9 @@ def _forget_result(task: asyncio.Future[Any]) -> None:
 
 
 async def closed(what: str, closing: Awaitable[object]) -> None:
-    """Wait a while until something is closed; that it failed, or takes too long, is logged and costs no result."""
+    """Wait up to `CLOSE_SECONDS` until something is closed; a failure or a timeout is logged and does not change the
+    result.
+    """
     task = asyncio.ensure_future(closing)
     await asyncio.wait({task}, timeout=CLOSE_SECONDS)
     if not task.done():

@@ -1,7 +1,7 @@
 """The critical section of a session: where log and slices change together.
 
-State is one immutable value behind one reference, so readers take no lock and always see an event either not at all or
-with all it did. Writers take the lock, compute the next state from the present one and put it in its place. Publishing
+State is one immutable value behind one reference, so readers take no lock and see either all effects of an event or
+none. Writers take the lock, compute the next state from the current one and replace the reference. Publishing
 happens after the lock is released: recorded envelopes wait in a queue, and one thread at a time empties it, so that
 every subscriber sees the order of the log.
 """
@@ -25,13 +25,13 @@ from watchkeeper.session.slices import Origin, Reducer, SliceView, Snapshot
 
 
 class State(msgspec.Struct, frozen=True):
-    """Everything that changes.
+    """The state of a journal.
 
-    A msgspec struct, because every event makes one.
+    A msgspec struct, because every event creates one and it must be cheap.
 
     Attributes:
         log: Every event.
-        slices: What the events made of the slices.
+        slices: The slices that result from the events.
         writes: In a branch, the events that its merge will repeat.
     """
 
@@ -48,12 +48,12 @@ DISCARDED: Final = f"this branch was discarded; {_LOST}"
 
 
 class Journal:
-    """Records events one at a time; a branch has one of its own until it is merged."""
+    """Records events one at a time; each branch has its own journal until it is merged."""
 
     def __init__(
         self, clock: Clock, dispatcher: Dispatcher | None, reducers: Reducers | None = None, state: State = EMPTY_STATE
     ) -> None:
-        """Tell ``dispatcher`` about every event; without one it is a branch's journal, which remembers its writes."""
+        """Tell ``dispatcher`` about every event; without one, this is a branch's journal, which stores its writes."""
         self._clock = clock
         self._dispatcher = dispatcher
         self._reducers = reducers or Reducers()
@@ -66,14 +66,14 @@ class Journal:
         self._state = state
 
     def branch(self) -> Journal:
-        """Return a journal that starts with this one's state, remembers what it writes and tells nobody."""
+        """Return a journal that starts with this one's state, stores its own writes and publishes nothing."""
         state = self.read()
         return Journal(self._clock, None, self._reducers, State(state.log, state.slices, EMPTY))
 
     def inherit(self, parent: Journal, snapshot: Snapshot | None) -> None:
-        """Begin with another journal's reducers and with the slices of a snapshot; before anybody else knows this one.
+        """Begin with another journal's reducers and a snapshot's slices; call it before this journal is shared.
 
-        Nothing is copied, nothing looked through; O(1).
+        No slice is copied or scanned; O(1).
         """
         self._reducers = parent._reducers.copy()
         if snapshot is not None:
@@ -81,7 +81,7 @@ class Journal:
             self._state = self._with(EMPTY_STATE, event, snapshot.slices, EMPTY)
 
     def read(self) -> State:
-        """Return the present state."""
+        """Return the current state."""
         refuse_in_reducer("read a session")
         return self._state
 
@@ -90,7 +90,7 @@ class Journal:
         return self.read().log
 
     def register(self, slice_type: type, event_type: type, reducer: Reducer[Any, Any]) -> None:
-        """Add a reducer; not to a branch's journal."""
+        """Add a reducer; a SessionError on a branch's journal."""
         if self._dispatcher is None:
             raise SessionError("register reducers on the session itself; a branch only repeats events there")
         self.refuse_if_ended()
@@ -101,7 +101,7 @@ class Journal:
         return self._reducers.keep(event_type)
 
     def snapshot(self, session_id: UUID) -> Snapshot:
-        """Return the present slices as a value; O(1)."""
+        """Return the current slices as a value; O(1)."""
         state = self.read()
         return Snapshot(
             session_id=session_id,
@@ -116,7 +116,7 @@ class Journal:
 
         Raises:
             ReducerError: If a reducer failed; the event is on the log and published, no slice changed.
-            SessionError: If the event cannot be stored, or nothing may be written here; nothing is recorded.
+            SessionError: If the event cannot be stored, or the journal has ended; nothing is recorded.
         """
         refuse_in_reducer("dispatch")
         if isinstance(event, type):
@@ -145,9 +145,9 @@ class Journal:
         """Repeat this branch's writes on ``target`` in one critical section, publish them, and end the branch.
 
         Raises:
-            ReducerError: If a reducer fails on what the target holds now; then nothing is applied or recorded there,
+            ReducerError: If a reducer fails on the target's current slices; then nothing is applied or recorded there,
                 and the branch stays as it is.
-            SessionError: If the branch has ended, or its target has.
+            SessionError: If the branch or its target has ended.
         """
         refuse_in_reducer("merge")
         with self._lock:
@@ -157,28 +157,28 @@ class Journal:
         target.publish()
 
     def discard(self) -> None:
-        """End a branch without a trace; doing so again changes nothing, after a merge it is an error.
+        """End a branch and drop its writes; a second call does nothing, and after a merge it is a SessionError.
 
-        The lock is not taken: a thread that was given up may hold it, in a reducer that takes long.
+        The lock is not taken: an abandoned thread may still hold it while a slow reducer runs.
         """
         if self._ended is MERGED:
             raise SessionError("this branch was merged; what it wrote is part of its session and stays")
         self._ended = DISCARDED
 
     def close(self, why: str, own: InProcessDispatcher) -> None:
-        """Refuse every write from now on, saying why, and close ``own`` as soon as everything is told."""
+        """Refuse every write from now on with the message ``why``; close ``own`` once everything is published."""
         with self._lock:
             self._ended = why
             self._queue.append(own)
         self.publish()
 
     def _is_alone(self) -> bool:
-        """Whether there is nobody to tell at this moment, and nothing waits to be told before."""
+        """Whether the journal has no subscribers at this moment and its queue is empty."""
         dispatcher = self._dispatcher
         return type(dispatcher) is InProcessDispatcher and dispatcher.is_idle and not self._queue
 
     def publish(self) -> None:
-        """Tell the subscribers what is recorded and not yet told, unless another thread is doing so."""
+        """Publish all queued envelopes to the subscribers, unless another thread is publishing."""
         interrupt: BaseException | None = None
         while self._queue and self._publishing.acquire(blocking=False):
             interrupt = self._publish_waiting() or interrupt
@@ -186,7 +186,7 @@ class Journal:
             raise interrupt
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything recorded before is told; False if that took too long or a subscriber asks."""
+        """Wait until all recorded events are published; False after ``timeout_s`` seconds or in a subscriber."""
         if self._publisher == threading.get_ident() or not self._publishing.acquire(timeout=timeout_s):
             return False
         interrupt = self._publish_waiting()
@@ -195,14 +195,14 @@ class Journal:
         return True
 
     def _publish_waiting(self) -> BaseException | None:
-        """Empty the queue and give the publishing lock back; return an interrupt that a subscriber raised."""
+        """Empty the queue and release the publishing lock; return an interrupt that a subscriber raised."""
         interrupt: BaseException | None = None
         self._publisher = threading.get_ident()
         try:
             while self._queue:
                 try:
                     self._publish_next()
-                except BaseException as error:  # the caller raises it, once everything is told
+                except BaseException as error:  # the caller raises it once everything is published
                     interrupt = interrupt or error
         finally:
             self._publisher = None
@@ -238,8 +238,8 @@ class Journal:
     def _rolled_back(self, state: State, snapshot: Snapshot) -> State:
         """Return the state after a rollback.
 
-        A snapshot of this very journal needs no copy in the log; in a branch it also takes back what the merge would
-        have repeated since.
+        A snapshot of this same journal needs no copy in the log; in a branch, the writes since the snapshot are dropped
+        too, so the merge does not repeat them.
         """
         origin = snapshot.origin
         if origin is not None and origin.owner is self._owner:
@@ -256,28 +256,28 @@ class Journal:
         return State(state.log.appended(envelope, self._owner), slices, writes)
 
     def refuse_if_ended(self) -> None:
-        """Raise a SessionError that says how it ended, if it has."""
+        """Raise a SessionError that says how the journal ended, if it has ended."""
         if self._ended is not None:
             raise SessionError(self._ended)
 
 
 class ReadOnlyJournal(Journal):
-    """Another journal as it is at the moment of looking, through which nothing can be written."""
+    """A live, read-only view of another journal; every write is refused."""
 
     def __init__(self, base: Journal, why: str) -> None:
-        """Show ``base``, and say ``why`` where somebody writes."""
+        """Show ``base``; a write raises a SessionError with the message ``why``."""
         super().__init__(base._clock, InProcessDispatcher())
         self._base = base
         self._ended = why
 
     def read(self) -> State:
-        """Return the present state of the other."""
+        """Return the current state of the other journal."""
         return self._base.read()
 
     def branch(self) -> Journal:
-        """Return a branch of the other; it cannot be merged through this one."""
+        """Return a branch of the other journal; it cannot be merged through this view."""
         return self._base.branch()
 
     def snapshot(self, session_id: UUID) -> Snapshot:
-        """Return the present slices of the other as a value; O(1)."""
+        """Return the current slices of the other journal as a value; O(1)."""
         return self._base.snapshot(session_id)

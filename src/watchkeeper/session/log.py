@@ -1,8 +1,8 @@
-"""The log: everything that happened, in order, each event once; and who is told about it.
+"""The log: every event of a session, in order, each once; and the dispatcher that delivers events to subscribers.
 
-An `Envelope` gives an event its place and time. `EventLog` is how a session's log is read, live: it cannot be written
-to, because only a session's one critical section appends. Sequence numbers start at 1 and have no gaps, so the number
-of the newest event is the length of the log. This layer knows no concrete event but the session's own.
+An `Envelope` gives an event its place and time. `EventLog` is a live, read-only view of a session's log; only the
+session's critical section appends to the log. Sequence numbers start at 1 and have no gaps, so the number
+of the newest event is the length of the log. This layer knows no concrete events except the session's own.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ E = TypeVar("E")
 def event(tag: str) -> Callable[[type[T]], type[T]]:
     """Register a class as an event type under a stable tag; write it above ``@dataclass``.
 
-    An event is any value whose type has a typed JSON form, usually a frozen dataclass that stands beside its noun. The
-    tag is what a stored log holds, so the class may be renamed and moved; a type without one gets ``module:Qualname``.
+    An event is any value whose type has a typed JSON form, usually a frozen dataclass in the module of its topic. The
+    stored log holds the tag, so the class may be renamed and moved; a type without a tag gets ``module:Qualname``.
 
     Args:
         tag: A plain name in snake case, such as ``ticket_filed``.
@@ -56,7 +56,7 @@ def event(tag: str) -> Callable[[type[T]], type[T]]:
 class Envelope(msgspec.Struct, frozen=True):
     """One event on a log.
 
-    A msgspec struct, because there is one for every event and making it costs next to nothing.
+    A msgspec struct, because there is one for every event and creating it is cheap.
 
     Attributes:
         seq: Its place; 1 for the first.
@@ -87,15 +87,15 @@ class EventLog(Sequence[Envelope]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Envelope, ...]: ...
     def __getitem__(self, index: int | slice) -> Envelope | tuple[Envelope, ...]:
-        """Return one event by its place, from 0 on, or a tuple of several."""
+        """Return one event by its index (from 0), or a tuple for a slice."""
         return self._read()[index]
 
     def __iter__(self) -> Iterator[Envelope]:
-        """Iterate over what is on the log now."""
+        """Iterate over the events that are on the log now."""
         return iter(self._read())
 
     def since(self, seq: int) -> tuple[Envelope, ...]:
-        """Return what was recorded after the event ``seq``; everything for 0. Costs only what it returns."""
+        """Return the events after number ``seq``; 0 returns all. The cost depends only on the result's length."""
         return self._read()[max(seq, 0) :]
 
     def __repr__(self) -> str:
@@ -103,8 +103,8 @@ class EventLog(Sequence[Envelope]):
         return f"EventLog({len(self)} events)"
 
 
-# What a session records about itself, so that its log alone explains its state. These events are made by the session's
-# own methods; dispatching one does what the method does. No reducer listens to them.
+# Events that a session records about itself, so that its log alone explains its state. The session's own methods create
+# them; dispatching one has the same effect as the method. No reducer can be registered for them.
 
 
 @event("slice_edited")
@@ -114,7 +114,7 @@ class SliceEdited:
 
     Attributes:
         slice_type: Which slice.
-        edit: ``seed`` put the items in the place of all others, ``append`` added them, ``clear`` removed everything.
+        edit: ``seed`` replaced all other items, ``append`` added them, ``clear`` removed everything.
         items: The items, none for ``clear``.
     """
 
@@ -129,10 +129,10 @@ class RolledBack:
     """The slices became what they were in a snapshot.
 
     Attributes:
-        session_id: Whose snapshot it was.
+        session_id: The session of the snapshot.
         seq: The position of that session's log.
-        snapshot: The state itself, if this log does not tell it: it is another session's, a branch's, or was read from
-            JSON. Without its children, whose own logs tell theirs.
+        snapshot: The state itself, if it does not follow from this log: it is another session's, a branch's, or was
+            read from JSON. Without its children, because their own logs record theirs.
     """
 
     session_id: UUID
@@ -146,7 +146,7 @@ class StateInherited:
     """A child session began with the state of another session, whose log has the events of that state.
 
     Attributes:
-        session_id: Whose snapshot it was.
+        session_id: The session of the snapshot.
         seq: The position of that session's log.
     """
 
@@ -170,9 +170,9 @@ class Dispatcher(Protocol):
     """Delivers events to their subscribers; docs/specification.md calls it the event bus.
 
     A session publishes each envelope exactly once, in the order of ``seq``, after the event is recorded and outside its
-    critical section, on the thread of whoever is publishing at that moment. A subscriber may dispatch: what it
-    dispatches is published after the envelope at hand. A subscriber that raises is reported and changes nothing for
-    anybody else.
+    critical section, on the thread that is publishing at that moment. A subscriber may dispatch: the new event
+    is published after the current envelope. If a subscriber raises, the error is logged, and the other subscribers are
+    still called.
     """
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], object]) -> Unsubscribe:
@@ -184,7 +184,7 @@ class Dispatcher(Protocol):
         ...
 
     def publish(self, envelope: Envelope) -> None:
-        """Tell everybody concerned; must not raise because a subscriber did."""
+        """Call every matching subscriber; must not raise an Exception that a subscriber raised."""
         ...
 
 
@@ -212,7 +212,7 @@ class InProcessDispatcher:
         """Call ``handler(event)`` for each event of the type or of a subclass; return a function that ends it.
 
         Raises:
-            SessionError: If the handler is a coroutine function, which nobody would await, or the session was closed.
+            SessionError: If the handler is a coroutine function, which would not be awaited, or the session was closed.
         """
         return self._add(_Subscription(event_type, handler))
 
@@ -220,17 +220,17 @@ class InProcessDispatcher:
         """Call ``handler(envelope)`` for every event; return a function that ends it.
 
         Raises:
-            SessionError: If the handler is a coroutine function, which nobody would await, or the session was closed.
+            SessionError: If the handler is a coroutine function, which would not be awaited, or the session was closed.
         """
         return self._add(_Subscription(None, handler))
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is subscribed."""
+        """Whether there are no subscribers."""
         return not self._subscriptions
 
     def publish(self, envelope: Envelope) -> None:
-        """Tell everybody concerned; a subscriber that raises is reported in the log of the process."""
+        """Call every matching subscriber; an Exception of a subscriber is written to the log of the process."""
         if not self._subscriptions:
             return
         event: object = envelope.event
@@ -250,7 +250,7 @@ class InProcessDispatcher:
             raise interrupt
 
     def close(self) -> None:
-        """Let go of every subscriber and take no more."""
+        """Remove every subscriber and refuse new ones."""
         with self._lock:
             self._closed = True
             self._subscriptions = ()
@@ -289,12 +289,12 @@ class InProcessDispatcher:
 
 
 class RefusingDispatcher(InProcessDispatcher):
-    """Takes no subscribers, and says why."""
+    """Refuses every subscriber with a SessionError that says why."""
 
     __slots__ = ("_why",)
 
     def __init__(self, why: str) -> None:
-        """Say ``why`` to whoever subscribes."""
+        """Refuse with the message ``why``."""
         super().__init__()
         self._why = why
 
@@ -303,12 +303,12 @@ class RefusingDispatcher(InProcessDispatcher):
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return how a function is called in a message."""
+    """Return the name of a function for messages."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
 def report(happened: str, function: Callable[..., Any], envelope: Envelope, error: Exception) -> None:
-    """Write a log line about code of the user's that raised on an event."""
+    """Write a log line about user code that raised an error on an event."""
     event: object = envelope.event
     logger().error(
         happened, function=name_of(function), event_type=tag_of(type(event)), seq=envelope.seq, exc_info=error

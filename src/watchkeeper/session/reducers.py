@@ -1,9 +1,9 @@
 """How an event changes slices.
 
 Reducers are pure functions of a slice and an event: while one runs, its thread may neither dispatch nor read any
-session. All reducers of an event are computed before anything is changed; if one fails, nothing is. Several reducers
-of one slice run in the order of registration, each on what the one before it left. An event type for which nobody
-registered a reducer, for whatever slice, is kept in its own slice; as soon as one is registered, only reducers decide.
+session. All reducers of an event are computed before anything changes; if one fails, nothing changes. Several reducers
+of one slice run in the order of registration, each on the result of the one before. If no slice has a reducer for an
+event type, its events are kept in the slice of that type; as soon as one is registered, only reducers decide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Repla
 from watchkeeper.session.tagging import check
 
 Slices = Mapping[type, SliceView[Any]]
-"""Every slice that holds anything, by its type; never changed, only replaced."""
+"""Every slice that is not empty, by its type; the mapping is never changed, only replaced."""
 
 EMPTY: Final[SliceView[Any]] = SliceView()
 
@@ -37,7 +37,7 @@ def refuse_in_reducer(what: str) -> None:
     """Raise if this thread is running a reducer.
 
     Raises:
-        SessionError: If it is.
+        SessionError: If a reducer is running.
     """
     if _reduction.running:
         raise SessionError(f"a reducer may not {what}: it must decide from the slice and the event alone")
@@ -49,21 +49,21 @@ class Reducers:
     __slots__ = ("_by_event", "_lock")
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without reducers."""
         self._lock = threading.Lock()
         self._by_event: dict[type, tuple[tuple[type, Reducer[Any, Any]], ...]] = {}
 
     def copy(self) -> Reducers:
-        """Return the same reducers; what is registered later with one is unknown to the other. O(1)."""
+        """Return an independent copy: later registrations on one do not change the other. O(1)."""
         copied = Reducers()
         copied._by_event = self._by_event
         return copied
 
     def register(self, slice_type: type, event_type: type, reducer: Reducer[Any, Any]) -> None:
-        """Let a reducer decide what events of exactly this type do to a slice; registering it again changes nothing.
+        """Let a reducer decide what events of exactly this type do to a slice; registering twice changes nothing.
 
         Raises:
-            SessionError: If the reducer cannot be called, is a coroutine function, or listens to the session itself.
+            SessionError: If the reducer cannot be called, is a coroutine function, or the event is the session's own.
         """
         given: Any = reducer
         if not callable(given) or inspect.iscoroutinefunction(given):
@@ -79,7 +79,7 @@ class Reducers:
                 self._by_event = {**self._by_event, event_type: (*known, (slice_type, reducer))}
 
     def keep(self, event_type: type) -> bool:
-        """Return whether events of a type reach the slice of that type: by a reducer, or because nobody listens."""
+        """Return whether events of a type reach the slice of that type: by a reducer, or because none is registered."""
         registered = self._by_event.get(event_type)
         return registered is None or any(slice_type is event_type for slice_type, _ in registered)
 
@@ -87,7 +87,7 @@ class Reducers:
         """Return the slices after an event.
 
         Raises:
-            ReducerError: If a reducer raised or returned nonsense.
+            ReducerError: If a reducer raised or returned an invalid result.
             SessionError: If the event is an edit that does not fit its slice.
         """
         event_type = type(event)
@@ -107,7 +107,7 @@ class Reducers:
 
 
 def _put(slices: dict[type, SliceView[Any]], slice_type: type, view: SliceView[Any]) -> None:
-    """Keep a slice, or forget it if it holds nothing, so that equal states look the same."""
+    """Store a slice, or remove it if it is empty, so that equal states have equal mappings."""
     if len(view):
         slices[slice_type] = view
     else:
@@ -153,7 +153,7 @@ def check_serialisable(value: Any) -> None:
     """Refuse a value that no snapshot could hold.
 
     Raises:
-        SessionError: Naming the place and the type.
+        SessionError: If it cannot be stored; the message names the place and the type.
     """
     try:
         check(value)

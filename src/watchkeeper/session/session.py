@@ -1,9 +1,9 @@
 """A session: one log, the slices that are a fold of it, and a place among other sessions.
 
-Every change is an event: recorded once, in one critical section with what it does to the slices, told to subscribers
-afterwards in the order of the log. Reading, snapshots, branches and children cost the same however long the log is. A
-session is safe under threads; its values are not copied, so they must not be changed. Parent and child share what the
-child began with and never what is written afterwards; a closed session is only read.
+Every change is an event. The event is recorded once, in one critical section with its effect on the slices, and
+published to subscribers afterwards, in the order of the log. The cost of reading, snapshots, branches and children does
+not depend on the length of the log. A session is thread-safe; its values are not copied, so they must not be changed.
+Parent and child share the child's initial state, never later writes; a closed session can only be read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Session:
     Attributes:
         session_id: Its identity.
         log: Everything that happened in it, live.
-        dispatcher: Who is told about it.
+        dispatcher: Delivers its events to subscribers.
         clock: Where the time of its events comes from.
     """
 
@@ -58,9 +58,9 @@ class Session:
         """Start empty.
 
         Args:
-            parent: The session that started this one; it knows its children without keeping them alive.
+            parent: The session that started this one; it holds its children by weak references only.
             session_id: Its identity; a fresh one by default.
-            dispatcher: Who is told about events; one of its own by default.
+            dispatcher: Delivers events to subscribers; a dispatcher of its own by default.
             clock: Where the time of events comes from.
             ids: Where the identity comes from.
         """
@@ -81,13 +81,13 @@ class Session:
     def parent(self) -> Session | None:
         """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).
 
-        It is equal to that session, and not the same.
+        It is a view: equal to that session, but not the same object.
         """
         return None if self._above is None else SessionView(self._above)
 
     @property
     def host(self) -> object | None:
-        """What the runs that write to it have for those that start others below them, or None between runs."""
+        """The object that runs of this session provide to code that starts child runs; None between runs."""
         return self._itself()._host
 
     @host.setter
@@ -95,17 +95,17 @@ class Session:
         self._itself()._host = host
 
     def _itself(self) -> Session:
-        """Return the session of which this is a branch or a view, however deep."""
+        """Return the session behind this branch or view, through any number of levels."""
         return self
 
     @property
     def origin(self) -> Session:
-        """The session that a branch is a branch of, however deep; a session that is no branch is its own."""
+        """The session behind a branch, through any number of levels; the session itself if it is no branch."""
         return self
 
     @property
     def children(self) -> tuple[Session, ...]:
-        """The sessions it started that are not closed and that somebody still holds, oldest first; to be read only."""
+        """Read-only views of the sessions it started that are open and still referenced, oldest first."""
         return tuple([SessionView(child) for child in self._started()])
 
     def _started(self) -> list[Session]:
@@ -126,9 +126,9 @@ class Session:
     def dispatch(self, event: Any) -> Envelope:
         """Record an event, let the reducers change the slices, then tell the subscribers.
 
-        All reducers are computed before anything changes. An event type for which no reducer is registered, in
-        whatever slice, is kept in its own slice, ``session[type(event)]``; once there is one, reducers alone decide.
-        When another thread is telling subscribers at that moment, it tells them about this event too.
+        All reducers are computed before anything changes. If no slice has a reducer for the event
+        type, the event is kept in its own slice, ``session[type(event)]``; if one has, only reducers decide.
+        If another thread is publishing at that moment, that thread publishes this event too.
 
         Args:
             event: A value of a class with a typed JSON form, usually a frozen dataclass.
@@ -151,11 +151,11 @@ class Session:
         return envelope
 
     def snapshot(self, *, cascade: bool = False) -> Snapshot:
-        """Return the present state as a value; nothing is copied.
+        """Return the current state as a value; nothing is copied.
 
         Args:
-            cascade: Take those of its children along, of theirs, and so on. Each is consistent by itself; what is
-                written meanwhile to one session may be in its snapshot and not in that of another.
+            cascade: Include snapshots of all sessions below it. Each is consistent by itself; a concurrent write may
+                be in the snapshot of one session and missing in that of another.
         """
         taken = self._journal.snapshot(self.session_id)
         if not cascade:
@@ -165,8 +165,8 @@ class Session:
     def rollback(self, snapshot: Snapshot) -> None:
         """Make the slices what they were in a snapshot, of this session or of another; the log keeps everything.
 
-        If the snapshot has children, those of them that are still children of this session are rolled back too, each
-        by itself; the others are passed over. A branch leaves the children alone: they are not part of it.
+        If the snapshot has children, those that are still children of this session are rolled back too, each by
+        itself; the others are skipped. A branch does not roll back children: they are not part of it.
 
         Raises:
             SessionError: If this session was closed or this branch has ended.
@@ -182,23 +182,23 @@ class Session:
         self._journal.record(SessionReset())
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until subscribers were told of everything recorded so far; call it before unsubscribing one for good.
+        """Wait until everything recorded so far is published; call it before you unsubscribe a subscriber for good.
 
-        Telling is usually done when `dispatch` returns; not if another thread dispatched at the same moment and is
-        telling for both.
+        Usually an event is published when `dispatch` returns, but not if another thread dispatched at the same moment
+        and is publishing for both.
 
         Args:
-            timeout_s: Seconds to wait at most for a subscriber that another thread is in.
+            timeout_s: Most seconds to wait for a subscriber that another thread is calling.
 
         Returns:
-            Whether everything is told; False also inside a subscriber, which would wait for itself.
+            Whether everything is published; also False inside a subscriber, which would wait for itself.
         """
         return self._itself()._journal.flush(timeout_s)
 
     def branch(self) -> Branch:
-        """Return a transaction: it sees this moment's state and its own writes; nobody else sees them until it merges.
+        """Return a transaction: it sees the current state and its own writes; others see these writes after the merge.
 
-        Nothing is copied. `Branch.merge` repeats the writes here, `Branch.discard` forgets them.
+        Nothing is copied. `Branch.merge` repeats the writes here, `Branch.discard` drops them.
         """
         return Branch(self)
 
@@ -210,20 +210,20 @@ class Session:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> Session:
-        """Return a session below this one; whatever is written to one of them never reaches the other.
+        """Return a session below this one; a write to one of them never reaches the other.
 
-        It has this session's reducers, as they are now, and a dispatcher of its own. From a branch, it is a child of
-        the branch's session. The slices are shared, not copied: O(1), however much there is. Whoever starts a child
-        closes it with `close` (docs/specification.md, subagents).
+        It has this session's current reducers and its own dispatcher. Called on a branch, it returns a child of the
+        branch's session. The slices are shared, not copied: O(1) for any size. The caller that starts a child must
+        close it with `close` (docs/specification.md, subagents).
 
         Args:
             snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
             session_id: Its identity; a fresh one by default.
             clock: Where the time of its events comes from; this session's clock by default.
-            ids: Where its identity comes from; where this session's came from by default.
+            ids: Where its identity comes from; this session's IdSource by default.
 
         Raises:
-            SessionError: If this session was closed, or a reducer asks.
+            SessionError: If this session was closed, or a reducer calls this.
         """
         refuse_in_reducer("start a child")
         parent = self._itself()
@@ -239,8 +239,8 @@ class Session:
     def close(self) -> None:
         """End the session: it can still be read, any write raises, and its parent no longer lists it.
 
-        Its subscribers are let go once they were told of everything; those of a dispatcher that was given to it stay
-        with that dispatcher. Its own children stay as they are. Closing it again changes nothing.
+        Its own dispatcher removes its subscribers once everything is published; a dispatcher passed as an argument
+        keeps its subscribers. Its own children stay as they are. Closing it again changes nothing.
 
         Raises:
             SessionError: If a reducer closes it, or this is a branch.
@@ -257,7 +257,7 @@ class Session:
 
 
 class SliceAccessor(Generic[T]):
-    """``session[T]``: one slice of a session, to read and to edit; always as it is now.
+    """``session[T]``: one slice of a session, to read and to edit; reads return its current state.
 
     Reading takes no lock and copies nothing. Each edit is recorded on the log; an item of another type, or one that
     cannot be stored, is a SessionError. Treat items as frozen, because snapshots and branches share them.
@@ -266,7 +266,7 @@ class SliceAccessor(Generic[T]):
     __slots__ = ("_journal", "_slice_type")
 
     def __init__(self, journal: Journal, slice_type: type[T]) -> None:
-        """Look at the slice of ``slice_type``."""
+        """Access the slice of ``slice_type``."""
         self._journal = journal
         self._slice_type = slice_type
 
@@ -283,7 +283,7 @@ class SliceAccessor(Generic[T]):
         return tuple(item for item in self.all() if predicate(item))
 
     def seed(self, *items: T) -> None:
-        """Put the items in the place of all others."""
+        """Replace all items of the slice with these."""
         self._journal.record(SliceEdited(self._slice_type, "seed", items))
 
     def append(self, item: T) -> None:
@@ -297,29 +297,29 @@ class SliceAccessor(Generic[T]):
     def register(self, event_type: type[E], reducer: Reducer[T, E]) -> None:
         """Let ``reducer(slice, event)`` decide what events of exactly this type do to the slice.
 
-        As soon as a reducer is registered for an event type, in whatever slice, such events are no longer kept in
-        their own slice by themselves; register `append_event` there to keep them. Registering the same reducer again
+        As soon as any slice has a reducer for an event type, events of that type are no longer kept in their own slice
+        automatically; register `append_event` there to keep them. Registering the same reducer again
         changes nothing.
 
         Raises:
-            SessionError: If the reducer is no plain function, or this is a branch: what a branch registers would be
-                gone when its writes are repeated.
+            SessionError: If the reducer is no plain function, or this is a branch: a branch's reducers would be missing
+                when its writes are repeated.
         """
         refuse_in_reducer("register reducers")
         self._journal.register(self._slice_type, event_type, reducer)
 
     def keep(self) -> None:
-        """See to it that events of the slice's own type are kept in it, whatever else listens to them.
+        """Make sure that events of the slice's own type are kept in it, even if other reducers handle them.
 
         Raises:
-            SessionError: If a reducer is needed for it, and this is a branch.
+            SessionError: If this requires a new reducer, and this is a branch.
         """
         if not self._journal.keeps(self._slice_type):
             self.register(self._slice_type, append_event)
 
 
 class _StandIn(Session):
-    """Another session in another light: its identity, parent and children, with a journal of its own."""
+    """Base of branches and views: another session's identity, parent and children, with its own journal."""
 
     def __init__(self, base: Session, journal: Journal, dispatcher: Dispatcher) -> None:
         self._base = base
@@ -335,24 +335,24 @@ class _StandIn(Session):
 
 
 class Branch(_StandIn):
-    """A session's state with writes of its own that nobody else sees, until they are merged or discarded.
+    """A session's state with private writes, until they are merged or discarded.
 
-    It has its session's identity, parent and children. Its log is its session's log at the start and then its own
-    events, whose numbers are provisional. An event whose reducer failed changed nothing here and is not repeated.
-    After the end reading is still possible, any write raises: a thread that was given up can do no harm.
+    It has its session's identity, parent and children. Its log is its session's log at the start, followed by its
+    own events, whose numbers are provisional. An event whose reducer failed changed nothing here and is not repeated.
+    After its end it can still be read, but any write raises: an abandoned thread can do no harm.
     """
 
     def __init__(self, base: Session) -> None:
-        """Begin with what ``base``, a session or another branch, holds now."""
+        """Begin with the current state of ``base``, a session or another branch."""
         super().__init__(base, base._journal.branch(), base.dispatcher)
 
     @property
     def origin(self) -> Session:
-        """The session that this is a branch of, however deep."""
+        """The session behind this branch, through any number of branches."""
         return self._base.origin
 
     def close(self) -> NoReturn:
-        """Raise: a branch ends with `merge` or `discard`, and its session is closed by whoever started it.
+        """Raise: a branch ends with `merge` or `discard`, and its session is closed by the code that started it.
 
         Raises:
             SessionError: Always.
@@ -362,7 +362,7 @@ class Branch(_StandIn):
     def merge(self) -> None:
         """Repeat the writes on the session, in one critical section, as if they were dispatched there now.
 
-        Reducers run again on what the session holds by then; subscribers are told afterwards. The branch has ended.
+        Reducers run again on the session's current slices; the events are published afterwards. The branch has ended.
 
         Raises:
             ReducerError: If a reducer fails; then nothing of the branch is applied or recorded, and it has not ended.
@@ -371,7 +371,7 @@ class Branch(_StandIn):
         self._journal.merge_into(self._base._journal)
 
     def discard(self) -> None:
-        """Forget the writes and end the branch; doing so again changes nothing.
+        """Drop the writes and end the branch; a second call does nothing.
 
         Raises:
             SessionError: If it was merged: that cannot be undone.
@@ -388,7 +388,7 @@ class SessionView(_StandIn):
         super().__init__(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
 
     def close(self) -> NoReturn:
-        """Raise: who started it closes it.
+        """Raise: the code that started the session closes it.
 
         Raises:
             SessionError: Always.
@@ -396,7 +396,7 @@ class SessionView(_StandIn):
         raise SessionError(f"session {self.session_id} is closed by whoever started it")
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same session, seen or itself."""
+        """Whether both are the same session, directly or as a view or branch."""
         return isinstance(other, Session) and other._itself() is self._itself()
 
     def __hash__(self) -> int:
@@ -405,7 +405,7 @@ class SessionView(_StandIn):
 
 
 def iter_sessions_bottom_up(session: Session) -> Iterator[Session]:
-    """Yield every session below ``session``, children before their parents, and at last itself."""
+    """Yield every session below ``session``, children before their parents, and ``session`` last."""
     for child in session.children:
         yield from iter_sessions_bottom_up(child)
     yield session.origin

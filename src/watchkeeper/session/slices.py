@@ -1,9 +1,9 @@
 """Slices: typed sequences that grow at the end or are replaced; the operations of reducers, and snapshots.
 
 A `SliceView` is a value: it never changes, and keeping a thousand of them costs no copies. Appending to the newest view
-of an owner is done in place, behind the end of every older view; appending to any other view copies at most `WIDTH`
-references, however long it is. Reducers say what should happen to a slice with `Append`, `Extend`, `Replace` and
-`Clear`; they never do it themselves.
+of an owner is done in place, after the end of every older view; appending to any other view copies at most `WIDTH`
+references, for any length. Reducers return the change of a slice as `Append`, `Extend`, `Replace` and
+`Clear`; they never change the slice themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class SequenceView(Sequence[T_co]):
-    """A sequence to be read: a subclass says how many items it has and how one is found, all else is here.
+    """A read-only sequence: a subclass implements ``__len__`` and ``_item``; everything else is here.
 
     Slicing gives a tuple. A view is equal to another view, a tuple or a list with equal items.
     """
@@ -41,10 +41,10 @@ class SequenceView(Sequence[T_co]):
 
     @abstractmethod
     def _item(self, place: int) -> T_co:
-        """Return the item at a place, from 0 to the length less 1."""
+        """Return the item at index ``place``, from 0 to the length minus 1."""
 
     def _items(self, places: range) -> Iterable[T_co]:
-        """Return the items at some places, all of which exist."""
+        """Return the items at these indexes; all of them are in range."""
         return map(self._item, places)
 
     @overload
@@ -85,10 +85,10 @@ _Node = tuple[Any, ...]
 
 
 class SliceView(SequenceView[T_co]):
-    """An immutable sequence that shares its items with the views it grew from and those that grow from it.
+    """An immutable sequence that shares its items with older views and with views extended from it.
 
-    A tree of full leaves of `WIDTH` items, whose inner nodes are tuples, and a tail: a list that this view reads up to
-    its own end and that only its owner extends.
+    It is a tree and a tail. The leaves of the tree are full lists of `WIDTH` items, its inner nodes are tuples. The
+    tail is a list that this view reads up to its own end and that only its owner extends.
     """
 
     __slots__ = ("_height", "_length", "_owner", "_root", "_tail")
@@ -114,7 +114,7 @@ class SliceView(SequenceView[T_co]):
         return view
 
     def appended(self, item: Any, owner: object) -> SliceView[T_co]:
-        """Return a view with one more item; ``owner`` must not append in two threads at once."""
+        """Return a view with one more item; one ``owner`` must not append in two threads at once."""
         length = self._length
         used = length % WIDTH
         tail = self._tail
@@ -197,14 +197,14 @@ class Append(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Extend(Generic[T]):
-    """Add items at the tail; none at all leaves the slice as it is."""
+    """Add items at the tail; without items the slice does not change."""
 
     items: Iterable[T]
 
 
 @dataclass(frozen=True, slots=True)
 class Replace(Generic[T]):
-    """Put these items in the place of all others."""
+    """Replace all items with these."""
 
     items: Iterable[T]
 
@@ -231,7 +231,7 @@ TAG: Final = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which session or branch a snapshot was taken of, and what a branch had written by then."""
+    """The session or branch that a snapshot was taken of, and the branch's writes up to then."""
 
     owner: object
     writes: SliceView[Any]
@@ -239,20 +239,20 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a session knew at one position of its log.
+    """The slices of a session at one position of its log.
 
-    Taking one copies nothing: it shares the slices, which never change. It can be written as JSON and comes back equal,
-    values typed as they were, in a process that knows their types. The log itself is not part of it. It may hold those
-    of the session's children, each consistent by itself.
+    Taking a snapshot copies nothing: it shares the slices, which never change. Written as JSON and read back, it is
+    equal and its values have the same types, if the process knows these types. The log itself is not part of it. It may
+    hold snapshots of the session's children, each consistent by itself.
 
     Attributes:
         version: Version of the JSON form.
-        session_id: Whose state it is.
+        session_id: The session that it is the state of.
         seq: The last event it reflects; 0 before the first.
         created_at: When it was taken, in UTC.
-        slices: The slices that hold anything, by their type.
-        origin: Where it was taken; not kept in JSON.
-        children: Those of the sessions below it that were open at that time, if they were asked for.
+        slices: The slices that are not empty, by their type.
+        origin: The session or branch it was taken of; not kept in JSON.
+        children: Snapshots of the sessions below it that were open at that time, if ``cascade`` was set.
     """
 
     session_id: UUID
@@ -264,7 +264,7 @@ class Snapshot:
     children: tuple[Snapshot, ...] = ()
 
     def __getitem__(self, slice_type: type[T]) -> SliceView[T]:
-        """Return the slice of a type as it was."""
+        """Return the slice of a type in this snapshot."""
         return self.slices.get(slice_type, SliceView())
 
     def to_json(self) -> str:

@@ -1,11 +1,11 @@
 """Typed JSON: a value that is written and read back is equal and of the same type.
 
-Plain JSON stands for itself; everything else is an object whose ``$type`` holds the tag of its type. Dataclasses,
-enums, named tuples, msgspec structs and pydantic models are their fields. Types that are more than their fields (open
-files, locks, functions) are refused, by name and place. Reading imports nothing and calls no ``__init__``: fields are
-put back as they were. But what is put back is checked as a new value is, by the ``__post_init__`` of its class, which
-therefore has to accept what it made itself, as for `dataclasses.replace`. Numbers have bounds: a short text must not
-stand for one that takes minutes to compute with.
+Plain JSON values are written as they are; every other value is an object whose ``$type`` holds the tag of its type.
+Dataclasses, enums, named tuples, msgspec structs and pydantic models are written as their fields. Types with state
+beside their fields (open files, locks, functions) are refused; the error names the type and the place. Reading imports
+nothing and calls no ``__init__``: the fields are set to the stored values. The ``__post_init__`` of the class then
+checks them as for a new value, so it has to accept values that it produced itself, as for `dataclasses.replace`.
+Numbers are bounded: a short text must not stand for a number that takes minutes to compute with.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from watchkeeper.core.type_tags import OURS, register, tag_of, type_of
 MARK: Final = "$type"
 
 SHOWN_CHARS: Final = 500
-"""How much of what was wrong is told: it may quote what was read."""
+"""Most characters of an error's text in a message: the text may quote the data that was read."""
 
 N = TypeVar("N", Decimal, Fraction)
 
@@ -52,13 +52,13 @@ def _numbered(value: Any) -> Iterator[str]:
 class Form(msgspec.Struct, frozen=True):
     """How values of one type are written and read.
 
-    A form holds for exactly one type: a subclass may hold more than its value.
+    A form applies to exactly one type and not to its subclasses, which may hold more state.
 
     Attributes:
         write: Turns a value into JSON-able data.
         read: Turns that data back into the value.
-        parts: The values that it holds; None if it holds none.
-        labels: Where each part stands, for messages.
+        parts: Returns the values inside a value; None if the type holds no other values.
+        labels: Returns the place of each part, for messages.
     """
 
     write: Step
@@ -68,11 +68,11 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class _Refused(Exception):
-    """A value has no form: because of its type, or, where that is said, of what it is."""
+    """A value has no form: because of its type, or, if a message is given, because of the value itself."""
 
 
 def dump(value: Any) -> Any:
-    """Turn a value into JSON-able data that says what it was.
+    """Turn a value into JSON-able data that also records its types.
 
     Raises:
         CodecError: If something in it cannot be written; the message names the place and the type.
@@ -84,7 +84,7 @@ def dump(value: Any) -> Any:
 
 
 def load(data: Any) -> Any:
-    """Turn what `dump` wrote back into the value.
+    """Turn data that `dump` returned back into the value.
 
     Raises:
         CodecError: If a tag is unknown, or the data does not fit its tag.
@@ -96,7 +96,7 @@ def load(data: Any) -> Any:
 
 
 def check(value: Any) -> None:
-    """Refuse a value that `dump` could not write; costs one look at the type of everything in it.
+    """Refuse a value that `dump` could not write; looks once at the type of every value inside it.
 
     Raises:
         CodecError: As `dump`.
@@ -108,9 +108,9 @@ def check(value: Any) -> None:
 
 
 def register_form(type_: type, tag: str, form: Form) -> None:
-    """Give a type that is not simply its fields a tag and a form of its own.
+    """Register a tag and a form for a type that is not written as its fields.
 
-    What ``form.write`` returns is an object with the tag under `MARK`; ``form.read`` gets that object.
+    ``form.write`` returns an object with the tag under `MARK`; ``form.read`` gets that object.
     """
     register(type_, tag)
     _add(type_, form)
@@ -122,7 +122,7 @@ _lock = threading.Lock()
 _forms: dict[type, Form] = {}
 _leaves: set[type] = set()
 _parts: dict[type, Callable[[Any], Iterable[Any]]] = {}
-"""How values of a type are looked into, for all that are no leaves."""
+"""By type: the function that returns the parts of a value, for all types that are no leaves."""
 
 
 def _add(type_: type, form: Form) -> Form:
@@ -172,7 +172,7 @@ def _load(data: Any) -> Any:
         raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
     except (CodecError, SnapshotError, RecursionError):
         raise
-    except Exception as error:  # of a __post_init__, too
+    except Exception as error:  # also errors of a __post_init__
         raise CodecError(f"this is no {tag!r}: {clipped(error_text(error), SHOWN_CHARS)}") from error
 
 
@@ -189,7 +189,7 @@ def _explain(value: Any) -> NoReturn:
 
 
 def _find(value: object, place: str) -> tuple[str, str] | None:
-    """Return the place of the first thing that has no form, and why it has none."""
+    """Return the place of the first value that has no form, and the reason."""
     type_ = type(value)
     try:
         form = _form_of(type_)
@@ -210,7 +210,7 @@ def _find(value: object, place: str) -> tuple[str, str] | None:
 # --- classes ----------------------------------------------------------------------------------------------------------
 
 _CONTENT: Final = (str, bytes, bytearray, int, float, list, dict, set, frozenset, tuple, PurePath)
-"""What a subclass may hold beside its fields."""
+"""Base types whose subclasses hold content beside their fields; such subclasses are refused."""
 
 
 def _class_form(type_: type[Any]) -> Form:
@@ -250,7 +250,7 @@ def _fields_form(type_: type, names: tuple[str, ...], read: Callable[[dict[str, 
 
 
 def _known(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Read the fields that are there; a field that the type does not have was written by other code."""
+    """Read the fields in the data; raise a CodecError for a field that the type does not have."""
     strange = sorted(data.keys() - {MARK, *names})
     if strange:
         raise CodecError(f"{data[MARK]!r} has no field {strange[0]!r}; it was written by another version of its type")
@@ -290,20 +290,20 @@ def _dataclass_form(type_: Any) -> Form:
 
 
 def _check_as_new(type_: Any) -> Callable[[Any, dict[str, Any]], None] | None:
-    """Return what checks a value of a dataclass whose fields were put back; None if nothing does for new ones."""
+    """Return a function that checks a dataclass value after its fields were set; None if there is no such check."""
     after: Callable[..., object] | None = getattr(type_, "__post_init__", None)
     if after is None:
         return None
-    marker = getattr(dataclasses, "_FIELD_INITVAR")  # noqa: B009  # dataclasses tell of these fields nowhere else
+    marker = getattr(dataclasses, "_FIELD_INITVAR")  # noqa: B009  # no public name for these fields
     given = [each for each in type_.__dataclass_fields__.values() if getattr(each, "_field_type", None) is marker]
     if any(each.default is dataclasses.MISSING for each in given):
-        return None  # what it was made from is not kept
+        return None  # the InitVar values are not stored
     arguments = [each.default for each in given]
     ours = type_.__module__.partition(".")[0] == OURS
 
     def check_as_new(value: Any, known: dict[str, Any]) -> None:
         after(value, *arguments)
-        if ours:  # what is computed from other fields there has to agree with them
+        if ours:  # computed fields have to agree with the others
             return
         for name, stored in known.items():
             if getattr(value, name) is not stored:
@@ -319,7 +319,7 @@ def _enum_form(type_: type[enum.Enum]) -> Form:
 
 
 def _pydantic_form(type_: Any) -> Form:
-    """Keep fields, extra and private values, and which fields were set: what pickling a model keeps, by itself."""
+    """Keep fields, extra and private values, and the set of given fields: the same as pickling a model keeps."""
     extras = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
     fields: dict[str, Any] = type_.model_fields
     names = tuple(fields)
@@ -425,7 +425,7 @@ def _keyed(value: Mapping[Any, Any]) -> list[str]:
 
 
 def _bounded(value: N) -> N:
-    """Return a number, if it is not too large to be read back and computed with."""
+    """Return a number if it is within the bounds of `number_problem`; raise _Refused if not."""
     problem = number_problem(value)
     if problem is not None:
         raise _Refused(problem)
@@ -434,7 +434,7 @@ def _bounded(value: N) -> N:
 
 def _register_number(type_: type[N], tag: str, from_json: Callable[[str], N]) -> None:
     def none(value: N) -> tuple[()]:
-        _bounded(value)  # so that what cannot be written is refused when it comes in, not when it is written
+        _bounded(value)  # so that `check` refuses it too, not only `dump`
         return ()
 
     form = Form(
@@ -447,7 +447,7 @@ def _register_number(type_: type[N], tag: str, from_json: Callable[[str], N]) ->
 
 
 def _read_fraction(text: str) -> Fraction:
-    if not _FRACTION.fullmatch(text):  # with an exponent it would be computed here and now
+    if not _FRACTION.fullmatch(text):  # an exponent would be computed at once
         raise ValueError(f"expected whole numbers, not {clipped(text, SHOWN_CHARS)!r}")
     return Fraction(text)
 
@@ -458,7 +458,7 @@ def _register_value(type_: type, tag: str, to_json: Step, from_json: Step) -> No
 
 
 def register_sequence(type_: Callable[[Iterable[Any]], Iterable[Any]], tag: str, *, ordered: bool = True) -> None:
-    """Register a type that is made from its items; those of one without an order are written in the order of repr."""
+    """Register a type that is built from its items; items of an unordered type are sorted by their repr."""
 
     def write(value: Iterable[Any]) -> dict[str, Any]:
         items: list[Any] = list(map(_dump, value))
@@ -484,7 +484,7 @@ def _register_mapping(type_: Any, tag: str) -> None:
 
 
 def _register_all() -> None:
-    """Register what is known from the start."""
+    """Register the built-in types."""
     for plain, tag in ((type(None), "none"), (bool, "bool"), (int, "int")):
         register_form(plain, tag, Form(_itself, _itself))
     register_form(str, "str", Form(_write_text, _read_text))
@@ -538,4 +538,4 @@ def _read_complex(parts: list[str]) -> complex:
 _register_all()
 
 PLAIN_TAGS: Final = frozenset(map(tag_of, _forms))
-"""Tags of plain values and containers, as against those of classes."""
+"""Tags of plain values and containers, in contrast to those of classes."""

@@ -1,4 +1,4 @@
-"""What may refuse a call beside its limits: hooks, the pipeline that asks them, circuit breakers."""
+"""What may refuse a call, besides its limits: hooks, the pipeline that asks them, circuit breakers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,10 @@
 """Circuit breakers: after repeated failures they refuse calls, and admit a single probe call from time to time.
 
-CLOSED lets everything through and counts failures in a row; so many of them make it OPEN, which lets nothing through.
-After the recovery time it is HALF_OPEN: one call, the probe, may pass, and its result decides. Every call holds a
-permit of the generation in which it began; what it reports later counts only if that generation still lasts, so a
-success from before an outage ends no outage. A permit that is dropped gives its place back. Safe to share between
-chains and threads.
+A CLOSED breaker lets all calls through and counts failures in a row; after ``failure_threshold`` of them it is OPEN and
+lets no call through. After the recovery time it is HALF_OPEN: one call, the probe, may pass, and its result decides.
+Every call holds a permit with the generation in which the call began. Its result counts only if the breaker is still in
+that generation, so a call that began before an outage cannot end the outage. A permit that is dropped frees the probe's
+place if it holds it. A breaker is safe to share between chains and threads.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class CircuitState(StrEnum):
 
 
 CHECKED: Final = object()
-"""Holder of a probe that was granted by `CircuitBreaker.check`, which hands out no permit."""
+"""Marks a probe that `CircuitBreaker.check` let pass, because `check` returns no permit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """The state a policy decides on.
+    """What a policy decides on.
 
     Attributes:
         cost_usd: Dollars that were spent, or are about to be.
         step_count: Calls so far.
-        entity_id: Whom it concerns: a user, a provider, a tool.
+        entity_id: What the call concerns: a user, a provider, a tool.
         chain_id: The chain.
-        timestamp: When it is asked, aware; None if that does not matter.
+        timestamp: When the policy is asked, with a time zone; None if that does not matter.
         metadata: Anything else.
     """
 
@@ -68,10 +68,10 @@ class PolicyDecision:
         allowed: Whether to go on.
         policy_type: Which policy decided.
         reason: One sentence for a person; empty if it is allowed.
-        partial_result: What there is already, if the policy knows.
-        degradation_action: What to do instead, if it knows.
-        fallback_model: The model to take instead, if it knows.
-        rate_limit_ms: Milliseconds after which asking again makes sense; 0 if it is unknown or allowed.
+        partial_result: The result so far, if the policy knows it.
+        degradation_action: What to do instead, if the policy knows it.
+        fallback_model: The model to use instead, if the policy knows one.
+        rate_limit_ms: Milliseconds to wait before asking again; 0 if unknown, or if it is allowed.
     """
 
     allowed: bool
@@ -89,12 +89,12 @@ class CircuitBreaker:
     Args:
         failure_threshold: Failures in a row that open it.
         recovery_timeout: Seconds, or text such as "1m", after which a probe may pass.
-        failure_predicate: Says which errors count; all by default. One that raises counts the error.
+        failure_predicate: Says which errors count; all by default. If it raises, the error counts.
         name: What it guards, for its messages.
         clock: Where time comes from.
 
     Raises:
-        LimitsError: If a value makes no sense.
+        LimitsError: If a value has the wrong type or is out of range.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class CircuitBreaker:
             return permit
 
     def settle(self, permit: Permit, *, failed: bool) -> None:
-        """Take in what became of a permit's call, unless the breaker has moved on since."""
+        """Count the result of a permit's call, unless the breaker has begun a new generation since."""
         with self._lock:
             if permit.generation != self._generation:
                 return
@@ -165,7 +165,7 @@ class CircuitBreaker:
                 self._probe = None
 
     def counts(self, error: BaseException) -> bool:
-        """Return whether an error counts as a failure of what is guarded."""
+        """Return whether an error counts as a failure of the guarded service."""
         if self._predicate is None:
             return True
         try:
@@ -177,9 +177,9 @@ class CircuitBreaker:
     # --- by itself ----------------------------------------------------------------------------------------------------
 
     def check(self, context: PolicyContext | None = None) -> PolicyDecision:
-        """Return whether a call may pass now; it should be followed by `record_success` or `record_failure`.
+        """Return whether a call may pass now; report its result by `record_success` or `record_failure`.
 
-        A probe that is let through here and never reported gives its place back after another recovery time.
+        If the result of a probe is never reported, its place is free again after another recovery time.
         """
         with self._lock:
             if self._state is CircuitState.CLOSED:
@@ -191,11 +191,11 @@ class CircuitBreaker:
         return PolicyDecision(False, "circuit_breaker", self.explain(), rate_limit_ms=wait)
 
     def record_success(self) -> None:
-        """Report, after `check`, that the call went well; ignored while it is open."""
+        """Report, after `check`, that the call succeeded; ignored while the breaker is open."""
         self._record(failed=False)
 
     def record_failure(self, *, error: BaseException | None = None) -> None:
-        """Report, after `check`, that the call failed; ignored while it is open."""
+        """Report, after `check`, that the call failed; ignored while the breaker is open."""
         if error is None or self.counts(error):
             self._record(failed=True)
 
@@ -205,20 +205,20 @@ class CircuitBreaker:
                 self._report(failed=failed)
 
     def reset(self) -> None:
-        """Close it, whatever happened; calls under way no longer count."""
+        """Close the breaker in any state; results of in-flight calls no longer count."""
         with self._lock:
             self._move(CircuitState.CLOSED)
 
     @property
     def state(self) -> CircuitState:
-        """Where it is now; HALF_OPEN from the moment at which a probe may pass."""
+        """The present state; HALF_OPEN as soon as a probe may pass."""
         with self._lock:
             self._half_open_if_due()
             return self._state
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until a probe may pass; 0 if one may now, or if it is closed."""
+        """Seconds until a probe may pass; 0 if one may pass now, if the end is unknown, or if the breaker is closed."""
         with self._lock:
             if self._state is CircuitState.OPEN:
                 until = self._open_until
@@ -272,7 +272,7 @@ class CircuitBreaker:
 
 @dataclass(slots=True, eq=False)
 class Permit:
-    """One call's leave to pass a breaker; report success or failure, and release it whatever happens.
+    """Permission for one call to pass a breaker; report success or failure, and release it in every case.
 
     Attributes:
         breaker: The breaker that gave it.
@@ -283,36 +283,36 @@ class Permit:
     generation: int
 
     def succeeded(self) -> None:
-        """Report that the call went well; ignored once the breaker has moved on."""
+        """Report that the call succeeded; ignored once the breaker has begun a new generation."""
         self.breaker.settle(self, failed=False)
 
     def failed(self, error: BaseException) -> None:
-        """Report that the call failed; ignored once the breaker has moved on, or if such errors do not count."""
+        """Report that the call failed; ignored in a new generation, or if such errors do not count."""
         if self.breaker.counts(error):
             self.breaker.settle(self, failed=True)
 
     @property
     def holds_probe(self) -> bool:
-        """Whether its call is the one that tests whether what is guarded is back."""
+        """Whether its call is the probe, which tests whether the guarded service works again."""
         return self.breaker.is_probe(self)
 
     def release(self) -> None:
-        """Give the probe's place back if it is held and nothing was reported; harmless otherwise."""
+        """Free the probe's place if this permit holds it and nothing was reported; else do nothing."""
         self.breaker.give_back(self)
 
     __del__ = release  # for a permit whose holder was killed before it could release it
 
 
 # --- breakers of the caller's own -------------------------------------------------------------------------------------
-# A subclass that overrides one of the public methods, or an object that only has them, is asked by them, as
+# A subclass that overrides one of the public methods, or any other object that has them, is asked by these methods, as
 # docs/specification.md describes it (execution-context): `check` before a call, `record_success` or `record_failure`
-# after it. Permits are the better way, because they tell a call of before an outage from one of after it.
+# after it. Permits are better, because they distinguish a call that began before an outage from one after it.
 
 ASKED: Final = ("check", "record_success", "record_failure")
 
 
 def has_own_methods(breaker: object) -> bool:
-    """Return whether one of the public methods by which a breaker is asked is not that of `CircuitBreaker`."""
+    """Return whether a breaker replaces one of the public methods of `CircuitBreaker` that are in `ASKED`."""
     if type(breaker) is not CircuitBreaker:
         kind = type(breaker)
         if any(getattr(kind, name, None) is not getattr(CircuitBreaker, name) for name in ASKED):
@@ -321,7 +321,7 @@ def has_own_methods(breaker: object) -> bool:
 
 
 class AskedBreaker:
-    """Asks a breaker by its public methods, and hands out permits that report by them.
+    """Asks a breaker by its public methods, and returns permits that report results by them.
 
     Args:
         breaker: The breaker.
@@ -362,7 +362,7 @@ class AskedBreaker:
 
 
 def accepts(method: Callable[..., Any], *args: Any, **named: Any) -> bool:
-    """Return whether a method can be called with these arguments; what does not tell is taken to accept them."""
+    """Return whether a method accepts these arguments; True if its signature is not known."""
     try:
         bound = signature(method)
     except (TypeError, ValueError):
@@ -376,11 +376,11 @@ def accepts(method: Callable[..., Any], *args: Any, **named: Any) -> bool:
 
 @dataclass(slots=True, eq=False)
 class AskedPermit:
-    """One call's leave to pass a breaker that is asked by its public methods.
+    """Permission for one call to pass a breaker that is asked by its public methods.
 
     Attributes:
-        asked: Who asked it.
-        holds_probe: Whether its call is the one that tests whether what is guarded is back.
+        asked: The `AskedBreaker` that returned it.
+        holds_probe: Whether its call is the probe, which tests whether the guarded service works again.
     """
 
     asked: AskedBreaker
@@ -392,7 +392,7 @@ class AskedPermit:
         return self.asked.breaker
 
     def succeeded(self) -> None:
-        """Report that the call went well."""
+        """Report that the call succeeded."""
         self.asked.breaker.record_success()
 
     def failed(self, error: BaseException) -> None:
@@ -400,23 +400,23 @@ class AskedPermit:
         self.asked.report_failure(error)
 
     def release(self) -> None:
-        """Give the probe's place back if it is held and nothing was reported."""
+        """Free the probe's place if this permit holds it and nothing was reported."""
         if self.holds_probe:
             self.holds_probe = False
             self.asked.breaker.give_back_checked()
 
 
 class CircuitBreakers:
-    """One circuit breaker for each provider, all alike, made when it is first asked for.
+    """One circuit breaker for each provider, all with the same settings, each made at its first use.
 
     Args:
-        failure_threshold: As for `CircuitBreaker`; so are the others.
+        failure_threshold: As for `CircuitBreaker`, like the other arguments.
         recovery_timeout: Seconds, or text such as "1m".
         failure_predicate: Says which errors count.
         clock: Where time comes from.
 
     Raises:
-        LimitsError: If a value makes no sense.
+        LimitsError: If a value has the wrong type or is out of range.
     """
 
     __slots__ = ("_breakers", "_lock", "_make")
@@ -444,5 +444,5 @@ class CircuitBreakers:
         return breaker
 
     def states(self) -> Mapping[str, CircuitState]:
-        """Return where the breaker of each provider is, as of now."""
+        """Return the present state of the breaker of each provider."""
         return {provider: breaker.state for provider, breaker in list(self._breakers.items())}

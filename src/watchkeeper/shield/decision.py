@@ -1,6 +1,6 @@
-"""What is said about a call: the chain it belongs to, what a hook sees of it, the decision, and the incident.
+"""Values about a call: the chain that it belongs to, what a hook sees of it, the decision, and the incident.
 
-Plain values, as docs/specification.md names them (execution-context). None is ever changed once it is made.
+They have the names of docs/specification.md (execution-context) and never change once they are made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from watchkeeper.session.log import event
 
 @dataclass(frozen=True, slots=True)
 class ChainMetadata:
-    """Who a chain belongs to.
+    """The request, the organisation and the user that a chain belongs to.
 
     Attributes:
         request_id: The request it serves.
@@ -32,7 +32,7 @@ class ChainMetadata:
         service: Service or agent.
         user_id: End user, if known.
         model: Primary model, if known.
-        tags: Any further labels; a copy is kept, which nobody can change.
+        tags: Any further labels; a read-only copy is kept.
     """
 
     request_id: str
@@ -48,7 +48,7 @@ class ChainMetadata:
         """Refuse a chain or a request without an id.
 
         Raises:
-            ConfigurationError: If one of the two is no text or empty, or the tags are no mapping.
+            ConfigurationError: If one of the two ids is empty or not text, or if the tags are not a mapping.
         """
         for name in ("request_id", "chain_id"):
             value: object = getattr(self, name)
@@ -60,7 +60,7 @@ class ChainMetadata:
 
 
 KEPT_EVENTS: Final = 10_000
-"""How many of its newest events a record keeps at least, besides the stops of its chain."""
+"""The least number of newest events that a record keeps, besides the stops of its chain."""
 
 
 @own_value("decision")
@@ -84,15 +84,16 @@ class Decision(StrEnum):
 class SafetyEvent:
     """An incident: something was stopped, or code reported one.
 
-    There is one event for each stop. The gate's own have ``hook="ExecutionContext"`` and the stop reason as type.
+    There is one event for each stop. Events of the gate itself have ``hook="ExecutionContext"`` and the stop reason as
+    ``event_type``.
 
     Attributes:
         event_type: What happened; one of the stop reasons for stops of the gate.
         decision: What was decided about it.
         reason: One sentence for a person.
-        hook: Who decided.
+        hook: Name of the hook or other code that decided.
         request_id: The request it belongs to, if known.
-        ts: When; held in UTC, now by default.
+        ts: When it happened, converted to UTC; now by default.
         metadata: Facts: the chain, the limit and its value.
     """
 
@@ -105,10 +106,10 @@ class SafetyEvent:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        """Refuse a time that could be any.
+        """Refuse a time without a time zone, and convert the time to UTC.
 
         Raises:
-            ConfigurationError: If it has no time zone.
+            ConfigurationError: If the time has no time zone.
         """
         if self.ts.tzinfo is UTC:
             return
@@ -124,25 +125,25 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     """One model call, tool call or request to the outside, as a hook sees it.
 
     The same object is given to every hook that is asked before a call and to ``release`` if the call does not run;
-    hooks that are asked afterwards get one with the same number and what the call really used.
+    hooks that are asked after the call get another one with the same number and the actual usage of the call.
 
     Attributes:
         request_id: The request that the chain serves.
         user_id: End user, if known.
-        session_id: Session of the caller's own, if he has one; an ExecutionContext knows none.
+        session_id: The caller's own session, if there is one; an ExecutionContext has none.
         tool_name: Label of the call: the operation name.
         model: Model that is asked, or the chain's.
         endpoint: Provider or address, if known.
-        tokens_in: Before the call the most input it can have, afterwards what it had; None if there is nothing to say.
-        tokens_out: Before the call the output cap that was granted, afterwards what it had.
-        cost_usd: Before the call the most it can cost, afterwards what it cost; None if that is not known.
+        tokens_in: Before the call, the most input tokens it can have; after it, the actual number; None if unknown.
+        tokens_out: Before the call, the ceiling of output tokens that was granted; after it, the actual number.
+        cost_usd: Before the call, the most dollars it can cost; after it, the actual cost; None if unknown.
         metadata: chain_id, org_id, team and service of the chain, and its tags.
         kind: ``llm``, ``tool`` or ``egress``.
-        degraded: Whether the call is the cheaper one already; a hook that says DEGRADE lets it pass.
-        number: Tells calls apart: the same before and after a call; 0 outside of a gate.
-        cost_share: Share of the cost ceiling that was spent when the call asked, of the tightest one if several hold;
-            None without a ceiling.
-        arguments: What a tool is called with, in a run the text that the model wrote; None if nobody told.
+        degraded: Whether the call already goes to the cheaper model; then DEGRADE from a hook lets it pass.
+        number: Identifies the call: the same before and after it; 0 outside of a gate.
+        cost_share: Share of the cost ceiling that was spent when the hook was asked; if several ceilings apply, of the
+            tightest one; None without a ceiling.
+        arguments: Arguments of a tool call, in a run as the text that the model wrote; None if they were not given.
     """
 
     request_id: str
@@ -163,6 +164,6 @@ class ToolCallContext(msgspec.Struct, frozen=True):
 
 
 def facts_of(chain: ChainMetadata) -> Mapping[str, Any]:
-    """Return a chain's metadata for its calls; a tag never takes the place of one of the four."""
+    """Return a chain's metadata for its calls; a tag cannot override chain_id, org_id, team or service."""
     own = {"chain_id": chain.chain_id, "org_id": chain.org_id, "team": chain.team, "service": chain.service}
     return MappingProxyType({**chain.tags, **own})

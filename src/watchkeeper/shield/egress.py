@@ -1,9 +1,9 @@
 """Where a call may reach: an allow-list of hosts and methods.
 
-What is not clearly allowed is refused. A URL is read by a grammar that is narrower than the standard's, so that no
-client can find another host in it than the one that was checked: whatever clients disagree about (credentials, odd
-spellings of addresses, characters that are folded or dropped) is refused. Names are compared, never resolved: what a
-name points to is not looked at, and each redirect is a request of its own.
+A request that is not clearly allowed is refused. URLs are parsed by a stricter grammar than the standard's, so that no
+client can read another host from a URL than the one that was checked: everything that clients parse differently
+(credentials, unusual spellings of addresses, characters that are folded or dropped) is refused. Host names are compared
+as text; DNS is never asked. Each redirect is a request of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.tool_permission import words
 
 READING: Final = ("GET", "HEAD")
-"""Methods that are allowed unless others are named."""
+"""Methods that are allowed by default."""
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _ORIGIN: Final = re.compile(
@@ -42,12 +42,12 @@ _METHOD: Final = re.compile(r"[A-Z][A-Z-]*")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a URL leads, in one spelling.
+    """The origin of a URL, in normalised form.
 
     Attributes:
         scheme: Lower case.
         host: A lower-case name without a dot at its end, or an address as `ipaddress` writes it.
-        port: The port, also where the URL leaves it out.
+        port: The port; the default port of the scheme if the URL has none.
     """
 
     scheme: str
@@ -74,18 +74,18 @@ class EgressAllowList:
     Args:
         hosts: ``"api.example.com"`` is that host over https at port 443; ``"*.example.com"`` is every name below
             example.com, but not example.com itself; ``"example.com:8443"`` is another port, ``"example.com:*"`` any;
-            ``"http://127.0.0.1:8080"`` and ``"wss://example.com"`` name the scheme, ``"[::1]"`` is an address. Of an
-            empty list nothing is allowed.
-        methods: HTTP methods; ``"*"`` stands for any. Reading only, unless others are named.
+            ``"http://127.0.0.1:8080"`` and ``"wss://example.com"`` name the scheme, ``"[::1]"`` is an address. An
+            empty list allows nothing.
+        methods: HTTP methods; ``"*"`` means any. By default only methods that read.
 
     Raises:
-        ConfigurationError: If a host or method cannot be read.
+        ConfigurationError: If a host or a method is not valid.
     """
 
     __slots__ = ("_methods", "_rules")
 
     def __init__(self, hosts: Iterable[str], methods: Iterable[str] = READING) -> None:
-        """Read the list once."""
+        """Parse the list once."""
         self._rules = tuple(_rule(host) for host in words(hosts, "hosts"))
         self._methods = frozenset(_method(method) for method in words(methods, "methods"))
 
@@ -101,21 +101,21 @@ class EgressAllowList:
         return origin is not None and any(rule.covers(origin) for rule in self._rules)
 
     def explain(self, ctx: ToolCallContext) -> str:
-        """Say where the request would have gone; of its path and its query nothing."""
+        """Say where the request would have gone, without its path and its query."""
         origin = origin_of(ctx.endpoint or "")
         where = f"{origin.scheme}://{_bracketed(origin)}:{origin.port}" if origin else UNREADABLE
         missing = "" if origin is None else f": {self._missing(origin, None)}"
         return f"Nothing on the list allows this request to {where}{missing}."
 
     def entry_for(self, url: str, method: str) -> str | None:
-        """Return what to add so that a request is allowed; None if it is, or an address that no entry can allow."""
+        """Return what to add so that a request is allowed; None if it is; `UNREADABLE` if no entry can allow it."""
         if self.allows(url, method):
             return None
         origin = origin_of(url)
         return UNREADABLE if origin is None else self._missing(origin, method)
 
     def _missing(self, origin: Origin, method: str | None) -> str:
-        """Say what to add; without a method only what is known of the host."""
+        """Say what to add to the list; without a method, only the host is checked."""
         added: list[str] = []
         if not any(rule.covers(origin) for rule in self._rules):
             added.append(f"add {entry_of(origin)!r} to hosts")
@@ -128,7 +128,7 @@ UNREADABLE: Final = "an address that is not plainly written"
 
 
 def entry_of(origin: Origin) -> str:
-    """Return how an origin is written on the list."""
+    """Return the entry of the list that allows an origin."""
     host = _bracketed(origin)
     if origin.scheme == "https":
         return host if origin.port == 443 else f"{host}:{origin.port}"
@@ -140,7 +140,7 @@ def _bracketed(origin: Origin) -> str:
 
 
 def origin_of(url: str) -> Origin | None:
-    """Return where a URL leads, or None if it is not written so plainly that everybody reads the same in it."""
+    """Return the origin of a URL, or None if clients could parse the URL differently."""
     if _FORBIDDEN.search(url):
         return None
     match = _ORIGIN.fullmatch(url)
@@ -154,7 +154,7 @@ def origin_of(url: str) -> Origin | None:
 
 
 def _host(text: str) -> str | None:
-    """Return a host in its one spelling, or None for what is not a host."""
+    """Return a host in normalised form, or None if the text is not a host."""
     if text.startswith("["):
         try:
             return str(ipaddress.IPv6Address(text[1:-1]))
@@ -174,10 +174,10 @@ def _host(text: str) -> str | None:
 
 
 def _in_ascii(text: str) -> str | None:
-    """Return a name in lower case, in ASCII, without the root's dot; None if that is not the same for everybody.
+    """Return a name in lower case, in ASCII, without the root's dot; None if clients could convert it differently.
 
     The two standards for international names, and the clients that follow them, differ in letters that fold into
-    others (such as the German sharp s) and in characters that stand for others.
+    others (such as the German sharp s) and in characters that are replaced by others.
     """
     name = text.lower().removesuffix(".")
     if text.isascii():

@@ -1,10 +1,10 @@
-"""The shield pipeline: hooks that are asked about one call at a time, and what they may be asked.
+"""The shield pipeline: hooks that are asked about each call, and the protocols of the hooks.
 
-Each slot holds any number of hooks, asked in order; the first that does not allow wins, and what it said becomes a
-`SafetyEvent`. A hook that raises, answers nonsense or takes longer than ``hook_timeout`` is recorded and counts as
-HALT: a shield that is broken holds. Hooks run on the caller's thread, because handing over costs more than they do;
-those that say how long they may block (``blocks_for``) are asked on a worker thread by the gate. A pipeline keeps no
-state of any chain and is safe to share between chains and threads if its hooks are.
+Each slot holds any number of hooks, which are asked in order. The first decision other than ALLOW wins and is recorded
+as a `SafetyEvent`. If a hook raises, returns something else than a `Decision`, or takes longer than ``hook_timeout``,
+that is recorded and counts as HALT: a broken hook refuses. Hooks run on the caller's thread, because a change of thread
+would take longer than they do; hooks that may block (``blocks_for``) are asked on a worker thread by the gate. A
+pipeline keeps no state of any chain and is safe to share between chains and threads if its hooks are.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, ToolCallContext
 
 # --- hooks ------------------------------------------------------------------------------------------------------------
-# Each method returns a `Decision`, or None to abstain. A hook is plain and quick, and safe under threads if its
-# pipeline is shared. It has the methods of its slot, and may have besides:
+# Each method returns a `Decision`, or None to abstain. Methods are sync and fast, and thread-safe if the pipeline is
+# shared. A hook has the methods of its slot, and may also have:
 #
-# - ``release(ctx)``: a call about which it was asked does not run after all; gives back what it counted for it
+# - ``release(ctx)``: called if a call does not run after the hook was asked; gives back what the hook counted for it
 # - ``stop_reason``: one of `core.errors.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
 # - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
 # - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait for a person or server
-# - ``fallback_model``: name of the cheaper model to take when it says DEGRADE
+# - ``fallback_model``: name of the cheaper model to use when it returns DEGRADE
 
 
 class PreDispatchHook(Protocol):
-    """Asked before a model call; afterwards too, if it has ``after_llm_call(ctx, response)``."""
+    """Asked before a model call, and also after it if it has ``after_llm_call(ctx, response)``."""
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
-        """Decide whether the model may be asked."""
+        """Decide whether the model may be called."""
 
 
 class ResponseHook(PreDispatchHook, Protocol):
     """Asked before a model call, and about its answer."""
 
     def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Decision | None:
-        """Decide whether the answer may be used; it is paid for either way."""
+        """Decide whether the answer may be used; it is charged in both cases."""
 
 
 class ToolDispatchHook(Protocol):
@@ -54,7 +54,7 @@ class ToolDispatchHook(Protocol):
 
 
 class EgressBoundaryHook(Protocol):
-    """Asked before a request leaves for the outside."""
+    """Asked before a request to the outside."""
 
     def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision | None:
         """Decide whether the request may be sent."""
@@ -64,21 +64,21 @@ class RetryBoundaryHook(Protocol):
     """Asked about a call that failed."""
 
     def on_error(self, ctx: ToolCallContext, err: BaseException) -> Decision | None:
-        """Decide what to do about the failure; abstaining means that it may be repeated."""
+        """Decide what to do about the failure; None means that the call may be repeated."""
 
 
 class BudgetBoundaryHook(Protocol):
-    """Told what a call really cost, once that is known."""
+    """Asked after a call, when its actual cost is known."""
 
     def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision | None:
-        """Decide what the cost means for the calls that follow; it is charged either way."""
+        """Decide what the cost means for later calls; it is charged in every case."""
 
 
 class ReleasingHook(Protocol):
     """Counts calls when it is asked about them, and forgets those that did not run."""
 
     def release(self, ctx: ToolCallContext) -> object:
-        """Give back what was counted for a call that does not run; harmless if there is nothing."""
+        """Give back what was counted for a call that does not run; do nothing if nothing was counted."""
 
 
 HOOK_FAILED: Final = "hook_failed"
@@ -92,7 +92,7 @@ ASKED: Final = {
     "before_charge": "about the cost of a call",
 }
 HALTS: Final = {"on_error": "provider_error", "before_charge": "budget_exceeded"}
-"""The reason of a HALT, by what was asked, where it is not ``policy_halt`` or the hook's own."""
+"""By method, the stop reason of a HALT if the hook has none; ``policy_halt`` for the other methods."""
 
 
 class Asked(NamedTuple):
@@ -103,7 +103,7 @@ class Asked(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What to call the hook."""
+        """Name of the hook."""
         return type(self.hook).__name__
 
 
@@ -111,12 +111,13 @@ class ShieldPipeline:
     """Hooks by slot.
 
     Args:
-        pre_dispatch: Asked before a model call (`hooks.PreDispatchHook`), and about its answer if they can be.
+        pre_dispatch: Asked before a model call (`hooks.PreDispatchHook`), and about its answer by hooks with
+            ``after_llm_call``.
         egress: Asked about requests to the outside.
         retry: Asked about failures.
-        budget: Told of costs.
+        budget: Asked after a call, with its cost.
         tool_dispatch: Asked before a tool call.
-        on_error_policy: What a failure means without any hook in ``retry``.
+        on_error_policy: The decision about a failure if there is no hook in ``retry``.
         hook_timeout: Seconds that the hooks of one slot may take together, or text such as "2s".
         clock: Where time comes from.
 
@@ -138,7 +139,7 @@ class ShieldPipeline:
         hook_timeout: DurationLike = 10.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Take the hooks and check them."""
+        """Store the hooks and check them."""
         answering = [hook for hook in as_hooks(pre_dispatch) if hasattr(hook, "after_llm_call")]
         self._asked = {
             "before_llm_call": methods_of("pre_dispatch", pre_dispatch, "before_llm_call"),
@@ -163,31 +164,31 @@ class ShieldPipeline:
     # --- one method for each question ---------------------------------------------------------------------------------
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision:
-        """Ask whether a model may be asked."""
+        """Ask the hooks whether a model may be called."""
         return decision_of(self.ask("before_llm_call", ctx))
 
     def after_llm_call(self, ctx: ToolCallContext, response: Any) -> Decision:
-        """Ask whether a model's answer may be used."""
+        """Ask the hooks whether a model's answer may be used."""
         return decision_of(self.ask("after_llm_call", ctx, response))
 
     def before_tool_call(self, ctx: ToolCallContext) -> Decision:
-        """Ask whether a tool may run."""
+        """Ask the hooks whether a tool may run."""
         return decision_of(self.ask("before_tool_call", ctx))
 
     def before_egress(self, ctx: ToolCallContext, url: str, method: str) -> Decision:
-        """Ask whether a request may leave."""
+        """Ask the hooks whether a request may be sent."""
         return decision_of(self.ask("before_egress", ctx, url, method))
 
     def on_error(self, ctx: ToolCallContext, err: BaseException) -> Decision:
-        """Ask what to do about a failure; without hooks for it, the policy."""
+        """Ask the hooks what to do about a failure; without such hooks, ``on_error_policy`` decides."""
         return decision_of(self.ask("on_error", ctx, err))
 
     def before_charge(self, ctx: ToolCallContext, cost_usd: float) -> Decision:
-        """Tell what a call cost, and ask what that means for those that follow."""
+        """Tell the hooks what a call cost, and ask what that means for later calls."""
         return decision_of(self.ask("before_charge", ctx, cost_usd))
 
     def release(self, ctx: ToolCallContext) -> None:
-        """Say that a call about which hooks were asked does not run after all."""
+        """Tell the hooks that a call about which they were asked does not run."""
         for release in self._releases["before_tool_call" if ctx.kind == "tool" else "before_llm_call"]:
             try:
                 release(ctx)
@@ -195,19 +196,19 @@ class ShieldPipeline:
                 logger().error("hook.release_failed", hook=shown(release), error=shown(error))
 
     def get_events(self) -> tuple[SafetyEvent, ...]:
-        """Return what was not allowed, oldest first; the newest `KEPT_EVENTS` are kept."""
+        """Return the events of calls that were not allowed, the oldest first; the newest `KEPT_EVENTS` are kept."""
         return tuple(self._events)
 
     @property
     def fallback_model(self) -> str | None:
-        """The cheaper model that the first hook that knows one names."""
+        """The cheaper model: the ``fallback_model`` of the first hook that has one."""
         hooks = (asked.hook for asked in (*self._asked["before_llm_call"], *self._asked["before_charge"]))
         return next((model for hook in hooks if (model := getattr(hook, "fallback_model", None))), None)
 
     def unreachable(self, url: str, method: str) -> str | None:
-        """Return what an allow-list lacks so that requests to an address may leave; None if none lacks anything.
+        """Return what is missing in an allow-list for requests to an address; None if nothing is missing.
 
-        Only hooks that can say it without a call are asked, those with ``entry_for(url, method)``.
+        Only hooks with ``entry_for(url, method)`` are asked, because they can tell without a call.
         """
         lists = (asked.hook for asked in self._asked["before_egress"] if hasattr(asked.hook, "entry_for"))
         return next((missing for each in lists if (missing := each.entry_for(url, method))), None)
@@ -215,22 +216,22 @@ class ShieldPipeline:
     # --- for the gate -------------------------------------------------------------------------------------------------
 
     def concerns(self, method: str) -> bool:
-        """Return whether there is a hook to ask."""
+        """Return whether any hook has this method."""
         return bool(self._asked[method])
 
     def blocks_for(self, method: str) -> float | None:
-        """Return the seconds that asking may block, or None if no hook asked here says that it blocks."""
+        """Return for how many seconds the hooks of a method may block; None if none of them has ``blocks_for``."""
         seconds = [getattr(asked.hook, "blocks_for", None) for asked in self._asked[method]]
         waits = [duration(wait, "blocks_for").total_seconds() for wait in seconds if wait is not None]
         return sum(waits) + self._hook_timeout if waits else None
 
     def ask(self, method: str, ctx: ToolCallContext, *facts: Any) -> SafetyEvent | None:
-        """Ask the hooks that have this method, in order; record and return what the first said that does not allow.
+        """Ask the hooks that have this method, in order; record and return the first decision other than ALLOW.
 
         Args:
-            method: One of the six.
+            method: One of the six methods that hooks are asked by.
             ctx: The call.
-            *facts: What the method takes besides.
+            *facts: The other arguments of the method.
 
         Returns:
             The event, or None if all allow or abstain.
@@ -248,7 +249,7 @@ class ShieldPipeline:
                 continue
             if not isinstance(said, Decision):
                 if isinstance(said, CoroutineType):
-                    said.close()  # nobody will run it
+                    said.close()  # it is never awaited
                 return self._failed(asked, method, ctx, f"answered {shown(answer)}, which is not a Decision")
             return self._record(asked, said, method, ctx)
         took = self._clock.monotonic() - began
@@ -263,7 +264,7 @@ class ShieldPipeline:
     # --- what is recorded ---------------------------------------------------------------------------------------------
 
     def _record(self, asked: Asked, said: Decision, method: str, ctx: ToolCallContext) -> SafetyEvent:
-        """Record what a hook said."""
+        """Record the decision of a hook."""
         event_type = f"policy_{said.lower()}"
         if said is Decision.HALT:
             event_type = getattr(asked.hook, "stop_reason", None) or HALTS.get(method, event_type)
@@ -276,12 +277,12 @@ class ShieldPipeline:
         return self._append(event_type, said, reason, asked.name, ctx)
 
     def _failed(self, asked: Asked, method: str, ctx: ToolCallContext, what: str) -> SafetyEvent:
-        """Record a hook that is broken; it counts as HALT."""
+        """Record the failure of a hook; it counts as HALT."""
         reason = f"{asked.name} {what}, when it was asked {ASKED[method]}; what is not allowed is refused."
         return self._append(HOOK_FAILED, Decision.HALT, reason, asked.name, ctx)
 
     def _without_hooks(self, ctx: ToolCallContext) -> SafetyEvent | None:
-        """Decide about a failure by the policy."""
+        """Decide about a failed call by ``on_error_policy``."""
         said = self._on_error_policy
         if said is Decision.ALLOW:
             return None
@@ -305,21 +306,21 @@ class ShieldPipeline:
 
 
 def decision_of(event: SafetyEvent | None) -> Decision:
-    """Return what was decided."""
+    """Return the decision of an event; ALLOW without one."""
     return Decision.ALLOW if event is None else event.decision
 
 
 def as_hooks(slot: object) -> tuple[Any, ...]:
-    """Return the hooks of a slot, which holds one or several."""
+    """Return the hooks of a slot, which holds one hook or a sequence of them."""
     return tuple(cast("Sequence[Any]", slot)) if isinstance(slot, list | tuple) else (slot,)
 
 
 def methods_of(slot: str, given: object, method: str) -> tuple[Asked, ...]:
-    """Return a method of every hook in a slot, checked.
+    """Return a method of every hook in a slot, after checking it.
 
     Raises:
-        ConfigurationError: If a hook does not have it or it cannot be called at once, or its ``stop_reason`` or
-            ``blocks_for`` make no sense.
+        ConfigurationError: If a hook does not have the method, if the method is a coroutine function, or if the hook's
+            ``stop_reason`` or ``blocks_for`` is invalid.
     """
     found: list[Asked] = []
     for hook in as_hooks(given):

@@ -1,9 +1,10 @@
-"""Which tools may be used: allowed, denied, or asked about.
+"""Which tools may be used: each tool is allowed, denied, or a person is asked.
 
-Of the patterns that match a tool's name the most cautious counts: deny, then ask, then allow; a name that none matches
-is denied. Whatever is no clear yes is a no: also when nobody is there, nothing is said in time, or whoever is asked
-fails. Questions are put one after the other, and no call is held for longer than the time-out, its time in the queue
-included. By default the person at the process's terminal is asked; `core.lazy_names` knows who does that.
+If several patterns match a tool's name, the most cautious one counts: deny, then ask, then allow. A name that matches
+no pattern is denied. Every answer but a clear yes denies the call; so does a question that nobody can answer, that is
+not answered in time, or whose function fails. Questions are asked one at a time, and a call waits no longer than the
+timeout, including its time in the queue. By default the question is shown on the process's terminal; `core.lazy_names`
+loads the module that does so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from watchkeeper.core.workers import BlockingCall
 from watchkeeper.shield.decision import Decision, ToolCallContext
 
 AskWith = Callable[[ToolCallContext], object]
-"""Asks a person: True or "yes" lets this call run, "always" every later one of the tool too; all else is no."""
+"""Asks a person. True or "yes" allows this call, "always" also every later call of the tool; all else denies it."""
 
 YES: Final = frozenset({"y", "yes"})
 ALWAYS: Final = frozenset({"a", "always"})
@@ -44,10 +45,10 @@ class Questioner(ABC):
 
         Args:
             question: What to show.
-            withdrawn: Cancelled when nobody waits for the answer any more.
+            withdrawn: Is cancelled when the answer is not needed any more.
 
         Returns:
-            The answer; None if nobody is there or the question was withdrawn.
+            The answer; None if no person can answer or the question was withdrawn.
         """
 
 
@@ -55,18 +56,18 @@ class ToolPermissionHook:
     """Allows or denies tools by their names, or asks a person.
 
     Args:
-        allow: Names, or patterns as of file names ("read_*"), of tools that may be used; by default all.
-        deny: Those that may not.
-        ask: Those to ask about.
+        allow: Names of tools that may be used, or patterns like those for file names ("read_*"); by default all.
+        deny: Names or patterns of tools that may not be used.
+        ask: Names or patterns of tools about which a person is asked.
         ask_with: Asks a person and waits for the answer, on a thread of its own; by default the process's terminal.
-        timeout: How long a call is held for an answer at most; then it is denied.
+        timeout: The longest time that a call waits for an answer; after it the call is denied.
         clock: Where time comes from.
 
     Attributes:
-        blocks_for: Seconds for which a question may hold a call; None if no tool is asked about.
+        blocks_for: The most seconds that a call waits for an answer; None if ``ask`` is empty.
 
     Raises:
-        ConfigurationError: If a value makes no sense.
+        ConfigurationError: If a value has the wrong type or is out of range.
     """
 
     __slots__ = ("_allow", "_always", "_ask", "_ask_with", "_clock", "_deny", "_open", "_queue", "_timeout", "_why")
@@ -99,12 +100,12 @@ class ToolPermissionHook:
 
     @property
     def blocks_for(self) -> float | None:
-        """Seconds for which a question may hold a call; None if no tool is asked about."""
+        """The most seconds that a call waits for an answer; None if ``ask`` is empty."""
         return self._timeout if self._ask else None
 
     @property
     def pending(self) -> int:
-        """Number of questions that wait for an answer, or for their turn."""
+        """Number of questions that wait for an answer or for their turn."""
         return len(self._queue.waiting)
 
     def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
@@ -120,7 +121,7 @@ class ToolPermissionHook:
         return self._why.pop(id(ctx), "The tool may be used.")
 
     def release(self, ctx: ToolCallContext) -> None:
-        """Withdraw what is being asked about a call: it does not run any more, whatever the answer."""
+        """Withdraw the question about a call, because the call does not run any more."""
         self._why.pop(id(ctx), None)
         withdrawn = self._open.get(id(ctx))
         if withdrawn is not None:
@@ -139,7 +140,7 @@ class ToolPermissionHook:
         return None
 
     def _answer(self, ctx: ToolCallContext, name: str) -> str | None:
-        """Ask when it is this call's turn; return the objection."""
+        """Wait for this call's turn and ask; return the objection, or None."""
         until = self._clock.monotonic() + self._timeout
         withdrawn = self._open[id(ctx)] = CancellationToken()
         try:
@@ -155,7 +156,7 @@ class ToolPermissionHook:
             withdrawn.cancel("nobody waits for the answer any more")
 
     def _put(self, ctx: ToolCallContext, name: str, seconds: float, withdrawn: CancellationToken) -> str | None:
-        """Ask, now; return the objection."""
+        """Ask now; return the objection, or None."""
         ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
         if isinstance(ask_with, Questioner):
             call = BlockingCall[object](partial(ask_with.ask, question(ctx, seconds), withdrawn))
@@ -177,7 +178,7 @@ class ToolPermissionHook:
 
 
 class _Queue:
-    """Gives turns to threads, in the order in which they came, each at most until its time is over."""
+    """Gives turns to threads in the order of their arrival; a thread waits for its turn until its time is over."""
 
     __slots__ = ("_clock", "_lock", "waiting")
 
@@ -188,7 +189,7 @@ class _Queue:
 
     @contextmanager
     def turn(self, until: float, withdrawn: CancellationToken) -> Generator[bool]:
-        """Wait for a turn and hold it; give whether it came, in time and before the question was withdrawn."""
+        """Wait for a turn and hold it; yield whether it came in time and before the question was withdrawn."""
         mine = threading.Event()
         with self._lock:
             self.waiting.append(mine)
@@ -207,7 +208,7 @@ class _Queue:
 
 
 def question(ctx: ToolCallContext, seconds: float) -> str:
-    """Return what is shown on a terminal: the tool, the beginning of its arguments, and what may be answered."""
+    """Return the text for a terminal: the tool, the beginning of its arguments, and the possible answers."""
     name = (ctx.tool_name or "a tool without a name").replace("\n", "\\n")
     asked = f"\nMay {name} run? "
     if ctx.arguments is not None:
@@ -226,11 +227,11 @@ def words(values: Iterable[str], field: str) -> tuple[str, ...]:
     """Return the texts of a list.
 
     Args:
-        values: The list; a text alone is refused, because it would be read letter by letter.
+        values: The list; a single text is refused, because it would be read letter by letter.
         field: Name for the error message.
 
     Raises:
-        ConfigurationError: If it is one text, or holds something else than texts, or an empty one.
+        ConfigurationError: If it is a single text or not a list, or if an item is empty or not text.
     """
     if isinstance(values, str):
         raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")

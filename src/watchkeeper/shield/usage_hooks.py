@@ -1,13 +1,13 @@
-"""Hooks that decide by usage: two bound calls or tokens within a sliding window, one asks for a cheaper model.
+"""Hooks that decide by usage: two limit calls or tokens within a sliding window, one asks for a cheaper model.
 
-An amount is taken from a window when a call is asked about, under one lock, so any number of threads together get
-exactly as much as there is. A call that is refused here takes nothing, and one that does not run after all gives its
-amount back (`release`). Time is monotonic; an amount counts no longer once it is a whole window old. Every operation
-takes the same short time, however much the window holds.
+When a hook is asked about a call, it takes the call's amount from a window under one lock, so that concurrent threads
+never take more than the limit. A refused call takes nothing, and a call that does not run gives its amount back
+(`release`). Time is monotonic; an amount no longer counts once its age reaches the window's length. Every operation
+takes the same short time, no matter how many amounts the window holds.
 
-`ModelDowngradeHook` only says when to go on with a cheaper model; whoever makes the calls switches to its
-``fallback_model``. A call that already goes to that model is let through unasked, so that the switch can be made and
-nothing is degraded twice.
+`ModelDowngradeHook` only says when to go on with a cheaper model; the code that makes the calls switches to the hook's
+``fallback_model``. A call that already goes to that model always passes, so that the switch works and no call is
+degraded twice.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import PreDispatchHook
 
 TokensOf = Callable[[Any], int | None]
-"""Says how many tokens a response has used; None if it does not tell."""
+"""Returns how many tokens a response has used; None if the response does not say."""
 
 
 class _WindowHook:
-    """Takes an amount for every call, as long as the window has room for it.
+    """Takes an amount from a window for every call, as long as there is room.
 
     Attributes:
-        stop_reason: What its HALT is called.
+        stop_reason: The stop reason of its HALT.
     """
 
     stop_reason: ClassVar[StopReason] = "provider_rate_limit"
@@ -71,9 +71,10 @@ class _WindowHook:
             return self._window.slide()
 
     def _take(self, ctx: ToolCallContext, amount: int) -> Decision | None:
-        """Take an amount for a call: None if there is room, DEGRADE if it becomes scarce; or nothing, if there is none.
+        """Take an amount for a call: None if there is room, DEGRADE from the threshold on; without room take nothing.
 
-        An amount that could never fit is HALT. One of 0 is let in as long as anything is left.
+        Without room the decision is ``when_full``, or HALT for an amount above the whole limit. An amount of 0 passes
+        as long as anything is left.
         """
         with self._lock:
             taken = self._window.slide()
@@ -84,26 +85,26 @@ class _WindowHook:
         return Decision.DEGRADE if taken >= self._degrade_at else None
 
     def release(self, ctx: ToolCallContext) -> None:
-        """Give back what was taken for a call that did not run after all; harmless if it has taken nothing."""
+        """Give back what was taken for a call that did not run; do nothing if nothing was taken."""
         with self._lock:
             self._window.give_back(ctx)
 
 
 class BudgetWindowHook(_WindowHook):
-    """Bounds the calls within a sliding window, and asks for a cheaper model shortly before the bound.
+    """Limits the calls within a sliding window, and asks for a cheaper model shortly before the limit.
 
-    Of docs/specification.md, execution-context.
+    Specified in docs/specification.md (execution-context).
 
     Args:
         max_calls: Calls that may begin within the window; further ones are HALT.
-        window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed ceiling: so
-            many calls in the whole life of this hook.
-        degrade_threshold: Share of ``max_calls``, above 0 and at most 1; once it is taken, calls are DEGRADE. 1 for
-            none.
+        window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed
+            ceiling: ``max_calls`` in the whole life of this hook.
+        degrade_threshold: Share of ``max_calls``, above 0 and at most 1; once it is taken, calls are DEGRADE. 1: no
+            call is DEGRADE.
         clock: Where time comes from.
 
     Raises:
-        LimitsError: If a value makes no sense.
+        LimitsError: If a value has the wrong type or is out of range.
     """
 
     __slots__ = ()
@@ -125,7 +126,7 @@ class BudgetWindowHook(_WindowHook):
         return self._taken
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
-        """Take a place for a call: None if there is room, DEGRADE if it becomes scarce; or HALT, and none is taken."""
+        """Take a place for a call: None if there is room, DEGRADE from the threshold on; HALT, if it is full."""
         return self._take(ctx, 1)
 
     before_tool_call = before_llm_call
@@ -136,24 +137,23 @@ class BudgetWindowHook(_WindowHook):
 
 
 class TokenRateHook(_WindowHook):
-    """Halts calls, or lets them wait, once the tokens of a window are used up.
+    """Stops calls, or lets them wait, once the tokens of a window are used up.
 
-    Before a call its estimate is taken; after it what it really used takes the estimate's place, from that moment on. A
-    call of which nobody knows how much it used stays counted as estimated; one without an estimate is let in as long as
-    anything is left.
+    Before a call, its estimate is taken; after it, the actual usage replaces the estimate and counts from that moment.
+    If the usage is unknown, the estimate stays. A call without an estimate passes as long as any tokens are left.
 
     Args:
         max_tokens: Tokens, input and output together, that may be used within the window.
         window_seconds: The window's length, in seconds or as text such as "1m"; it slides. None for a fixed ceiling.
-        when_full: QUEUE for calls that shall wait until there is room, or HALT. A call that could never fit is HALT.
-        degrade_threshold: Share of ``max_tokens``, above 0 and at most 1; once it is used, calls are DEGRADE. 1 for
-            none.
-        tokens_of: Says how many tokens a response has used. Without it a response tells by its ``usage``, as those of
-            Watchkeeper's models and of the OpenAI and Anthropic SDKs do.
+        when_full: QUEUE to let calls wait until there is room, or HALT. A call above the whole limit is always HALT.
+        degrade_threshold: Share of ``max_tokens``, above 0 and at most 1; once it is used, calls are DEGRADE. 1: no
+            call is DEGRADE.
+        tokens_of: Returns how many tokens a response has used. Without it the ``usage`` of the response is read, which
+            responses of Watchkeeper's models and of the OpenAI and Anthropic SDKs have.
         clock: Where time comes from.
 
     Raises:
-        ConfigurationError: If a value makes no sense.
+        ConfigurationError: If a value has the wrong type or is out of range.
     """
 
     __slots__ = ("_tokens_of",)
@@ -179,17 +179,17 @@ class TokenRateHook(_WindowHook):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that count now, estimates of calls under way included."""
+        """Number of tokens that count now, including estimates of in-flight calls."""
         return self._taken
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
-        """Take what a call is estimated to use: None if there is room, DEGRADE if it becomes scarce; or nothing."""
+        """Take a call's estimate: None if there is room, DEGRADE from the threshold on; else ``when_full`` or HALT."""
         return self._take(ctx, _tokens_in(ctx) or 0)
 
     def after_llm_call(self, ctx: ToolCallContext, response: object) -> None:
-        """Count what a call has really used, in the place of its estimate."""
+        """Count the actual usage of a call instead of its estimate."""
         tokens = self._tokens_of(response)
-        if tokens is None and ctx.number:  # a gate says afterwards what it settled
+        if tokens is None and ctx.number:  # after a call, the gate gives the settled usage
             tokens = _tokens_in(ctx)
         if tokens is None:
             return
@@ -199,7 +199,7 @@ class TokenRateHook(_WindowHook):
             self._window.settle(ctx, tokens)
 
     def explain(self, ctx: ToolCallContext) -> str:
-        """Say how full the window is, and what the call would need."""
+        """Say how full the window is, and how many tokens the call may need."""
         needed = _tokens_in(ctx)
         wish = "" if needed is None else f"; the call may need {needed:,}"
         return f"{self.tokens:,} of {self._most:,} tokens were used {self._window}{wish}."
@@ -212,7 +212,7 @@ def _tokens_in(ctx: ToolCallContext) -> int | None:
 
 
 def tokens_told_by(response: object) -> int | None:
-    """Return how many tokens a response says it has used, input and output together; None if it does not say.
+    """Return how many tokens a response reports, input and output together; None if it reports none.
 
     Args:
         response: An object, or a mapping as in JSON, with a ``usage``.
@@ -242,19 +242,19 @@ def _number(whole: object, name: str) -> int | None:
 
 
 class ModelDowngradeHook:
-    """Asks for a cheaper model once a share of the money is spent, or once another hook does not let a call pass.
+    """Asks for a cheaper model once a share of the money is spent, or when another hook does not allow a call.
 
     Args:
         model: The cheaper model.
         at_cost_share: Share of the cost ceiling, above 0 and at most 1; once it is spent, calls are DEGRADE. None to
-            look at ``when`` alone.
-        when: Another hook, which sees only calls of dearer models: whatever else than ALLOW it says becomes DEGRADE.
+            decide by ``when`` alone.
+        when: Another hook, which is asked only about calls of other models: any decision but ALLOW becomes DEGRADE.
 
     Attributes:
         fallback_model: The cheaper model.
 
     Raises:
-        ConfigurationError: If a value makes no sense, or there is nothing by which to decide.
+        ConfigurationError: If a value is invalid, or if both ``at_cost_share`` and ``when`` are None.
     """
 
     __slots__ = ("_at_cost_share", "_when", "fallback_model")
@@ -265,7 +265,7 @@ class ModelDowngradeHook:
         at_cost_share: float | None = 0.8,
         when: PreDispatchHook | None = None,
     ) -> None:
-        """Keep what to decide by."""
+        """Check and store the settings."""
         if not is_text(model):
             raise ConfigurationError(f"model={model!r} names no model; write for example 'openai:gpt-5-mini'")
         self.fallback_model = model
@@ -279,7 +279,7 @@ class ModelDowngradeHook:
         self._when = when
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
-        """Return DEGRADE for a call of a dearer model once it is time, else None."""
+        """Return DEGRADE for a call of another model once a condition holds, else None."""
         if self._is_cheaper(ctx):
             return None
         if self._is_spent(ctx):
@@ -288,19 +288,19 @@ class ModelDowngradeHook:
         return None if said is None or said is Decision.ALLOW else Decision.DEGRADE
 
     def after_llm_call(self, ctx: ToolCallContext, response: object) -> None:
-        """Tell the other hook what came of a call, if it wants to know."""
+        """Pass the response to the other hook, if it has ``after_llm_call``."""
         after = getattr(self._when, "after_llm_call", None)
         if after is not None and not self._is_cheaper(ctx):
             after(ctx, response)
 
     def release(self, ctx: ToolCallContext) -> None:
-        """Tell the other hook that a call did not run after all, if it wants to know."""
+        """Tell the other hook that a call did not run, if it has ``release``."""
         release = getattr(self._when, "release", None)
         if release is not None:
             release(ctx)
 
     def explain(self, ctx: ToolCallContext) -> str:
-        """Say why it is time for the cheaper model."""
+        """Say why the cheaper model is to be used."""
         why = f"{type(self._when).__name__} holds dearer calls back"
         if self._is_spent(ctx):
             why = f"At least {self._at_cost_share:.0%} of the money is spent"
@@ -315,12 +315,12 @@ class ModelDowngradeHook:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return whether two names mean one model; the provider may be left out of one of them."""
+    """Return whether two names mean the same model; one of them may be without the provider."""
     return one == other or one.endswith(f":{other}") or other.endswith(f":{one}")
 
 
 class SlidingWindow:
-    """What was taken in the last so many seconds, or since the beginning; whoever uses it holds a lock.
+    """The amounts taken in the last ``window_seconds``, or since the beginning; the caller holds a lock.
 
     Args:
         window_seconds: Its length; None for the whole life.
@@ -330,7 +330,7 @@ class SlidingWindow:
         total: The sum of what it holds, as of the last `slide`.
 
     Raises:
-        LimitsError: If the length makes no sense.
+        LimitsError: If the length is not a duration.
     """
 
     __slots__ = ("_clock", "_owned", "_seconds", "_taken", "total")
@@ -347,7 +347,7 @@ class SlidingWindow:
         return "in all" if self._seconds is None else f"in the last {format_duration(self._seconds)}"
 
     def slide(self) -> int:
-        """Forget what is too old; return the total."""
+        """Remove the amounts that no longer count; return the total."""
         if self._taken:
             now = self._clock.monotonic()
             while self._taken and self._taken[0].until <= now:
@@ -364,17 +364,17 @@ class SlidingWindow:
         self.total += amount
 
     def settle(self, ctx: ToolCallContext, amount: int) -> None:
-        """Take another amount instead of what a call holds, from now on and for good."""
+        """Replace the amount of a call by another one, which counts from now on and cannot be given back."""
         self.give_back(ctx)
         self.take(ctx, amount)
         self.disown(ctx)
 
     def disown(self, ctx: ToolCallContext) -> None:
-        """Let what a call holds stay taken, whatever becomes of the call."""
+        """Forget that an amount belongs to a call, so that it cannot be given back."""
         self._owned.pop(owner_of(ctx), None)
 
     def give_back(self, ctx: ToolCallContext) -> None:
-        """Give back what was last taken for a call, once; nothing happens if it holds nothing."""
+        """Give back the amount last taken for a call, once; do nothing if the call holds none."""
         taken = self._owned.pop(owner_of(ctx), None)
         if taken is None:
             return
@@ -393,10 +393,10 @@ class Taken(msgspec.Struct, eq=False):
     """One amount.
 
     Attributes:
-        amount: What it counts for; 0 once it was given back.
-        owner: The call it was taken for, as `owner_of` knows it.
-        until: Monotonic instant from which on it counts no more.
-        ground: What the owner's identity rests on, kept so that no other object can come to have it.
+        amount: Calls or tokens; 0 once it was given back.
+        owner: The call that it was taken for, as returned by `owner_of`.
+        until: Monotonic time, in seconds, from which on it no longer counts.
+        ground: The object whose ``id`` is part of the owner; kept alive so that no other object gets the same ``id``.
     """
 
     amount: int
@@ -406,16 +406,16 @@ class Taken(msgspec.Struct, eq=False):
 
 
 def owner_of(ctx: ToolCallContext) -> Hashable:
-    """Return what is the same for one call before and after it, and different for any two calls.
+    """Return a key for a call: the same before and after the call, and different for any two calls.
 
-    At a gate a call has a number, and all calls of a chain share one mapping of metadata, which no other chain has;
-    outside of one the very context is all there is.
+    At a gate a call has a number, and all calls of a chain share one metadata mapping, which no other chain has.
+    Outside of a gate the key is the identity of the context.
     """
     return (id(ctx.metadata), ctx.number) if ctx.number else id(ctx)
 
 
 def at_share(share: float, whole: int, field: str) -> int:
-    """Return how many make up a share of a whole, rounded up.
+    """Return a share of a whole as a number, rounded up.
 
     Raises:
         LimitsError: If the share is not above 0 and at most 1.
@@ -427,7 +427,7 @@ def checked_share(share: object, field: str) -> float:
     """Return a share that is above 0 and at most 1.
 
     Raises:
-        LimitsError: If it is anything else.
+        LimitsError: For any other value.
     """
     if not is_share(share, whole=True):
         raise LimitsError(f"{field}={share!r} must be more than 0 and at most 1; write for example 0.8")

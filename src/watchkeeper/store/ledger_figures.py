@@ -1,10 +1,10 @@
-"""What one process knows of shared accounts: figures from the file, what it holds itself, what is not yet written.
+"""One process's state of shared accounts: figures from the file, its own reservations, and unwritten changes.
 
 All accounts of this process with the same key share the same lists of figures, so that a change of one is seen by all.
-Changes are noted as differences; changes that cannot be written stay noted and go into the next transaction. The
-reservations of this process are written as totals, so that they are complete again after the file released them. Each
-call with a worst case has a row of its own while its truth is not known. If the lease of this process ended meanwhile,
-the worst was booked for its calls; that is taken back before the figures are read.
+Changes are recorded as differences; changes that cannot be written are kept for the next transaction. The reservations
+of this process are written as totals, so that they are complete again after the file released them. Each call with a
+worst case has its own row until its real charge is known. If the lease of this process ended meanwhile, the worst case
+was booked for its calls; that booking is undone before the figures are read.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 ALL_MOVE: Final = (1 << len(NOTHING)) - 1
 ABANDONED: Final[list[object]] = []
-"""Connections of a parent process: closing them here would close them there."""
+"""Connections of a parent process, kept open because closing them in the child would affect the parent."""
 
 
 DEAD_SECONDS: Final = 1.0
-"""How often to ask the machine, at most, whether processes that hold something are dead."""
+"""Shortest time between two checks whether processes with reservations are dead."""
 
 NOTHING_BOOKED: Final = (0,) * len(COLUMNS)
 
@@ -50,7 +50,7 @@ class Numbers(list[int]):
 
 @dataclass(slots=True)
 class Change:
-    """What is to be added to the settled figures of one name and day."""
+    """The amounts to add to the settled figures of one name and day."""
 
     amounts: list[int] = field(default_factory=lambda: [0] * len(COLUMNS))
     unpriced: bool = False
@@ -58,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class EndedCall:
-    """A call whose truth is known, or whose process has let go of it.
+    """A call whose real charge is known, or that its process has abandoned.
 
     Attributes:
         call: Its id.
@@ -76,7 +76,7 @@ class Figures:
 
     Attributes:
         file: The ledger's file.
-        lease_seconds: How long what this process holds stays without a sign of life.
+        lease_seconds: How long the reservations of this process stay if the lease is not renewed.
         lock: Held while the lists of figures change.
     """
 
@@ -87,7 +87,7 @@ class Figures:
 
         Args:
             file: The ledger's file.
-            lease_seconds: How long reservations stay without a sign of life.
+            lease_seconds: How long reservations stay if the lease is not renewed.
             clock: Time.
             ids: Names this holder of reservations.
             lock: Held while the lists of figures change.
@@ -180,7 +180,7 @@ class Figures:
         Args:
             demand: The call.
             shared: The accounts that it concerns.
-            charge: What it is charged; if nobody knows the truth, it stays on record until the truth is known.
+            charge: What it is charged; if the charge is presumed, the call stays on record until the real one is known.
             booked: What was charged for it before, if this is its late result.
         """
         known = self._calls.pop(demand, None) is not None or booked is not None
@@ -196,7 +196,7 @@ class Figures:
             self._note_call(demand, shared, amounts, charge.cost_nanos is None, "left")
 
     def _take_back(self) -> None:
-        """Take back what was presumed for calls of this process when it seemed to be dead."""
+        """Undo the presumed bookings for calls of this process, made when it seemed to be dead."""
         file, now = self.file, self._now.timestamp()
         for ended in self._ended:
             for name, day in ended.days.items():
@@ -235,7 +235,7 @@ class Figures:
         """
         with self._used():
             self.file.begin()
-            now = self._now = self._clock.now()  # not before: others may have kept us waiting
+            now = self._now = self._clock.now()  # read after the transaction began, which may have waited for others
             self._instant = self._clock.monotonic()
             version = self.file.version()
             if version != self._version:
@@ -253,12 +253,12 @@ class Figures:
                         self._spans[level] = span
 
     def outdate(self) -> None:
-        """Let everything be read anew from the file, because what is known here may differ from it."""
+        """Read all figures again from the file next time, because the ones in memory may differ from it."""
         self._spans.clear()
         self._next_end = -math.inf
 
     def _release_expired(self) -> None:
-        """Release what holders whose time is over have reserved; only if there can be one since the last look."""
+        """Release the reservations of holders whose lease has ended; does nothing if no lease can have ended yet."""
         instant = self._instant
         asks = self._next_end < math.inf and instant - self._asked_for_dead_at >= DEAD_SECONDS
         if not asks and instant < self._next_end:
@@ -318,7 +318,7 @@ class Figures:
                 change.amounts[count] += new - old
             change.unpriced = change.unpriced or level.unpriced
             if level.unpriced != unpriced:
-                self._spans.clear()  # other accounts with its key have yet to hear of it
+                self._spans.clear()  # other accounts with its key do not know this yet
             if not in_window(level, booked, self._now):
                 level.settled[:], level.unpriced = settled, unpriced
         if level.reserved != reserved:
@@ -334,14 +334,14 @@ class Figures:
         self._dirty.add(name)
 
     def is_outdated(self, shared: Iterable[Account], day: str) -> bool:
-        """Return whether a day counts no longer for one of the accounts."""
+        """Return whether a day no longer counts for one of the accounts."""
         return bool(day) and not all(in_window(level, day, self._now) for level in shared)
 
     def write(self, inner: MemoryLedger) -> None:
         """Write what is noted, renew the lease if it is time, and end the transaction.
 
         Raises:
-            StoreError: If it cannot be written; it stays noted.
+            StoreError: If the changes cannot be written; they are kept.
         """
         file = self.file
         masks = self._stuck_masks(inner)
@@ -361,7 +361,7 @@ class Figures:
             self._renewed_at = self._instant
 
     def _written(self) -> None:
-        """Forget what was noted, now that it is in the file."""
+        """Clear the recorded changes, which are now in the file."""
         for noted in (self._unwritten, self._dirty, self._begun, self._ended):
             noted.clear()
 
@@ -390,7 +390,7 @@ class Figures:
         return masks
 
     def release_all(self) -> None:
-        """Write what is noted and release all reservations of this holder.
+        """Write the recorded changes and release all reservations of this holder.
 
         Raises:
             StoreError: If it cannot be written.
@@ -437,13 +437,13 @@ def days_of(shared: Iterable[Account], demand: Demand) -> dict[str, str]:
 
 
 def booked_by(charge: Charge) -> tuple[int, ...]:
-    """Return by count what a charge books."""
+    """Return the amounts that a charge books, by count."""
     tokens, presumed = charge.tokens, charge.presumed is not NOTHING_PRESUMED
     return tuple(figures(charge.cost_nanos or 0, tokens.input_tokens, tokens.output_tokens, presumed=presumed))
 
 
 def is_stopped(demand: Demand) -> bool:
-    """Return whether a call is refused for any figures."""
+    """Return whether a call is refused whatever the figures are, because of a stop on an account."""
     return any(
         level.barred is not None
         or (level.work_stop is not None and not demand.landing and level not in demand.account.work_ignored)

@@ -47,10 +47,10 @@ VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures without an addition for this time may be deleted when the file is opened."""
 SEEN_DAYS: Final = 30
-"""On so many other days the file must have been opened since: one clock that is wrong once deletes nothing."""
+"""Number of other days since then on which the file must have been opened: one wrong clock reading deletes nothing."""
 
 RESERVED: Final = tuple(meter.column for meter in SHARED)
-"""What can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
+"""The counts that can be reserved: the first of `COLUMNS`, which are in the order of `Account.settled`."""
 
 
 def _numbers(columns: Iterable[str]) -> dict[str, str]:
@@ -126,7 +126,7 @@ SCHEMA: Final = Schema(
         OPENINGS,
     ),
     steps={
-        # What a holder of version 1 has reserved is released: its calls are not known one by one.
+        # Reservations of a holder of version 1 are released: its single calls are not recorded.
         1: ("DROP TABLE holders", "DELETE FROM reserved", HOLDERS, CALLS, OPENINGS),
     },
 )
@@ -149,25 +149,25 @@ _CALL: Final = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 
 
 
 State = Literal["running", "lost", "left", "corrected"]
-"""Of a call: ``running``; ``lost`` with the lease of its holder; ``left`` behind by a process that goes on; or
-``corrected`` by hand. Nothing is booked for one that is running; for the others their amounts are."""
+"""State of a call: ``running``; ``lost`` because its holder's lease ended; ``left`` by a process that continues; or
+``corrected`` by hand. Nothing is booked for a running call; for the others their amounts are booked."""
 
 
 class CallRow(NamedTuple):
-    """A call whose truth is not known, under one name: its worst case, or what is booked until the truth is known.
+    """A call whose real charge is not known, under one name: its worst case, or the booking until the charge is known.
 
     Attributes:
         id: The id of the call, the same as in the log and in snapshots.
         name: The account.
-        holder: Who made the call.
+        holder: Id of the holder that made the call.
         day: The day for which it counts; empty for an account without days.
         operation: A label for people.
         cost_nanos: Money.
         input_tokens: Input.
         output_tokens: Output.
         unpriced: Whether its price is not known.
-        state: What has become of it.
-        since: Wall time at which that became known, in seconds since 1970.
+        state: Its state.
+        since: Wall time at which this state became known, in seconds since 1970.
     """
 
     id: str
@@ -249,7 +249,7 @@ class LedgerFile:
             self._found = ()
             self._openings += 1
         connection.execute("BEGIN IMMEDIATE")
-        # Whoever writes into a file that was deleted counts alone, and two who count apart spend twice.
+        # A process that writes into a deleted file shares its figures with no other, so a ceiling could be spent twice.
         main, wal, shm = self._names
         found = identity(main), identity(wal), identity(shm)
         if found != self._found:
@@ -288,7 +288,7 @@ class LedgerFile:
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
     def version(self) -> tuple[int, int]:
-        """Return what is another one as soon as others have changed the file, or it was opened anew."""
+        """Return a version that changes when other processes have changed the file, or when it is opened again."""
         (version,) = self._used.execute("PRAGMA data_version").fetchone()
         return self._openings, version
 
@@ -335,21 +335,21 @@ class LedgerFile:
         self._used.execute("INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def has_lease(self, holder: str) -> bool:
-        """Return whether a holder still has what it reserved."""
+        """Return whether a holder still has its lease and its reservations."""
         found = self._used.execute("SELECT 1 FROM holders WHERE holder = ?", (holder,)).fetchone()
         return found is not None
 
     def release_all(self, holder: str, now: float) -> None:
-        """Release all reservations of a holder, presume the worst of its calls, and forget it."""
+        """Release all reservations of a holder, presume the worst case of its calls, and delete the holder."""
         for row in self._calls("holder = ? AND state = 'running'", holder):
             self._put(row._replace(state="lost", since=now), row.booked())
         self._used.execute("DELETE FROM reserved WHERE holder = ?", (holder,))
         self._used.execute("DELETE FROM holders WHERE holder = ?", (holder,))
 
     def release_expired(self, instant: float, now: float, but: str, *, ask_for_dead: bool = True) -> float:
-        """Release the reservations of every holder whose lease is over, except one.
+        """Release the reservations of every holder whose lease has ended, except one.
 
-        A lease that seems to begin in the future was renewed before a reboot, so its process is over.
+        A lease that seems to begin in the future was renewed before a reboot, so its process has ended.
 
         Args:
             instant: The monotonic instant.
@@ -358,7 +358,7 @@ class LedgerFile:
             ask_for_dead: Whether to ask the machine if a process is dead; that takes some microseconds for each.
 
         Returns:
-            The instant at which the next lease is over, unless it is renewed; infinity if nobody else has one.
+            The instant at which the next lease ends unless it is renewed; infinity if no other holder has a lease.
         """
         next_end = math.inf
         for holder, *mark, renewed_at, lease in self._used.execute("SELECT * FROM holders").fetchall():
@@ -370,14 +370,14 @@ class LedgerFile:
                 next_end = min(next_end, renewed_at + lease)
         return next_end
 
-    # --- calls whose truth is not known -------------------------------------------------------------------------------
+    # --- calls whose real charge is not known -------------------------------------------------------------------------
 
     def begin_call(self, row: CallRow) -> None:
         """Note the worst case of a call that begins, or what was booked for one that was left behind."""
         self._used.execute(_CALL, row)
 
     def end_call(self, call: str, name: str) -> CallRow | None:
-        """Forget a call, now that its truth is known; return its row if something was booked for it here."""
+        """Delete a call whose real charge is now known; return its row if something was booked for it here."""
         ended = self._used.execute("DELETE FROM calls WHERE id = ? AND name = ? AND state = 'running'", (call, name))
         if ended.rowcount:
             return None
@@ -387,12 +387,12 @@ class LedgerFile:
         return None
 
     def revive(self, holder: str) -> None:
-        """Take back what was presumed when a holder seemed to be dead: its calls go on."""
+        """Undo the presumed bookings of a holder that seemed to be dead: its calls are still running."""
         for row in self._calls("holder = ? AND state = 'lost'", holder):
             self._put(row._replace(state="running"), row.booked())
 
     def presumed(self, name: str) -> list[CallRow]:
-        """Return the calls under a name of which the worst is presumed, oldest first."""
+        """Return the calls under a name whose worst case is presumed, oldest first."""
         rows = self._calls("name = ? AND state IN ('lost', 'left')", name)
         return sorted(rows, key=lambda row: (row.since, row.id))
 
@@ -401,7 +401,7 @@ class LedgerFile:
         return self._calls("state <> 'running'")
 
     def correct(self, call: str, cost_nanos: int, tokens: TokenUsage | None) -> list[CallRow]:
-        """Book by hand what a call came to, in the place of what is presumed; return its rows as they were."""
+        """Book the real charge of a call by hand, instead of the presumed one; return its former rows."""
         before = self._calls("id = ? AND state <> 'running'", call)
         for row in before:
             now = row._replace(state="corrected", cost_nanos=cost_nanos)
@@ -421,10 +421,10 @@ class LedgerFile:
         return [CallRow(*row) for row in rows.fetchall()]
 
     def forget(self, now: datetime) -> None:
-        """Note that the file is opened today, and delete figures that nobody has added to for a long time.
+        """Record that the file is opened today, and delete figures that were not added to for a long time.
 
-        One reading of a clock is no proof that time has passed. So figures are deleted only if the file was opened on
-        many days of the long time since; else they stay.
+        A single clock reading may be wrong. So figures are deleted only if the file was also opened on many days since
+        the last addition; else they stay.
         """
         today, instant = now.date().isoformat(), now.timestamp()
         self._used.execute("INSERT OR IGNORE INTO openings VALUES (?, ?)", (today, instant))
@@ -446,7 +446,7 @@ Identity = tuple[int, int] | None
 
 
 def identity(path: Path | str) -> Identity:
-    """Return what tells a file from another one that has its name later."""
+    """Return the identity of a file, which differs from that of a later file with the same name."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -455,7 +455,7 @@ def identity(path: Path | str) -> Identity:
 
 
 def replaced(path: Path) -> StoreError:
-    """Say that the file is not the one in which this process has counted so far."""
+    """Return the error that the file is not the one that this process has used so far."""
     return StoreError(
         f"the ledger {path} (or its -wal or -shm file) was deleted or replaced while it was in use, so nobody knows"
         " what is left; stop all processes that use it, put the file back or let it begin anew, and start them again"
@@ -494,7 +494,7 @@ class Used:
         tokens: Input and output tokens.
         model_calls: Calls of models.
         steps: Calls of any kind.
-        presumed: The part of tokens and money of which nobody knows the truth.
+        presumed: The part of tokens and money that is presumed, because the real charge is not known.
     """
 
     cost_nanos: int | None
@@ -506,7 +506,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class PresumedCall:
-    """A call of which the worst is presumed, because nobody knows the truth.
+    """A call whose worst case is presumed, because its real charge is not known.
 
     Attributes:
         id: Its id, the same as in the log of the run and in snapshots.
@@ -514,8 +514,8 @@ class PresumedCall:
         day: The day (UTC) for which it counts; empty for a chain, which has no days.
         cost_nanos: The most that it can have cost; None if its price is not known.
         tokens: The most that it can have used.
-        since: Since when that is presumed, in UTC.
-        reason: ``lost`` with its process or lease, or ``left`` behind without an answer.
+        since: Since when this is presumed, in UTC.
+        reason: ``lost`` if its process or lease ended, or ``left`` if it was abandoned without an answer.
     """
 
     id: str
@@ -536,8 +536,8 @@ class AccountReport:
         day: What was used today, in UTC.
         month: What was used this month.
         held_nanos: Money that calls under way, in all processes, have set aside.
-        held_tokens: Tokens that they have.
-        presumed: The calls of which nobody knows the truth, oldest first; see `settle_by_hand`.
+        held_tokens: Tokens that these calls have set aside.
+        presumed: The calls whose real charge is not known, oldest first; see `settle_by_hand`.
     """
 
     name: str
@@ -569,15 +569,15 @@ def account_reports(path: Path, name: str | None = None, clock: Clock = SYSTEM_C
 def settle_by_hand(
     path: Path, call: str, cost_nanos: int, tokens: TokenUsage | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> tuple[PresumedCall, ...]:
-    """Book what a call came to, by the provider's bill, in the place of what is presumed for it.
+    """Book the real charge of a call from the provider's bill, instead of the presumed one.
 
-    If the process that made the call learns the truth after all, that takes the place of what was said by hand.
+    If the process that made the call later learns the real charge, that replaces the charge booked by hand.
 
     Args:
         path: The ledger's file.
         call: The id of the call; its beginning is enough if no other call has it.
         cost_nanos: What it cost, in nano-dollars.
-        tokens: What it used; None leaves what is presumed.
+        tokens: Tokens that it used; None keeps the presumed tokens.
         clock: Says which leases are over.
 
     Returns:
@@ -596,7 +596,7 @@ def settle_by_hand(
 
 @contextmanager
 def _transaction(path: Path, clock: Clock) -> Generator[LedgerFile]:
-    """Open a ledger for one transaction, in which nothing is held by a process that is over."""
+    """Open a ledger for one transaction, after releasing the reservations of processes that have ended."""
     if not path.is_file():
         raise StoreError(f"there is no ledger {path} yet; the first run under an account makes it")
     file = LedgerFile(path, BUSY_SECONDS)

@@ -1,8 +1,8 @@
-"""Which processes of this machine are alive: what a process is known by, and whether that one still runs.
+"""Which processes of this machine are alive: how a process is identified, and whether it still runs.
 
-A process id is given again after its end, so a process is known by its id and the instant at which it started; ids mean
-something only since the last boot and within one PID namespace (a container has its own). Where that cannot be read
-(outside Linux, or for a process of another namespace) nothing is ever said to be dead: a lease must tell.
+A process id is reused after the process ends, so a process is identified by its id and its start time. Ids are valid
+only since the last boot and within one PID namespace (a container has its own). Where these data cannot be read
+(outside Linux, or for a process of another namespace) no process is reported dead; only the end of its lease shows it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _STATE, _START = 0, 19
 
 
 class ProcessMark(NamedTuple):
-    """What a process is known by.
+    """The identity of a process.
 
     Attributes:
         process: Its id.
         started: When it started, in clock ticks after the boot; empty if that cannot be known.
-        machine: The boot and the PID namespace in which its id means something; empty if that cannot be known.
+        machine: The boot and the PID namespace in which its id is valid; empty if that cannot be known.
     """
 
     process: int
@@ -30,20 +30,20 @@ class ProcessMark(NamedTuple):
 
 
 def own_mark() -> ProcessMark:
-    """Return what this process is known by."""
+    """Return the identity of this process."""
     process = os.getpid()
     return ProcessMark(process, _start_of(process) or "", _machine())
 
 
 def is_dead(mark: ProcessMark) -> bool:
-    """Return whether a process is over for certain; False where nobody can know."""
+    """Return whether a process has certainly ended; False if that cannot be known."""
     if not mark.started or mark.machine != _machine():
         return False
     return _start_of(mark.process) != mark.started
 
 
 def _start_of(process: int) -> str | None:
-    """Return when a process started; None if there is none, or only what is left of one that was killed."""
+    """Return when a process started; None if there is no such process, or only a zombie."""
     try:
         with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()

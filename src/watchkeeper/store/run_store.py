@@ -35,10 +35,10 @@ BUSY_SECONDS: Final = 30.0
 """How long the opening of the file waits for other processes that write to it."""
 
 WRITE_SECONDS: Final = 5.0
-"""How long one write waits for them; who writes a run's events tries again."""
+"""How long one write waits for other processes; the writer of a run's events retries."""
 
 MOST: Final = 2**63 - 1
-"""The largest number that SQLite can hold; a larger one stands in the event's JSON, and as this in the run's row."""
+"""The largest integer of SQLite; a larger number is whole in the event's JSON and capped to this in the run's row."""
 
 SCHEMA: Final = Schema(
     noun="store",
@@ -87,10 +87,10 @@ HOLDERS: Final = frozenset({"type", *PLAIN_TAGS})
 MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
 
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What is raised for a row that is not as it was written."""
+"""Errors that a damaged row can raise."""
 
 UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
-"""When a run began whose row cannot be read."""
+"""Start time of a run whose row cannot be read."""
 
 BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 """Tags of a run's first event; its number is not 1 where the run continues a session."""
@@ -146,8 +146,8 @@ class StoredRun:
         completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
-        damage: What of its row in the file cannot be read; None for a whole row. Of a damaged row nothing is known for
-            certain but the id.
+        damage: Which part of its row in the file cannot be read; None for an intact row. In a damaged row only the id
+            is certain.
     """
 
     run_id: str
@@ -278,7 +278,7 @@ class RunStore:
             self._connection.text_factory = text_or_bytes
 
     def close(self) -> None:
-        """Close the file; calling it twice is harmless."""
+        """Close the file; a second call does nothing."""
         with self._lock:
             self.closed = True
             self._connection.close()
@@ -315,10 +315,10 @@ class RunStore:
             raise
 
     def _check_in_place(self) -> None:
-        """Refuse to write to a file that has no name any more: SQLite would go on writing to it, and nobody see it.
+        """Refuse to write to a file that was deleted: SQLite would continue to write to it, and no reader would see it.
 
         Raises:
-            OSError: If it was deleted, or another file stands in its place.
+            OSError: If it was deleted or replaced by another file.
         """
         if self._file is None:  # opened for reading only
             return
@@ -371,7 +371,7 @@ class RunStore:
     def events(self, run_id: str, after: int = 0) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
-        Called again with the last number it yielded, it goes on with what has come since.
+        Call it again with the last sequence number to get the events written since.
 
         Raises:
             StoreError: At an event that is damaged; and at the end, if events of a run that has ended are missing.
@@ -422,7 +422,7 @@ def _written(seq: int, event: object) -> tuple[str, str]:
 
 
 def _header(run_id: str, event: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """Return what keeps the row of a run current with an event that begins or ends it; None for other events."""
+    """Return the statement and values that update a run's row for its first or last event; None for other events."""
     match event:
         case RunStarted() | ManyStarted():
             item = items = None
@@ -450,7 +450,7 @@ def _writable(text: str) -> str:
 
 
 def _stored_run(row: Sequence[Any]) -> StoredRun:
-    """Return a run of its row and the event of its end; a row that is damaged costs no other run."""
+    """Return a run from its row and its last event; a damaged row does not affect other runs."""
     try:
         return _whole_run(row)
     except UNREADABLE as error:
@@ -497,7 +497,7 @@ def as_fields(data: object) -> dict[str, Any]:
 
 
 def text_or_bytes(raw: bytes) -> str | bytes:
-    """Return a text of the file; its bytes, if they are no UTF-8, so that one such text costs no other row."""
+    """Return a text of the file, or its bytes if they are not UTF-8, so that one such text affects no other row."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

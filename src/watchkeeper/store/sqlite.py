@@ -44,15 +44,15 @@ class Schema:
 
     Attributes:
         noun: What the file is, for messages.
-        application_id: Stands in the file's head and says which program wrote it.
+        application_id: Number in the file's header that says which program wrote it.
         version: Of the tables.
         tables: The statements that make them.
         other_file: What to do about a file that is something else, for messages.
         columns: By table, columns that a file may lack because it was made before they existed, and what they are; they
             are added when it is opened for writing, so each needs a default.
         page_bytes: Size of the pages of a new file; a commit writes each page that it changes as a whole.
-        steps: By older version, the statements that make of its tables those of the next one; a file of a version that
-            is not here is refused.
+        steps: By older version, the statements that migrate its tables to the next version; a file of a version that is
+            missing here is refused.
     """
 
     noun: str
@@ -137,7 +137,7 @@ def failing_as(what: str, advice: str = "") -> Generator[None]:
 
     Args:
         what: What cannot be done, with the path; the error follows it.
-        advice: What stands after the error.
+        advice: Text that follows the error.
 
     Raises:
         StoreError: For every error of the file or the disk.
@@ -198,14 +198,14 @@ def _make_private(path: Path) -> None:
     missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
-    with suppress(FileExistsError, IsADirectoryError):  # what is there already is SQLite's to refuse
+    with suppress(FileExistsError, IsADirectoryError):  # SQLite itself refuses an unsuitable existing file
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE_FILE))
 
 
 def _tighten(path: Path) -> None:
-    """Take a file of ours, and the files beside it, from everybody but its owner, if everybody may read it.
+    """Make a file of this user, and its side files, private to the owner if everybody may read it.
 
-    A mode that only gives the file to a group was set on purpose and stays; so does the file of another user.
+    A mode that only gives access to a group was set on purpose and stays; a file of another user is not changed.
     """
     for name in (path, *(path.with_name(path.name + end) for end in SIDE_FILES)):
         with suppress(OSError):

@@ -2,9 +2,9 @@
 
 It composes a `MemoryLedger`: in one transaction that keeps all other writers out, it loads the figures of the accounts
 that have a key, lets the same code decide and reserve as in one process, and writes what changed. What a process has
-reserved is under a lease: when a process dies, its claims and landing holds come back, the worst is presumed for its
-calls under way, and what was settled stays. If the file cannot be used, nothing is admitted; what was spent is kept in
-memory and written as soon as possible.
+reserved is under a lease: when a process dies, its claims and landing holds are released, the worst case is presumed
+for its in-flight calls, and settled figures stay. If the file cannot be used, nothing is admitted; what was spent is
+kept in memory and written as soon as possible.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class SqliteLedger:
             return grant
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
-        """Forget a waiter; harmless if it is forgotten already."""
+        """Remove a waiter; does nothing if it was already removed."""
         self._inner.withdraw(waiter, now)
         shared = shared_by(waiter.demand.account)
         if shared and not self._closed:
@@ -202,7 +202,7 @@ class SqliteLedger:
     def latch(self, account: Account, stop: Stop, work_only: bool, now: float) -> bool:
         """Put a stop on an account unless there is one; stops hold in this process only, and wait for no file.
 
-        What the account has carved and need not keep comes back; the ledger's own thread writes that.
+        Carved amounts that the account need not keep are released; the ledger's own thread writes that.
         """
         if not account.claims:
             return self._inner.latch(account, stop, work_only, now)
@@ -267,16 +267,16 @@ class SqliteLedger:
         first: Callable[[], object] = do_nothing,
         acts_first: bool = False,
     ) -> None:
-        """Run ``act``, which counts in any case, and write its changes now or, if the file cannot be used, later.
+        """Run ``act``, which always takes effect, and write its changes now or, if the file cannot be used, later.
 
         Args:
             shared: The accounts that it may change.
             act: What to do.
-            day: For which day it counts; the present one if empty.
+            day: The day for which it counts; today if empty.
             first: What to do before the figures are loaded.
             acts_first: Whether it needs no fresh figures, so that the file is not used if nothing changes.
         """
-        if not shared or is_inherited(shared[0]):  # a forked process books nothing for the one that it came from
+        if not shared or is_inherited(shared[0]):  # a forked process books nothing for its parent
             act()
             return
         if THIS_THREAD.later is not None:
@@ -319,7 +319,7 @@ class SqliteLedger:
         """Renew the lease, decide again about waiting calls, write what is unwritten; for the ledger's own thread.
 
         Returns:
-            After how many seconds to call it again; None if there is nothing left to do.
+            Seconds until the next call; None if there is nothing left to do.
         """
         with self._exclusive():
             if self._closed or not self._is_needed():
@@ -406,7 +406,7 @@ class LedgerThread:
         """Start the thread.
 
         Args:
-            ledger: Its `tend` says after how many seconds to call it again.
+            ledger: Its `tend` returns the seconds until its next call.
             clock: Where time comes from.
             first: Seconds until the first look.
         """

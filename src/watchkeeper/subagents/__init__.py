@@ -1,4 +1,4 @@
-"""Subagents: an agent hands pieces of work to new prompts with runs of their own, and gets their results back."""
+"""Subagents: an agent starts runs of other prompts for parts of its work, and gets their results."""
 
 from typing import TYPE_CHECKING
 

@@ -1,13 +1,13 @@
-"""Dispatching: makes a child run of a task that a model wrote, and a tool result of the end of that run.
+"""Dispatching: turns a task that a model wrote into a child run, and the end of that run into a tool result.
 
 `Dispatch.run` takes one task through all steps. The child starts from the parent's state at that moment, works with the
 parent's tools, and has a session, limits and files of its own. It hands back a summary, its output and its artifacts;
-nothing else of it reaches the parent, and all of it is closed, however it ends. What enters the parent's transcript is
-bounded in bytes; the child's log has everything.
+nothing else reaches the parent, and everything that the child opened is closed, however it ends. The part that enters
+the parent's transcript is limited in bytes; the child's log is complete.
 
-Limits: those of the settings are the child's ceilings, and it gets at most what its parent has left. Without any, the
-children of a call get a share of what the parent has left of every ceiling and of its time, divided equally among them,
-so that the parent can always go on.
+Limits: the limits in the settings are the child's ceilings, and it gets at most what its parent has left. Without any,
+the children of a call get a share of what the parent has left of every ceiling and of its time, divided equally among
+them, so that the parent can always go on.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class SubagentSettings:
     Attributes:
         model: Who answers: a model, or the name of one.
         limits: Their ceilings, each.
-        hydrate: Called with a child's session, in which the parent's state is, before the child runs, on a worker
-            thread; it derives more state from what is there.
+        hydrate: Called on a worker thread with a child's session, before the child runs; the session holds the parent's
+            state, and the function may derive more state from it.
         description: What the subagent is good for; shown to the parent's model.
     """
 
@@ -98,7 +98,7 @@ class SubagentSettings:
     description: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
+        """Refuse invalid values.
 
         Raises:
             ConfigurationError: Naming the field and the value.
@@ -132,7 +132,7 @@ class Calling:
         context: What the tool was given.
         children: What starts child runs below the run.
         workspace: The files of the call.
-        limits: What each child gets that has none of its own.
+        limits: The limits of each child that has no limits of its own.
     """
 
     context: ToolContext
@@ -174,14 +174,14 @@ class Dispatch:
         """Run one task.
 
         Raises:
-            ToolValidationError: If the task cannot be: bad text, unknown or disabled prompt, another snapshot version.
+            ToolValidationError: If the task is invalid: bad text, unknown or disabled prompt, another snapshot version.
             DispatchSubagentError: If the child was stopped, or could not run.
         """
         result = await self.run(params, self._calling(context, 1))
         return ToolResult.ok(result, result.message_summary)
 
     async def several(self, params: DispatchSubagents, *, context: ToolContext) -> ToolResult[DispatchSubagentsResult]:
-        """Run several tasks side by side; each has an outcome of its own, whatever becomes of the others.
+        """Run several tasks side by side; each has its own outcome, independent of the others.
 
         Raises:
             ToolValidationError: If there are no tasks, or too many.
@@ -211,7 +211,7 @@ class Dispatch:
         """Take one task from validation to its result.
 
         Raises:
-            ToolValidationError: If the task cannot be; nothing was started.
+            ToolValidationError: If the task is invalid; nothing was started.
             DispatchSubagentError: If the child was stopped, or could not run.
         """
         task = checked(task)
@@ -263,7 +263,7 @@ class Dispatch:
         )
 
     def _tools(self, prompt: Prompt[Any], children: Children) -> tuple[Tool, ...]:
-        """Return what a child is offered of its parent's tools: all, but dispatch only where it may dispatch itself."""
+        """Return what a child is offered of its parent's tools: all, but the dispatch tools only if it may dispatch."""
         home, most = children.family.scope, self.max_depth
         may_dispatch = home.depths.get("subagent", 0) + 1 < min(most, home.deepest.get("subagent", most))
         own = {tool.name for tool in prompt.template.tools if dispatches(tool)}
@@ -285,7 +285,7 @@ def allotted(gate: ExecutionContext, seconds: float | None, share: float, childr
     part = Fraction(share) / children
     changes = dict(NO_SHARED_CEILINGS)
     for name, left in gate.left().items():
-        # Nothing left is the parent's stop to tell; a rounded-down share must not be a stop that nobody meant.
+        # If nothing is left, the parent's own stop reports it; a share rounded down to 0 must not cause a stop.
         amount = max(int(left * part), 1) if left else None
         if name == "max_cost_nanos":
             changes["max_cost_usd"] = None if amount is None else Decimal(amount) / NANOS_PER_USD
@@ -422,7 +422,7 @@ def as_json(task: DispatchSubagent, output: Any) -> Any:
 
 
 def _said(result: RunResult[Any], output: Any) -> str:
-    """Return a child's last words: text, the summary that its output has, or the output as JSON."""
+    """Return a child's last answer: its text, the summary in its output, or the output as JSON."""
     if output is None:
         return str(result.output or result.text).strip() or "Done; it said nothing."
     summary = cast("dict[str, Any]", output).get("summary") if isinstance(output, dict) else None

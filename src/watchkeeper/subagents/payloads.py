@@ -68,7 +68,7 @@ class DispatchSubagentResult:
     Attributes:
         prompt_ns: Namespace of its prompt.
         prompt_key: Key of its prompt.
-        message_summary: What its parent's model is told: its last words, shortened, and what became of its files.
+        message_summary: Text for the parent's model: the last answer, shortened, and notes about its files.
         artifacts: The expected files that it left, and what it recorded as `Artifact`.
         tools_used: Tools that it called, in the order of first use.
         output: Its structured output as JSON values; None if it answers in text.
@@ -148,7 +148,7 @@ class Artifact:
 class PromptRegistry:
     """A table of prompts by namespace and key, from which a run can start another prompt by its name.
 
-    A registered prompt is enabled until somebody disables it: it can still be looked up, but no run may start it. Both
+    A registered prompt is enabled until `disable` is called: then it can be looked up, but no run may start it. Both
     can change while runs go on.
     """
 

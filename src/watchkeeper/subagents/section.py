@@ -90,7 +90,7 @@ class PromptSubagentToolsSection(MarkdownSection):
             every: What all children get; see `EveryChild`.
 
         Raises:
-            ConfigurationError: If an argument cannot be meant, or settings are for a prompt that is not registered.
+            ConfigurationError: If an argument is invalid, or settings are for a prompt that is not registered.
         """
         settings = dict(settings or {})
         _check_registry(registry, settings)

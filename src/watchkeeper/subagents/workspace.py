@@ -1,13 +1,13 @@
 """What a child gets to work with: files of its own, and the task in its prompt.
 
 Files: each child of a tool call works on an overlay and changes nothing below it. When it has completed its work, its
-artifacts are applied one by one to the files of the tool call, which are committed with the call. An artifact fails
-alone if somebody else, for example another child of the same call, changed that file since the child began. All other
+artifacts are applied one by one to the files of the tool call, which are committed with the call. If another writer,
+for example another child of the same call, changed that file since the child began, only this artifact fails. All other
 changes are dropped.
 
 Task: its instructions, metadata and the state that the child starts with reach the prompt by name: as placeholders, as
-values for predicates, and as fields of a dataclass that the template declares. What the template may not mention
-follows the prompt as one message, so that the instructions always arrive.
+values for predicates, and as fields of a dataclass that the template declares. Values that the template may not mention
+follow the prompt as one message, so that the child always gets its instructions.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ChildFiles:
         if self.overlay is not None:
             for place in map(_place, expected):
                 if place is not None:
-                    with suppress(FilesystemError):  # nobody can write there either; the hand-over says so
+                    with suppress(FilesystemError):  # writing fails there too; the hand-over reports it
                         self.overlay.watch(place)
 
     def hand_over(self, artifacts: Iterable[str]) -> HandedOver:
@@ -123,7 +123,7 @@ class ChildFiles:
         return HandedOver(tuple(kept), tuple(unchanged), tuple(absent), failed)
 
     def discard(self) -> None:
-        """Drop whatever was not handed over; later writes are refused."""
+        """Drop all changes that were not handed over; later writes are refused."""
         if self.overlay is not None:
             self.overlay.discard()
 

@@ -1,4 +1,5 @@
-"""Fakes for tests: servers that speak the real wire formats, models that follow a script, clocks that jump.
+"""Fakes for tests: servers with the real wire formats, models that follow a script, clocks that jump instead of
+waiting.
 
 Importing anything from here blocks every real provider for the rest of the process, so that a test which forgot its
 fake fails instead of spending money; ``allow_remote(True)`` lifts the block.

@@ -101,7 +101,7 @@ class FakeAnthropic(FakeProvider):
 
 
 def signature(number: int) -> str:
-    """Return the signature that stands under the thinking of an answer."""
+    """Return the signature of the thinking of an answer."""
     return f"signed:{number}"
 
 
@@ -243,7 +243,7 @@ def check_messages(body: Mapping[str, Any]) -> Problem:
 
 
 def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the content blocks of a turn; a text alone stands for one block."""
+    """Return the content blocks of a turn; a plain text becomes one block."""
     content: str | list[dict[str, Any]] = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 

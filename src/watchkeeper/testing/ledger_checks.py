@@ -2,8 +2,8 @@
 
 `check_ledger(make)` holds a ledger to the rules of one process. `check_shared_ledger(join)` opens several ledgers on
 the same store, as several processes would, and holds them to one ceiling for all. Each check begins with a fresh ledger
-or store and raises an AssertionError that says what was expected. They use threads, but no real time, no files and no
-network of their own.
+or store and raises an AssertionError that says what was expected. They use threads, but they themselves use no real
+time, files or network.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_ledger(make: MakeLedger) -> None:
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Raise an AssertionError unless something is as it should be."""
+    """Raise an AssertionError unless the value is the expected one."""
     if found != wanted:
         raise AssertionError(f"{what}: expected {wanted!r}, found {found!r}")
 
@@ -63,7 +63,7 @@ def opened(ledger: Ledger, parent: Account | None = None, *, key: str | None = "
 
 
 def costing(nanos: int, **fields: Any) -> CallRequest:
-    """Return a request whose worst case is exactly so many nano-dollars."""
+    """Return a request with a worst case of exactly this number of nano-dollars."""
     return CallRequest(fields.pop("kind", "llm"), estimate=Estimate(input_nanos=nanos), **fields)
 
 
@@ -157,7 +157,7 @@ def until_refused(
 
 
 def check_exact_steps(ledger: Ledger) -> None:
-    """As many calls run as there are steps, whoever races for them; the first refusal latches its stop."""
+    """Threads race for the steps: exactly one call runs per step, and the first refusal latches its stop."""
     executions = Executions()
     account = opened(ledger, max_steps=100)
     race(lambda _: until_refused(ledger, account, CallRequest("llm"), executions))
@@ -199,7 +199,7 @@ def check_cost(ledger: Ledger) -> None:
 
 
 def check_reservation(ledger: Ledger) -> None:
-    """An admitted call's worst case is nobody else's until it is settled; the settled truth remains."""
+    """An admitted call's worst case is reserved until the call is settled; then only the settled amount counts."""
     account = opened(ledger, max_cost_usd=1)
     demand = admitted(ledger, account, costing(60 * CENT))
     expect("reserved while it runs", account.reserved[COST], 60 * CENT)
@@ -231,7 +231,7 @@ def check_correction(ledger: Ledger) -> None:
 
 
 def check_unknown_price(ledger: Ledger) -> None:
-    """A cost that nobody knows is noted, never taken for nothing."""
+    """An unknown cost is recorded as unknown, never as 0."""
     account = opened(ledger)
     ledger.settle(admitted(ledger, account, costing(0)), Charge(cost_nanos=None), False, 0.0)
     expect("unpriced", account.unpriced, True)
@@ -282,7 +282,7 @@ def check_tree(ledger: Ledger) -> None:
 
 
 def check_landing(ledger: Ledger) -> None:
-    """A step is kept for the landing turn, passes nobody else, and comes back when the account is closed."""
+    """A step is reserved for the landing turn, admits no other call, and is released when the account is closed."""
     parent = opened(ledger, max_steps=3)
     child = opened(ledger, parent, landing=Landing())
     expect("kept for landing", parent.reserved[STEPS], 1)
@@ -311,7 +311,7 @@ def check_verdict(ledger: Ledger) -> None:
 
 
 def check_carving(ledger: Ledger) -> None:
-    """What a child carves is nobody else's until it is closed or stopped for good; what it spends is counted once."""
+    """What a child carves is reserved for it until it is closed or stopped for good; its spending is counted once."""
     parent = opened(ledger, max_cost_usd=1)
     child = Account(ceilings(max_cost_usd="$0.60"), parent, carved_on_open=True)
     expect("room for it", ledger.open(child), None)
@@ -337,7 +337,7 @@ def check_carving(ledger: Ledger) -> None:
 
 
 def check_waiting(ledger: Ledger) -> None:
-    """Who waits for others is told when they give back; who has withdrawn is not; who waits for nobody is refused."""
+    """A waiter is notified when others release, unless withdrawn; with nothing to wait for, it gets a last chance."""
     account = opened(ledger, max_cost_usd=1)
     first = admitted(ledger, account, costing(60 * CENT))
     waiters = [Waiter(Demand(account, costing(60 * CENT)), ()) for _ in range(2)]
@@ -432,7 +432,7 @@ def check_shared_figures(join: JoinLedger) -> None:
 
 
 def check_shared_reservations(join: JoinLedger) -> None:
-    """What one reserves the other must wait for, until it is settled."""
+    """If one ledger has reserved the rest, the other must wait until that is settled."""
     one, two = join("reservations"), join("reservations")
     mine, yours = opened(one, max_cost_usd=1), opened(two, max_cost_usd=1)
     demand = admitted(one, mine, costing(60 * CENT))
@@ -446,7 +446,7 @@ def check_shared_reservations(join: JoinLedger) -> None:
 
 
 def check_shared_ceilings(join: JoinLedger) -> None:
-    """Each holds to its own ceiling over what all have used, so the tighter of two holds for both together."""
+    """Each ledger applies its own ceiling to the use of all, so the tighter of two ceilings holds for both together."""
     one, two = join("ceilings"), join("ceilings")
     tight, loose = opened(one, max_steps=2), opened(two, max_steps=4)
     for _ in range(3):
@@ -456,7 +456,7 @@ def check_shared_ceilings(join: JoinLedger) -> None:
 
 
 def check_shared_landing(join: JoinLedger) -> None:
-    """What one keeps for its landing turn is kept from the others too, until it is closed."""
+    """What one ledger reserves for its landing turn is reserved in the others too, until it is closed."""
     one, two = join("landing"), join("landing")
     mine = opened(one, max_steps=2, landing=Landing())
     yours = opened(two, max_steps=2)
@@ -467,7 +467,7 @@ def check_shared_landing(join: JoinLedger) -> None:
 
 
 def check_shared_carving(join: JoinLedger) -> None:
-    """What a child of one carves is kept from the others too, until it is closed or stopped for good."""
+    """What a child in one ledger carves is reserved in the others too, until it is closed or stopped for good."""
     one, two = join("carving"), join("carving")
     mine, yours = opened(one, max_cost_usd=1), opened(two, max_cost_usd=1)
     for end in ("close", "latch"):

@@ -3,9 +3,9 @@
 A script says what to answer in words that are the same for every provider: a sequence of answers and faults, used up
 one per request, or a function from the request's number and body to one of them. A `FakeProvider` words it as its
 provider does; running out of script is an error that it reports. It speaks HTTP/1.1 over asyncio with no framework in
-between, so that it costs less than what is measured against it. Every request is recorded, and every error of the
-script. A fault is scripted, never random: a connection that breaks where the script says, or an answer that never
-comes. It listens on 127.0.0.1 only.
+between, so that it costs less time than the code that it is used to measure. Every request is recorded, and every
+error of the script. A fault is scripted, never random: a connection that breaks where the script says, or an answer
+that never comes. It listens on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class WireServer:
 
     Args:
         answer: Called with each request on the server's loop; returns at once.
-        record: Whether to keep the requests; benchmarks of long runs do not want them.
+        record: Whether to keep the requests; False is for benchmarks of long runs.
     """
 
     def __init__(self, answer: Answer, *, record: bool = True) -> None:
@@ -164,7 +164,7 @@ class WireServer:
         await self.until(lambda: not self._open)
 
     def drop_connections(self) -> None:
-        """Close every open connection, as a provider's load balancer does now and then."""
+        """Close every open connection, as a provider's load balancer sometimes does."""
         for connection in list(self._open):
             connection.drop()
 
@@ -377,7 +377,7 @@ def call(name: str, arguments: Mapping[str, Any] | str, call_id: str = "call_1",
 
 
 class Scripted:
-    """Hands out the steps of a script."""
+    """Returns the steps of a script one by one."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -518,7 +518,7 @@ class FakeProvider(WireServer):
         if step.kind == "garbage":
             parts = [b"event: message_start\ndata: " + GARBAGE + b"\n\n"]
             return _stream(parts) if streaming else WireReply(body=GARBAGE)
-        # In half of a stream's events text has begun, and nothing that would end the answer has come.
+        # After half of the events of a stream, text has begun and no event that ends the answer has been sent.
         events = list(wording.events(BEGUN))
         half = events[: len(events) // 2]
         if step.kind in ("broken", "unfinished"):

@@ -1,8 +1,8 @@
-"""What a tool is told and given for one call, and the event that each call leaves on the log.
+"""The context that a tool gets for one call, and the event that each call adds to the log.
 
-A tool works on a branch of the session and on an overlay of the filesystem; both are made when it first asks, because
-most tools ask for neither. Nothing of them is visible outside until the runtime commits, and nothing remains if it
-discards; after that every write is refused, also from a thread that wakes up late.
+A tool works on a branch of the session and on an overlay of the filesystem. Both are made on first use, because most
+tools use neither. Changes are invisible outside until the runtime commits; if it discards them, nothing remains. After
+that every write is refused, also from a thread of the call that is still running.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CallInfo(msgspec.Struct, frozen=True):
         call_id: The provider's id of the call.
         tool_name: Name of the tool.
         attempt: 1 for the first attempt.
-        idempotency_key: The same for every attempt at this call, also after a restart; hand it to services that know
-            such keys, so that nothing happens twice.
+        idempotency_key: The same for every attempt at this call, also after a restart; pass it to services that support
+            idempotency keys, so that nothing happens twice.
         deadline: The moment at which the call will be cancelled, or None.
         cancellation: Tells that the call should stop.
     """
@@ -63,7 +63,7 @@ class ToolScope(msgspec.Struct, frozen=True):
         run_context: Identifiers of the run.
         filesystem: The run's files, or None; a tool sees an overlay of them.
         resources: What tools may ask for.
-        budget: Looks at what may be spent and what was, or None.
+        budget: Returns what may be spent and what was spent, or None.
         clock: The run's time.
     """
 
@@ -81,7 +81,7 @@ class ToolContext:
     __slots__ = ("_branch", "_lock", "_over", "_overlay", "_resources", "call", "scope")
 
     def __init__(self, call: CallInfo, scope: ToolScope) -> None:
-        """Keep both; nothing is made yet."""
+        """Store both arguments; branch, overlay and resources are made on first use."""
         self.call = call
         self.scope = scope
         self._branch: Branch | None = None
@@ -138,12 +138,12 @@ class ToolContext:
 
     @property
     def budget(self) -> BudgetStatus | None:
-        """What may be spent and what was, at this moment."""
+        """What may be spent and what was spent, at this moment."""
         return None if self.scope.budget is None else self.scope.budget()
 
     @property
     def session(self) -> Session:
-        """A branch of the run's session: sees its state, keeps writes to itself until the call has succeeded."""
+        """A branch of the run's session: it sees the session's state; writes stay private until the call succeeds."""
         with self._lock:
             if self._branch is None:
                 if self._over:
@@ -153,9 +153,9 @@ class ToolContext:
 
     @property
     def filesystem(self) -> Filesystem | None:
-        """The run's files, with changes kept aside until the call has succeeded; None if the run has none.
+        """The run's files; changes are buffered until the call has succeeded. None if the run has no files.
 
-        A read-only view is given as it is: what tries to change it is refused there and then, in words.
+        A read-only view gets no overlay: it refuses every change at once, with a message.
         """
         base = self.scope.filesystem
         if base is None or isinstance(base, ReadOnlyFilesystem):
@@ -184,17 +184,17 @@ class ToolContext:
 
     @property
     def has_changed_files(self) -> bool:
-        """Whether `commit` has files to write, which may take long; waits for nobody."""
+        """Whether `commit` has files to write, which may take long; never blocks."""
         overlay = self._overlay
         return overlay is not None and overlay.is_changed
 
     def commit(self) -> None:
-        """Make what the tool did visible: its files and its session, or neither; harmless if that happened already.
+        """Make the tool's changes visible: its files and its session, or neither; does nothing if already committed.
 
         Raises:
-            FilesystemError: If somebody else changed the same file meanwhile; everything is discarded.
+            FilesystemError: If one of the files was changed outside meanwhile; everything is discarded.
             ReducerError: If a reducer refuses an event of the tool; everything is discarded.
-            SessionError: If it was discarded before, or is by the time its files are written.
+            SessionError: If it was discarded before, or while its files were written.
         """
         with self._lock:
             if self._over == COMMITTED:
@@ -232,7 +232,7 @@ class ToolContext:
                 raise
 
     def _decide(self) -> None:
-        """Turn what is being committed into what is committed, if it was not discarded meanwhile."""
+        """Change the state from committing to committed, if the call was not discarded meanwhile."""
         with self._lock:
             if self._over != COMMITTING:
                 self._refuse_if_over()
@@ -243,12 +243,12 @@ class ToolContext:
             raise SessionError(f"tool call {self.call_id!r} was {self._over}; it cannot be committed")
 
     def discard(self) -> bool:
-        """Drop what the tool did; harmless if it is over already. It waits for nobody, so the loop may call it.
+        """Drop the tool's changes; does nothing if the call is already over. Never blocks, so the loop may call it.
 
-        Files that another thread is committing at that moment are put back by that thread.
+        If another thread is committing files at that moment, that thread restores them.
 
         Returns:
-            Whether nothing of it stays; False if it was committed.
+            True if no change remains; False if the call was committed.
         """
         with self._lock:
             if self._over in (COMMITTED, DISCARDED):
@@ -264,10 +264,10 @@ class ToolContext:
             self._overlay.discard()
 
     async def aclose(self) -> None:
-        """Close what was made for this call alone; to be called once it is over, whatever became of it.
+        """Close the resources that were made for this call; must be called when the call has ended, in every case.
 
         Raises:
-            ExceptionGroup: Of what closing raised.
+            ExceptionGroup: The errors that closing raised.
         """
         resources = self._resources
         if resources is not None:
@@ -284,9 +284,9 @@ ToolOutcome = Literal[
 class ToolInvoked(msgspec.Struct, frozen=True):
     """One attempt at one tool call (docs/specification.md, trajectory observers).
 
-    Every attempt is recorded exactly once, whatever became of it: a success, a failure that the tool reported,
-    arguments that did not fit, a crash, a timeout, a refusal. What observers, usage and the inspector know about tools
-    is a fold of these events.
+    Every attempt is recorded exactly once, with any outcome: a success, a failure that the tool reported, arguments
+    that did not fit, a crash, a timeout, a refusal. Observers, usage and the inspector compute all they know about
+    tools from these events.
 
     A msgspec struct, because every call makes one and its fifteen fields cost a dataclass microseconds.
 

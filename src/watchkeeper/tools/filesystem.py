@@ -1,9 +1,9 @@
 """The files that tools may touch, as a port.
 
 Paths are text, relative to a root, with forward slashes; a path that could leave the root is refused before anything
-is opened. Whatever goes wrong is a `FilesystemError` that names the path. Every change is journalled while somebody
-holds a snapshot, so taking one is O(1) and any of them can be restored, in any order. Implementations give four
-primitives; everything else, locks and journal included, is here once; so is the view that refuses every change.
+is opened. Every failure is a `FilesystemError` that names the path. While a snapshot exists, every change is written to
+a journal; so taking a snapshot is O(1), and snapshots can be restored in any order. Implementations provide four
+primitives; this module has everything else, including locks, the journal and the read-only view.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _NOUNS: Final[Mapping[EntryKind, str]] = {"file": "file", "directory": "folder"}
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What stands at a path; a folder has no bytes, and where nothing stands there is no kind.
+    """The file or folder at a path; a folder has no data; ``kind`` is None if nothing is there.
 
-    In a journal, ``size`` stands for the content of a file to which something was added: its first so many bytes.
+    In a journal, ``size`` replaces the content of a file that was appended to: the old content is its first ``size``
+    bytes.
     """
 
     path: str
@@ -43,11 +44,11 @@ class Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FilesystemSnapshot:
-    """A state of one filesystem, to be restored there; it costs nothing until something changes.
+    """A state of one filesystem, which can be restored there; it costs nothing until something changes.
 
     Attributes:
-        journal: Of that filesystem.
-        position: How far the journal had come.
+        journal: The journal of that filesystem.
+        position: The length of the journal when the snapshot was taken.
     """
 
     journal: UndoJournal
@@ -55,10 +56,10 @@ class FilesystemSnapshot:
 
 
 class UndoJournal:
-    """What stood where before it was changed, noted while somebody holds a snapshot, which is a position in it.
+    """Old states of changed paths, recorded while any snapshot exists; a snapshot is a position in the journal.
 
-    Going back to a snapshot puts back what was noted since, the newest first. That is noted too, so that going forth
-    again works the same way.
+    Restoring a snapshot puts back the entries recorded since then, the newest first. These changes are recorded too, so
+    that a later snapshot can be restored in the same way.
     """
 
     __slots__ = ("_entries", "_snapshots")
@@ -69,27 +70,27 @@ class UndoJournal:
         self._snapshots: weakref.WeakSet[FilesystemSnapshot] = weakref.WeakSet()
 
     def snapshot(self) -> FilesystemSnapshot:
-        """Return the present position."""
+        """Return a snapshot at the present position."""
         snapshot = FilesystemSnapshot(self, len(self._entries))
         self._snapshots.add(snapshot)
         return snapshot
 
     def note(self, look: Callable[[], Entry]) -> None:
-        """Note what ``look`` sees, if anybody may want it back."""
+        """Record the entry that ``look`` returns, if a snapshot exists."""
         if self._snapshots:
             self._entries.append(look())
         else:
             self._entries.clear()
 
     def note_growth(self, path: str, look: Callable[[], int]) -> None:
-        """Note the size that ``look`` sees of a file to which something is added, once between two snapshots."""
+        """Record the size that ``look`` returns, before an append to a file; appends in a row are recorded once."""
         last = self._entries[-1] if self._entries else None
         grows = last is not None and last.path == path and last.size is not None
         if not grows or any(snapshot.position == len(self._entries) for snapshot in self._snapshots):
             self.note(lambda: Entry(path, "file", size=look()))
 
     def since(self, snapshot: FilesystemSnapshot) -> list[Entry]:
-        """Return what was noted since a snapshot, the newest first.
+        """Return the entries recorded since a snapshot, the newest first.
 
         Raises:
             FilesystemError: If the snapshot was taken of another filesystem.
@@ -103,21 +104,21 @@ ROOT: Final = ""
 ANY_FOLDERS: Final = "**"
 
 MAX_PATH_BYTES: Final = 4096
-"""How long a path may be, in UTF-8: what Linux takes."""
+"""Largest length of a path, in bytes of UTF-8: the limit of Linux."""
 
 MAX_PATH_PARTS: Final = 128
-"""How deep a path may lead: models write paths, and every folder on the way is looked at."""
+"""Largest number of parts of a path: models write paths, and every folder on the way is checked."""
 
 SHOWN_CHARS: Final = 80
-"""How much of a path that is too long is shown."""
+"""How many characters of a path that is too long are shown."""
 
 
 def normal_path(path: str) -> str:
     """Return a path in its one normal form: no empty or ``.`` parts; the root is empty.
 
     Raises:
-        FilesystemError: If it is absolute, leads upwards, is too long or too deep, or holds a character that no path
-            may hold.
+        FilesystemError: If it is absolute, leads upwards, is too long or too deep, or contains a character that is not
+            allowed in a path.
     """
     if not _is_short(path):
         raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... is longer than {MAX_PATH_BYTES:,} bytes")
@@ -142,7 +143,7 @@ def _is_short(path: str) -> bool:
 
 
 def is_nameable(path: str) -> bool:
-    """Return whether a path that was found, in normal form, is one that `normal_path` lets pass."""
+    """Return whether `normal_path` accepts a path that was found on the disk; the path is in normal form."""
     return "\\" not in path and _is_short(path) and path.count("/") < MAX_PATH_PARTS
 
 
@@ -158,11 +159,11 @@ def join(folder: str, name: str) -> str:
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Return whether a normal path fits a normal pattern; ``**`` at the end means any file below."""
+    """Return whether a normal path matches a normal pattern; ``**`` at the end means any file below."""
     parts = pattern.split("/")
     if parts[-1] == ANY_FOLDERS:
         parts.append("*")
-    places = _past_any_folders({0}, parts)  # the places in the pattern that the path so far may have come to
+    places = _past_any_folders({0}, parts)  # positions in the pattern that the path so far can have reached
     for name in path.split("/"):
         stay = {place for place in places if place < len(parts) and parts[place] == ANY_FOLDERS}
         step = {place + 1 for place in places - stay if place < len(parts) and fnmatchcase(name, parts[place])}
@@ -181,7 +182,7 @@ def _past_any_folders(places: set[int], pattern: list[str]) -> set[int]:
 @own_value("file_stat")
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What is known of a file or folder without reading it.
+    """Metadata of a file or folder.
 
     Attributes:
         path: From the root.
@@ -205,7 +206,7 @@ class Filesystem(ABC):
 
     @property
     def host_folder(self) -> Path | None:
-        """The folder of this machine in which all of these files are, as they are; None if there is none."""
+        """The folder of this machine that contains exactly these files; None if there is none."""
         return None
 
     # reading
@@ -234,7 +235,7 @@ class Filesystem(ABC):
             raise FilesystemError(f"{path!r} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
     def kind(self, path: str) -> EntryKind | None:
-        """Return whether a file or a directory stands at a path; None if nothing does."""
+        """Return whether a path is a file or a directory; None if nothing is there."""
         with self._lock:
             return self._kind(normal_path(path))
 
@@ -247,7 +248,7 @@ class Filesystem(ABC):
         return self.kind(path) == "file"
 
     def list(self, path: str = ROOT) -> tuple[str, ...]:
-        """Return what lies directly in a folder, sorted, as paths from the root.
+        """Return the files and folders directly in a folder, sorted, as paths from the root.
 
         Raises:
             FilesystemError: If there is no such folder.
@@ -258,10 +259,10 @@ class Filesystem(ABC):
             return tuple(sorted(join(place, name) for name in self._names(place)))
 
     def glob(self, pattern: str) -> tuple[str, ...]:
-        """Return the files whose path fits a pattern, sorted.
+        """Return the files whose path matches a pattern, sorted.
 
         Args:
-            pattern: With ``*``, ``?`` and ``[abc]`` within one name, and ``**`` for any folders, none included.
+            pattern: ``*``, ``?`` and ``[abc]`` match within one name; ``**`` matches any number of folders, also none.
         """
         normal = normal_path(pattern)
         with self._lock:
@@ -271,7 +272,7 @@ class Filesystem(ABC):
         """Return kind and size.
 
         Raises:
-            FilesystemError: If there is nothing.
+            FilesystemError: If nothing is there.
         """
         place = normal_path(path)
         with self._lock:
@@ -281,7 +282,7 @@ class Filesystem(ABC):
             return FileStat(place, kind, self._size(place) if kind == "file" else 0)
 
     def version(self, path: str) -> object:
-        """Return a token that compares equal as long as what stands at a path is unchanged; None if nothing does."""
+        """Return a token that compares equal while the file or folder is unchanged; None if nothing is there."""
         place = normal_path(path)
         with self._lock:
             return None if self._kind(place) is None else self._version(place)
@@ -289,10 +290,10 @@ class Filesystem(ABC):
     # writing
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Write a file, whole or not at all; folders on the way are made.
+        """Write a whole file or nothing; missing parent folders are made.
 
         Raises:
-            FilesystemError: If a folder stands at the path, or a file on the way.
+            FilesystemError: If the path is a folder, or one of its parents is a file.
         """
         place = normal_path(path)
         with self._lock:
@@ -302,15 +303,15 @@ class Filesystem(ABC):
             self._change(Entry(place, "file", bytes(data)))
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a file of UTF-8 text; folders on the way are made.
+        """Write a file of UTF-8 text; missing parent folders are made.
 
         Raises:
-            FilesystemError: As `write_bytes`, and if the text holds half characters.
+            FilesystemError: As `write_bytes`, and if the text contains lone surrogates.
         """
         self.write_bytes(path, _encoded(path, text))
 
     def append_text(self, path: str, text: str) -> None:
-        """Add text to the end of a file, or start one; what is there already is neither read nor written.
+        """Append text to a file, or make the file; the existing content is neither read nor written.
 
         Raises:
             FilesystemError: As `write_text`.
@@ -325,10 +326,10 @@ class Filesystem(ABC):
             self._count_write(place)
 
     def make_dirs(self, path: str) -> None:
-        """Make a folder and those on the way; harmless if it exists.
+        """Make a folder and its missing parents; does nothing if it exists.
 
         Raises:
-            FilesystemError: If a file stands there or on the way.
+            FilesystemError: If the path or one of its parents is a file.
         """
         place = normal_path(path)
         with self._lock:
@@ -343,7 +344,7 @@ class Filesystem(ABC):
         """Delete a file or an empty folder.
 
         Raises:
-            FilesystemError: If there is nothing, or the folder is not empty.
+            FilesystemError: If nothing is there, or the folder is not empty.
         """
         place = normal_path(path)
         with self._lock:
@@ -357,15 +358,15 @@ class Filesystem(ABC):
     # states
 
     def snapshot(self) -> FilesystemSnapshot:
-        """Return the state as it is now, to be restored with `restore`."""
+        """Return the present state; `restore` goes back to it."""
         with self._lock:
             return self.journal.snapshot()
 
     def restore(self, snapshot: FilesystemSnapshot) -> None:
-        """Go back (or forth) to a state; what was changed past this port stays as it is.
+        """Restore an earlier (or later) state; changes that were not made through this port stay.
 
         Raises:
-            FilesystemError: If the snapshot is another filesystem's, or something can no longer be put back.
+            FilesystemError: If the snapshot belongs to another filesystem, or something can no longer be restored.
         """
         with self._lock:
             problems: list[str] = []
@@ -382,14 +383,14 @@ class Filesystem(ABC):
         return self._lock
 
     def read_only_view(self) -> ReadOnlyFilesystem:
-        """Return the same files, without the right to change them."""
+        """Return a view of the same files that refuses changes."""
         return ReadOnlyFilesystem(self)
 
     # primitives: paths are normal, the lock is held, kinds were checked
 
     @abstractmethod
     def _kind(self, path: str) -> EntryKind | None:
-        """Return what stands at a path."""
+        """Return the kind of the entry at a path; None if nothing is there."""
 
     @abstractmethod
     def _read(self, path: str) -> bytes:
@@ -401,18 +402,18 @@ class Filesystem(ABC):
 
     @abstractmethod
     def _put(self, entry: Entry) -> None:
-        """Write a file or make a folder where its parent exists; remove a file or an empty folder if it has no kind."""
+        """Write a file or make a folder whose parent exists; without a kind, remove the file or empty folder."""
 
     def _append(self, path: str, data: bytes) -> None:
-        """Add to the end of a file that exists."""
+        """Append to a file that exists."""
         self._put(Entry(path, "file", self._read(path) + data))
 
     def _size(self, path: str) -> int:
-        """Return the bytes of a file that exists."""
+        """Return the size in bytes of a file that exists."""
         return len(self._read(path))
 
     def _version(self, path: str) -> object:
-        """Return a token that changes with what stands at a path."""
+        """Return a token that changes when the file or folder at a path changes."""
         return self._writes.get(path, 0)
 
     # shared
@@ -426,7 +427,7 @@ class Filesystem(ABC):
 
     def _make_parents(self, path: str) -> None:
         folders = parents(path)
-        standing, end = 0, len(folders)  # so many are folders; those from the end on are none
+        standing, end = 0, len(folders)  # the first `standing` are folders; those from `end` on are not
         while standing < end:
             middle = (standing + end) // 2
             if self._kind(folders[middle]) == "directory":
@@ -450,7 +451,7 @@ class Filesystem(ABC):
                 yield path
 
     def _change(self, entry: Entry) -> None:
-        """Put an entry in its place; journal what stands there before, if anybody may want it back."""
+        """Write an entry to its path; first record the old entry in the journal, if a snapshot exists."""
         self.journal.note(lambda: self._stands_at(entry.path))
         self._put(entry)
         self._count_write(entry.path)
@@ -484,11 +485,11 @@ class ReadOnlyFilesystem(Filesystem):
 
     @property
     def host_folder(self) -> Path | None:
-        """The folder that the base has; what is done there is not held to reading."""
+        """The folder of the base; it is not protected, so programs that run there can change it."""
         return self._base.host_folder
 
     def restore(self, snapshot: FilesystemSnapshot) -> NoReturn:
-        """Refuse: to restore is to change."""
+        """Refuse, because restoring changes files."""
         raise FilesystemError("a read-only view cannot be restored; restore the filesystem itself")
 
     def _kind(self, path: str) -> EntryKind | None:

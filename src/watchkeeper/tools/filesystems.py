@@ -1,7 +1,7 @@
-"""The three filesystems: a folder of this machine, files in memory, and changes kept aside on top of another.
+"""The three filesystems: a folder of this machine, files in memory, and an overlay that buffers changes to another one.
 
-Each has the primitives of `Filesystem` and nothing that is the same for all. None of them ever touches a file
-that its root does not hold.
+Each has only its own primitives of `Filesystem`; common code is in `Filesystem`. None of them ever touches a file
+outside its root.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class FileChange:
 
 
 class OverlayFilesystem(Filesystem):
-    """Copy-on-write on top of another filesystem: what makes a tool's file changes a transaction.
+    """Copy-on-write on top of another filesystem; it makes a tool's file changes a transaction.
 
-    Until `commit` the base sees nothing. `commit` applies all or nothing, and refuses if somebody else changed a path
-    that was changed here since this overlay first looked at it; `keep` applies a single file in the same way. After
-    `commit` or `discard` every write is refused, so that a tool that was given up on can do no harm when it wakes late.
-    `discard` waits for nobody: not for a thread that reads or writes here, and not for the base.
+    Until `commit` the base is unchanged. `commit` applies all changes or none. It refuses if a path that was changed
+    here was also changed in the base since this overlay first read it; `keep` applies a single file in the same way.
+    After `commit` or `discard` every write is refused, so that an abandoned tool that is still running can do no harm.
+    `discard` never blocks: it waits neither for a thread that reads or writes here nor for the base.
     """
 
     def __init__(self, base: Filesystem) -> None:
@@ -56,14 +56,14 @@ class OverlayFilesystem(Filesystem):
         super().__init__()
         self._base = base
         self._upper: dict[str, Entry] = {}
-        self._tails: dict[str, bytearray] = {}  # what was added to files, here or in the base
+        self._tails: dict[str, bytearray] = {}  # data appended to files, whose content is here or in the base
         self._seen: dict[str, object] = {}
         self._over = ""
-        self._ending = threading.Lock()  # held for a moment, never while the base or anybody's code runs
+        self._ending = threading.Lock()  # held briefly, never while the base or foreign code runs
 
     @property
     def is_changed(self) -> bool:
-        """Whether something was changed here and is neither committed nor discarded; waits for nobody."""
+        """Whether there are changes that are neither committed nor discarded; never blocks."""
         return bool(self._upper or self._tails)
 
     def changes(self) -> tuple[FileChange, ...]:
@@ -82,8 +82,8 @@ class OverlayFilesystem(Filesystem):
         """Apply all changes to the base, or none.
 
         Raises:
-            FilesystemError: If somebody else changed one of the paths meanwhile (it is named), if the base cannot
-                take a change, or if this overlay is over.
+            FilesystemError: If one of the paths was changed in the base meanwhile (the error names it), if the base
+                cannot take a change, or if this overlay was already committed or discarded.
         """
         if self._end("committed", if_unchanged=True):
             return
@@ -106,7 +106,7 @@ class OverlayFilesystem(Filesystem):
                 raise
 
     def watch(self, path: str) -> None:
-        """Look at a path of the base now: what others change there from here on stands against what is done here."""
+        """Read the version of a path in the base now; a later change there conflicts with a change made here."""
         with self._lock:
             self._look(normal_path(path))
 
@@ -114,8 +114,8 @@ class OverlayFilesystem(Filesystem):
         """Apply one file to the base, and nothing else; return whether it was changed here at all.
 
         Raises:
-            FilesystemError: If no file stands there, if somebody else changed it meanwhile, if the base cannot take
-                it, or if this overlay is over.
+            FilesystemError: If there is no such file, if it was changed in the base meanwhile, if the base cannot take
+                it, or if this overlay was already committed or discarded.
         """
         place = normal_path(path)
         with self._lock, self._base.exclusive():
@@ -126,7 +126,7 @@ class OverlayFilesystem(Filesystem):
                 return False
             if self._base.version(place) != self._seen[place]:
                 raise FilesystemError(f"{place!r} was changed by somebody else meanwhile; it was not kept")
-            self._refuse_if_over()  # discarded while the base was waited for
+            self._refuse_if_over()  # it may have been discarded while this thread waited for the base
             self._write_through(place, upper, tail)
             self._upper.pop(place, None)
             self._tails.pop(place, None)
@@ -134,12 +134,12 @@ class OverlayFilesystem(Filesystem):
             return True
 
     def discard(self) -> None:
-        """Drop all changes, without waiting for anybody; harmless if the overlay is over already."""
+        """Drop all changes without blocking; does nothing if the overlay was already committed or discarded."""
         with suppress(FilesystemError):
             self._end("discarded")
 
     def _write_through(self, path: str, upper: Entry | None, tail: bytearray | None) -> None:
-        """Write a file to the base; where only something was added to it, add that."""
+        """Write a file to the base; if data was only appended, append it there."""
         if upper is not None:
             self._base.write_bytes(path, upper.data + tail if tail else upper.data)
         elif tail:
@@ -159,17 +159,17 @@ class OverlayFilesystem(Filesystem):
                 self._write_through(path, entry, tails.get(path))
 
     def _end(self, how: str, *, if_unchanged: bool = False) -> bool:
-        """End it; return False, and do nothing, if that is to be so only without changes and there are some.
+        """End the overlay; with ``if_unchanged``, return False and do nothing if there are changes.
 
         Raises:
-            FilesystemError: If it is over already.
+            FilesystemError: If it was already committed or discarded.
         """
         with self._ending:
             self._refuse_if_over()
             if if_unchanged and self.is_changed:
                 return False
             self._over = how
-            self._upper, self._tails, self._seen = {}, {}, {}  # a thread that is late may be reading the old ones
+            self._upper, self._tails, self._seen = {}, {}, {}  # another thread may still be reading the old ones
             return True
 
     def _refuse_if_over(self) -> None:
@@ -239,7 +239,7 @@ class OverlayFilesystem(Filesystem):
             self._tails.pop(entry.path, None)
 
     def _look(self, path: str) -> None:
-        """Remember what the base had when this path was first looked into."""
+        """Remember the version of a path in the base when it is first used."""
         if path not in self._seen:
             self._seen[path] = self._base.version(path)
 
@@ -247,19 +247,19 @@ class OverlayFilesystem(Filesystem):
 FOLLOWS_NOTHING: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 FOLDER_FLAGS: Final = FOLLOWS_NOTHING | getattr(os, "O_DIRECTORY", 0)
 WAY_FLAGS: Final = FOLDER_FLAGS | getattr(os, "O_PATH", os.O_RDONLY)
-"""O_PATH of Linux needs no right to read a folder on the way, as naming a path through it does not."""
+"""With O_PATH of Linux, a parent folder can be opened without the right to read it."""
 
 MAX_APPENDED_BYTES: Final = 1 << 20
-"""How much is added to a file in its place; for more, it is written anew."""
+"""Most bytes that are appended to a file in place; for more, the file is written anew."""
 
 HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename} <= os.supports_dir_fd
-"""Whether names can be looked up in a folder that is open; Windows cannot."""
+"""Whether names can be looked up relative to an open folder; Windows cannot do that."""
 
 
 class Place(NamedTuple):
-    """Where a file or folder stands: its name, and the open folder that the name is looked up in.
+    """Where a file or folder is: its name, and the descriptor of the open folder in which the name is looked up.
 
-    Where the system has no such thing, the name is the whole path and there is no folder.
+    If the system cannot look up names in an open folder, the name is the whole path and there is no folder.
     """
 
     name: str
@@ -269,11 +269,11 @@ class Place(NamedTuple):
 class HostFilesystem(Filesystem):
     """The files below one folder of this machine.
 
-    Nothing outside the folder is read or written: a path is refused if a part of it is a symbolic link, and so is what
-    is neither a file nor a folder (a pipe would hang its reader). Every folder on the way is opened in the one before
-    it, without following links, and the file in the last of them: another process that puts links in the way at that
-    moment gains nothing (on Windows it can). A file is written beside its place and moved there, so that a process that
-    dies leaves the old content or the new; only what `append_text` adds, up to 1 MiB, is written in its place.
+    Nothing outside the folder is read or written. A path is refused if a part of it is a symbolic link, or if it is
+    neither a file nor a folder (reading a pipe would hang). Each folder of a path is opened relative to its parent
+    without following links, and the file relative to the last folder. So another process that puts a link there at that
+    moment cannot redirect the access (on Windows it can). A file is written under a temporary name and then renamed, so
+    a process that dies leaves the old or the new content; only `append_text` writes up to 1 MiB in place.
 
     Args:
         root: The folder; it must exist.
@@ -283,7 +283,7 @@ class HostFilesystem(Filesystem):
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Find the folder; links on the way to it are followed once, here."""
+        """Resolve the folder; symbolic links in its path are followed once, here."""
         super().__init__()
         try:
             self._root = Path(root).resolve()
@@ -309,10 +309,10 @@ class HostFilesystem(Filesystem):
 
     @contextmanager
     def _place(self, path: str) -> Generator[Place | None]:
-        """Yield where a path is; None if there is no folder in which it could be.
+        """Yield the place of a path; None if its parent folder does not exist.
 
         Raises:
-            FilesystemError: If a link is on the way.
+            FilesystemError: If a parent is a link.
             OSError: If the root is gone, or a folder may not be entered.
         """
         if not HAS_HANDLES:
@@ -343,10 +343,10 @@ class HostFilesystem(Filesystem):
 
     @contextmanager
     def _found(self, path: str) -> Generator[Place]:
-        """Yield where a path is that was there a moment ago.
+        """Yield the place of a path that existed a moment ago.
 
         Raises:
-            FilesystemError: If its folder is gone, or a link stands on the way.
+            FilesystemError: If its folder is gone, or a parent is a link.
         """
         with _named(path), self._place(path) as place:
             if place is None:
@@ -366,7 +366,7 @@ class HostFilesystem(Filesystem):
             found = _status(place)
         if stat.S_ISDIR(found.st_mode):
             return "directory"
-        # The clock of a disk is coarse, so writes through this port are counted as well.
+        # Timestamps of a disk are coarse, so writes through this port are counted as well.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
 
     def _names(self, path: str) -> Iterable[str]:
@@ -374,7 +374,7 @@ class HostFilesystem(Filesystem):
             return [entry.name for entry in entries if _is_plain(entry)]
 
     def _files(self, folder: str) -> Iterable[str]:
-        """Look every folder through from its open parent; one that is gone, or became a link, holds nothing."""
+        """Walk every folder from its open parent; a folder that is gone or became a link counts as empty."""
         if not HAS_HANDLES:
             return super()._files(folder)
         found: list[str] = []
@@ -418,7 +418,7 @@ class HostFilesystem(Filesystem):
             raise
 
     def _new_file_beside(self, place: Place) -> tuple[Place, int]:
-        """Make a file under a name that nobody has, with the rights that the process gives new files."""
+        """Make a file under an unused name, with the mode that the process gives new files."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FOLLOWS_NOTHING | getattr(os, "O_BINARY", 0)
         while True:
             self._parts += 1
@@ -432,7 +432,7 @@ def _status(place: Place) -> os.stat_result:
 
 
 def _look(place: Place, path: str) -> os.stat_result | None:
-    """Return what stands at a place, or None if nothing does.
+    """Return the status of the entry at a place, or None if nothing is there.
 
     Raises:
         FilesystemError: If it is a link.
@@ -447,7 +447,7 @@ def _look(place: Place, path: str) -> os.stat_result | None:
 
 
 def _entered(place: Place, path: str) -> int | None:
-    """Return a folder, opened, or None if there is none.
+    """Open a folder and return its descriptor, or None if there is none.
 
     Raises:
         FilesystemError: If it is a link.
@@ -457,7 +457,7 @@ def _entered(place: Place, path: str) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):  # what systems say of a link
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):  # the errors of the systems for a link
             raise
     _look(place, path)
     return None
@@ -465,7 +465,7 @@ def _entered(place: Place, path: str) -> int | None:
 
 @contextmanager
 def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
-    """Yield a file, opened to be read; what was put in its place a moment ago is not opened, or not read."""
+    """Yield a file opened for reading; anything else that replaced it a moment ago is not opened, or not read."""
     flags = os.O_RDONLY | FOLLOWS_NOTHING | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(place.name, flags, dir_fd=place.folder), "rb") as file:
         if _kind_of(os.fstat(file.fileno()), path) != "file":
@@ -474,15 +474,15 @@ def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
 
 
 def _appended(place: Place, data: bytes) -> bool:
-    """Add to a file in its place; return False, with nothing changed, if it is to be written anew instead.
+    """Append to a file in place; return False, with nothing changed, if the file must be written anew instead.
 
-    That is so if it has another name, if it could run as its owner or group, and if it is not to be written to.
+    It must be written anew if it has another hard link, a set-user-ID, set-group-ID or sticky bit, or cannot be opened.
     """
     flags = os.O_WRONLY | os.O_APPEND | FOLLOWS_NOTHING | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         file = os.open(place.name, flags, dir_fd=place.folder)
     except OSError:
-        return False  # what is wrong is told by what tries next
+        return False  # writing the file anew then raises the error
     try:
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or stat.S_IMODE(before.st_mode) & ~0o777:
@@ -501,7 +501,7 @@ def _appended(place: Place, data: bytes) -> bool:
 
 @contextmanager
 def _listed(place: Place) -> Generator[Iterable[os.DirEntry[str]]]:
-    """Yield what lies in a folder."""
+    """Yield the entries of a folder."""
     if place.folder is None:
         with os.scandir(place.name) as entries:
             yield entries
@@ -532,7 +532,7 @@ def _collect(place: Place, path: str, found: list[str]) -> None:
 
 
 def _rights(found: os.stat_result) -> int:
-    """Return the rights that a file passes on when it is written anew: none to run as its owner or group."""
+    """Return the mode that a file keeps when it is written anew, without the set-user-ID and set-group-ID bits."""
     return found.st_mode & 0o777
 
 
@@ -553,7 +553,7 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
 
 @contextmanager
 def _named(path: str) -> Generator[None]:
-    """Turn what the system says into an error that names the path."""
+    """Turn an OSError into a FilesystemError that names the path."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -567,7 +567,7 @@ class MemoryFilesystem(Filesystem):
     """Files in memory: for tests, and for agents that need no disk.
 
     Args:
-        files: Content by path; text is stored as UTF-8, folders on the way are made.
+        files: Content by path; text is stored as UTF-8, missing parent folders are made.
     """
 
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:

@@ -1,8 +1,8 @@
 """Functions and commands that run in a process of their own, which can be killed with all that it started.
 
 From top to bottom: the call of an isolated tool, the parent's end of its process, and a command of this machine. A call
-that is over leaves nothing alive and no descriptor open. What the process itself does stands in `process_guard`, which
-watches over it, and in `process_worker`, which runs the function.
+that has ended leaves no process alive and no descriptor open. The code that runs in the process is in `process_guard`,
+which watches over it, and in `process_worker`, which runs the function.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 KILL_GRACE_SECONDS: Final = 2.0
-"""Seconds between TERM and KILL where the tool says nothing else."""
+"""Default of the seconds between TERM and KILL."""
 
 
 class Isolation(msgspec.Struct, frozen=True):
@@ -61,8 +61,8 @@ class ProcessCall:
 
     `call` returns what the function returned, or raises; `read` returns what a reader makes of the process's end.
     `stop` sends TERM; so does cancelling them, which returns at once. `gone` then waits until the whole process group
-    is dead, which KILL sees to after the grace. Whoever calls awaits `gone` in any case: after it no side effect of the
-    call can happen any more. Cancelling `gone` ends the grace, not the wait.
+    is dead; after the grace, KILL is sent. The caller must always await `gone`: after it no side effect of the call can
+    happen any more. Cancelling `gone` ends the grace, not the wait.
     """
 
     def __init__(self, isolation: Isolation) -> None:
@@ -109,15 +109,15 @@ class ProcessCall:
         return job.result()
 
     def stop(self) -> None:
-        """End the process: TERM now, KILL after the grace; harmless if there is none."""
+        """End the process: TERM now, KILL after the grace; does nothing if there is no process."""
         if self._pipes is not None:
             self._pipes.end(TERMINATE)
 
     async def gone(self) -> None:
-        """Wait until nothing of the call is alive; harmless if it never began.
+        """Wait until no process of the call is alive; returns at once if the call never began.
 
         Raises:
-            CancelledError: If this was cancelled meanwhile; what lived was killed at once, and is dead.
+            CancelledError: If this was cancelled meanwhile; all processes were then killed at once and are dead.
         """
         if self._pipes is None:
             return
@@ -188,7 +188,7 @@ def _ending(status: int | None) -> str:
 
 
 def signal_name(status: int) -> str:
-    """Return the name of the signal in the status of a process that it ended, which is its negative number."""
+    """Return the name of the signal that ended a process, from its status, the negative number of the signal."""
     try:
         return signal.Signals(-status).name
     except ValueError:
@@ -201,7 +201,7 @@ KEPT_OUTPUT_BYTES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long after the grace the guard may take to see everything dead, before it is taken for dead itself."""
+"""How long after the grace the guard may take until everything is dead; after that the guard counts as dead itself."""
 
 GUARD_FILE: Final = str(Path(__file__).with_name("process_guard.py"))
 
@@ -211,9 +211,9 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     Attributes:
         reply: What the worker sent, or None if it sent nothing whole.
-        status: Its exit code, or the negative number of the signal that killed it; None if nobody knows.
+        status: Its exit code, or the negative number of the signal that killed it; None if unknown.
         output: The end of what it printed.
-        flooded: Whether it sent more than a reply may take.
+        flooded: Whether it sent more bytes than a reply may have.
     """
 
     reply: bytes | None
@@ -307,7 +307,7 @@ class ProcessPipes:
         return ProcessEnd(None if flooded else unframed(self._result), status, printed, flooded)
 
     def _serve(self, lifeline: int, sources: dict[int, bytearray], woken: int) -> None:
-        """Feed and drain until the guard says no more, which it does by ending, or its time is over."""
+        """Feed and drain the pipes until the guard ends or its time is over."""
         with selectors.DefaultSelector() as selector:
             for descriptor in (lifeline, *sources):
                 os.set_blocking(descriptor, False)
@@ -334,7 +334,7 @@ class ProcessPipes:
             self._unsent = self._unsent[os.write(lifeline, self._unsent) :]
         except BlockingIOError:
             return True
-        except BrokenPipeError:  # it has ended; what became of it is read elsewhere
+        except BrokenPipeError:  # it has ended; its status is read elsewhere
             self._unsent = memoryview(b"")
         return bool(self._unsent)
 
@@ -375,7 +375,7 @@ class ProcessPipes:
             self._receive(source, kept)
 
     def _reap_guard(self, guard: subprocess.Popen[bytes]) -> None:
-        """Reap the guard; if it died, or hangs, kill what it was to kill."""
+        """Reap the guard; if it died or hangs, kill the processes that it had to kill."""
         numbers = self._numbers_from_guard()
         if "ended" not in numbers:
             sweep(Lost(guard.pid, numbers.get("group"), self._mark))
@@ -423,10 +423,10 @@ class CommandEnd(msgspec.Struct, frozen=True):
     """How a command ended.
 
     Attributes:
-        status: Its exit code, or the negative number of the signal that ended it; None if nobody knows it.
+        status: Its exit code, or the negative number of the signal that ended it; None if unknown.
         output: The end of what it printed, on both streams.
         problem: Why it could not be started, or empty.
-        timed_out: Whether its time was over; it was then ended, whatever it made of that.
+        timed_out: Whether it ran into its timeout; it was then ended, even if it ignored TERM.
     """
 
     status: int | None
@@ -436,18 +436,18 @@ class CommandEnd(msgspec.Struct, frozen=True):
 
 
 async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, clock: Clock) -> CommandEnd:
-    """Run a command and return how it ended, when nothing of it is alive.
+    """Run a command and return how it ended, after all its processes are dead.
 
-    The command has a process group of its own under a guard: TERM goes to all of it when its time is over, when whoever
-    waits is cancelled and when the command itself has ended; KILL after the grace, and at once if this process dies.
-    What it leaves running, also in the background or in a group of its own, ends with it. It has this process's
-    environment and rights, no input, and no terminal.
+    The command has its own process group under a guard. TERM is sent to the whole group at the timeout, when the
+    waiting task is cancelled, and when the command itself has ended. KILL follows after the grace, or at once if this
+    process dies. Processes that it leaves running, also in the background or in another group, are ended too. It has
+    this process's environment and rights, no input, and no terminal.
 
     Args:
         arguments: The program, found on the PATH or, with a slash in it, from the folder; then its arguments.
         folder: Where it runs.
         seconds: How long it may take before it is ended.
-        clock: For that.
+        clock: Measures this time.
 
     Raises:
         ToolProcessError: If this program's Python, which watches over it, could not be started.

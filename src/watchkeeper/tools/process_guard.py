@@ -2,8 +2,8 @@
 
 Started as a file, with nothing but the standard library, so that it is there at once. It forks the worker into a group
 of its own and ends only when the worker and everything the worker started are dead. TERM goes to the group when the
-parent says so or the worker has ended, KILL after the grace; KILL comes at once if the parent is gone. Nothing that
-runs in the worker, not even code that holds the interpreter, can keep it from doing so.
+parent says so or the worker has ended, KILL after the grace; KILL is sent at once if the parent is gone. Code in the
+worker cannot prevent this, even if it blocks the interpreter.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def main(arguments: list[str]) -> None:
 
 
 def read_frame(descriptor: int) -> bytes | None:
-    """Return one message, which is its length in eight bytes and its text; None if the pipe ends before its end."""
+    """Return one message, sent as its length in eight bytes and its text; None if the pipe ends too early."""
     length = read_exactly(descriptor, 8)
     return None if length is None else read_exactly(descriptor, int.from_bytes(length))
 
 
 def read_exactly(descriptor: int, size: int) -> bytes | None:
-    """Return so many bytes, or None if the pipe ends before."""
+    """Return exactly ``size`` bytes, or None if the pipe ends before."""
     data = bytearray()
     while len(data) < size:
         part = os.read(descriptor, min(size - len(data), CHUNK_BYTES))
@@ -93,7 +93,7 @@ def tell(line: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever the worker's children leave behind, also of what left the group (Linux only)."""
+    """Become the parent of processes whose own parent below the worker died, also outside the group (Linux only)."""
     if sys.platform != "linux":
         return
     with suppress(ImportError, OSError, AttributeError):
@@ -125,7 +125,7 @@ class Guard:
     """Ends a worker and all that it started.
 
     Attributes:
-        worker: Its process id, which is that of its group too.
+        worker: Its process id, which is also the id of its group.
         status: Its wait status, once it has ended.
     """
 
@@ -171,7 +171,7 @@ class Guard:
         return bool(word)
 
     def _reaped(self) -> bool:
-        """Take in the children that have ended; return whether none is left, here and in the group."""
+        """Reap the children that have ended; return whether no process is left, here and in the group."""
         while True:
             try:
                 child, status = os.waitpid(-1, os.WNOHANG)
@@ -196,7 +196,7 @@ class Guard:
         self._kill_at = min(self._kill_at, kill_at)
 
     def _kill_if_due(self) -> None:
-        """Kill what is left; again and again, because what dies may leave children of its own."""
+        """Kill the processes that are left; repeatedly, because a process that dies may leave children."""
         now = _monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
@@ -209,7 +209,7 @@ class Guard:
 
 
 def send(kill: Callable[[int, int], None], target: int, number: int) -> bool:
-    """Send a signal; return False if nobody is there who could get it."""
+    """Send a signal; return False if there is no process that can receive it."""
     try:
         kill(target, number)
     except (ProcessLookupError, PermissionError):  # macOS refuses where a group has only dead members
@@ -223,7 +223,7 @@ def group_lives(group: int) -> bool:
 
 
 def children() -> list[int]:
-    """Return the processes whose parent is this one; nothing where the system does not say."""
+    """Return the ids of this process's children; nothing if the system does not list them."""
     own = os.getpid()
     try:
         with open(f"/proc/{own}/task/{own}/children", encoding="ascii") as listing:

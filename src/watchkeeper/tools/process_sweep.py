@@ -1,9 +1,9 @@
-"""Ends what a lost guard was to end: one that an isolated tool stopped, killed, or starved.
+"""Ends the processes of a call whose guard is lost: an isolated tool stopped, killed or starved the guard.
 
-A guard adopts what its worker leaves behind, wherever it went, and goes on doing so while it is stopped: so everything
-below it in the tree of processes belongs to the call. If the guard is dead, its session, the worker's group and a mark
-in the environment, which processes inherit, say what does. Everything is stopped before anything is killed, so that
-nothing can fork away meanwhile. Only Linux shows what this needs; elsewhere only the two groups are killed.
+A guard adopts the orphans of its worker in any group or session, also while the guard is stopped. So every process
+below it in the process tree belongs to the call. If the guard is dead, the processes of the call are found by its
+session, the worker's group and a mark in the environment, which processes inherit. All are stopped before any is
+killed, so that none can fork meanwhile. Only Linux provides these data; elsewhere only the two groups are killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARK: Final = "_WATCHKEEPER_CALL"
 """Environment variable that holds the ids of the isolated call that a process belongs to, the outermost first."""
 
 SWEEP_SECONDS: Final = 5.0
-"""How long a sweep may take at most: what cannot be killed hangs in the system."""
+"""Longest time of a sweep: a process that cannot be killed hangs in the system."""
 
 LOOK_SECONDS: Final = 0.02
 """How long the end of one process is waited for before the next is killed."""
@@ -36,7 +36,7 @@ class Lost(msgspec.Struct, frozen=True):
     """A call whose guard no longer does its work.
 
     Attributes:
-        guard: The guard's process id; nobody has waited for it, so that it means no other process.
+        guard: The guard's process id; the guard is not yet reaped, so the id cannot belong to another process.
         group: The worker's group, if the guard told it.
         mark: The call's id in the environment.
     """
@@ -105,7 +105,7 @@ def _belongs(lost: Lost, process: _Process) -> bool:
 
 
 def _signal(process: _Process, number: signal.Signals) -> None:
-    """Signal a process, unless its number means another one by now; wait a moment for the end of one that is killed."""
+    """Signal a process, unless its id now belongs to another one; after KILL, wait a moment for its end."""
     try:
         handle = os.pidfd_open(process.number)
     except OSError:

@@ -1,7 +1,7 @@
 """What runs in the process of an isolated tool: find the function, call it, send back what it returned.
 
-Arguments and result cross as typed JSON, never as pickles. Whatever goes wrong is a reply too; only a process that dies
-gives none. It ends without the interpreter's shutdown, because a thread or an exit handler could hold that up for ever.
+Arguments and result are sent as typed JSON, never as pickles. A failure is sent as a reply too; only a process that
+dies sends none. It ends without the interpreter's shutdown, because a thread or an exit handler could block that.
 Its start is part of every call, so nothing here imports asyncio.
 """
 
@@ -35,7 +35,7 @@ _importing: list[str] = []
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Address of a function: functions do not travel, only their addresses do.
+    """Address of a function, which is sent to the process instead of the function.
 
     Another process imports the module as this one did: by its name, or from its file if the name does not lead there; a
     script as multiprocessing does, without its main part.
@@ -99,11 +99,11 @@ def refuse_while_importing() -> None:
 
 
 def find(reference: Reference) -> Any:
-    """Import the module and return what its name stands for there: a function, or the tool made of it.
+    """Import the module and return the object with this name: a function, or the tool made of it.
 
     Raises:
         LookupError: If the module has no such name.
-        Exception: Whatever importing raises.
+        Exception: Any error that the import raises.
     """
     _importing.append(reference.file or reference.module)
     try:
@@ -179,7 +179,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The outcome of an order.
 
     Attributes:
         kind: In one word.
@@ -251,7 +251,7 @@ def answer(order: bytes) -> bytes:
 
 
 def bounded(text: str) -> str:
-    """Return what an exception says, cut where it says more than anybody reads."""
+    """Return the text of an exception, cut if it is too long."""
     if len(text) <= MAX_SAID_CHARS:
         return text
     return f"{text[:MAX_SAID_CHARS]} [cut: the first {MAX_SAID_CHARS:,} of {len(text):,} characters]"

@@ -3,7 +3,7 @@
 A resource is made by a factory when it is first asked for, once per scope: a RUN resource once per run, a TOOL_CALL
 resource once per tool call. Its scope closes it, the last made first, by its ``aclose()`` or else its ``close()``;
 a factory written with `contextlib.contextmanager` is entered and left instead. What was handed in as an instance
-belongs to whoever made it and is never closed here. Asking is safe under threads.
+belongs to the code that made it and is never closed here. `Resources.get` is thread-safe.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Resources:
             protocol: A class, abstract ones and protocols included.
 
         Raises:
-            ConfigurationError: If nobody provides it, if it needs itself, or if its scope is over.
+            ConfigurationError: If no binding or instance provides it, if it needs itself, or if its scope has ended.
         """
         with self._lock:
             if protocol in self._instances:
@@ -101,13 +101,13 @@ class Resources:
             return owner.get(protocol)
 
     def __contains__(self, protocol: object) -> bool:
-        """Return whether somebody provides a resource of this type; nothing is made."""
+        """Return whether a resource of this type is provided; nothing is made."""
         return protocol in self._provided()
 
     def for_run(self) -> Resources:
         """Return the same bindings and instances for one run, which makes its own and closes them at its end.
 
-        What was made here already stays here: the run makes it anew.
+        Resources that were already made here are not shared: the run makes its own.
         """
         there = self._instances.copy()  # without the lock, which a factory may hold for long
         given = {protocol: each for protocol, each in there.items() if protocol not in self._made}
@@ -120,10 +120,10 @@ class Resources:
         return child
 
     def afresh(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
-        """Return resources for a run that shares nothing with this one but how resources of one tool call are made.
+        """Return resources for a run that shares with this one only the bindings for resources of one tool call.
 
         Args:
-            overrides: What that run has besides, by type: instances, or a `ResourceBinding` that makes one.
+            overrides: Further resources of that run, by type: instances, or a `ResourceBinding` that makes one.
         """
         own = dict(overrides or {})
         given: Iterable[Any] = own.values()
@@ -140,13 +140,13 @@ class Resources:
         return Resources(bindings, {key: value for key, value in own.items() if not isinstance(value, ResourceBinding)})
 
     def tool_call(self, overrides: Mapping[Any, Any] | None = None) -> Resources:
-        """Return the resources of one tool call; whoever asks for them closes them when the call is over."""
+        """Return the resources of one tool call; the caller closes them when the call has ended."""
         view = self.child(overrides)
         view._scope = Scope.TOOL_CALL
         return view
 
     def close(self) -> None:
-        """Close what was made here, the last first; calling it twice is harmless.
+        """Close the resources that were made here, the last first; a second call does nothing.
 
         Raises:
             ExceptionGroup: Of what closing raised, after everything was closed.

@@ -34,7 +34,7 @@ from watchkeeper.tools.process_worker import reference_to
 CONTEXT: Final = "context"
 
 MUTABLE: Final = (list, dict, set, bytearray)
-"""Defaults of these kinds Python shares between all calls: what one call leaves there, the next would find."""
+"""Types of mutable defaults: Python shares such a default between calls, so one call would see another's changes."""
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -292,7 +292,7 @@ def tool(
     Raises:
         ToolDefinitionError: If a parameter has no type, there is no description, or the name or an option is bad.
     """
-    # Types that stand in the same function as the tool are found in the locals of the caller.
+    # Types that are defined in the same function as the tool are found in the locals of the caller.
     scope = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]
 
     def make(function: Handler) -> Tool:

@@ -2,7 +2,7 @@
 
 A tool's schema and the reading of its arguments agree: what the schema does not name is refused, at every depth. A
 refusal is worded for the model: it names the place, what was expected, what was got and what the tool takes. Two known
-slips of models are understood where they can mean only one thing: no arguments at all, and JSON packed into a string.
+mistakes of models are accepted where the meaning is clear: no arguments at all, and JSON packed into a string.
 
 A result is a value: success or not, the typed value for programs, and a message for the model. A failed result is a
 result like any other: the model sees it and decides what to do. It is never an exception, and it spends no retry.
@@ -163,7 +163,7 @@ class Arguments(msgspec.Struct, frozen=True):
         except (CodecError, ToolValidationError):
             raise
         except Exception as error:
-            # A check that the user wrote into the params type said no in words of its own.
+            # A check that the user wrote into the params type refused it with its own message.
             raise self._refusal(error_text(error)) from error
 
     def _unpacked(self, raw: dict[str, Any]) -> dict[str, Any]:
@@ -205,8 +205,8 @@ def arguments_schema(tool_name: str, type_: Any, descriptions: Mapping[str, str]
     Args:
         tool_name: Whose they are, for messages.
         type_: A dataclass, msgspec struct, typed dict or pydantic model.
-        descriptions: What the function's docstring says about fields; the type's own word goes first.
-        defaults: Defaults that stand in the function's signature, as JSON-able values.
+        descriptions: What the function's docstring says about fields; the type's own descriptions take precedence.
+        defaults: Defaults from the function's signature, as JSON-able values.
 
     Raises:
         ToolDefinitionError: If the type has no schema, or one that is not an object.
