@@ -111,7 +111,7 @@ class ShieldPipeline:
     """Hooks by slot.
 
     Args:
-        pre_dispatch: Asked before a model call (`hooks.PreDispatchHook`), and about its answer by hooks with
+        pre_dispatch: Asked before a model call (`PreDispatchHook`), and about its answer by hooks with
             ``after_llm_call``.
         egress: Asked about requests to the outside.
         retry: Asked about failures.
