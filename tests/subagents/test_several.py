@@ -161,7 +161,7 @@ async def test_children_see_nothing_of_each_other_and_the_parent_nothing_of_them
 
 
 @pytest.mark.spec("SD-014")
-async def test_a_conflict_between_siblings_fails_the_later_file_only() -> None:
+async def test_a_conflict_between_siblings_fails_the_later_files_only() -> None:
     files = MemoryFilesystem()
 
     @tool
@@ -183,10 +183,12 @@ async def test_a_conflict_between_siblings_fails_the_later_file_only() -> None:
     tasks = [task(f"Number {n}.", expected_artifacts=("shared.md", f"own-{n}.md")) for n in range(3)]
     played = await play(dispatching(*tasks), children=Slow(answer), tools=[write], options={"filesystem": files})
     outcomes = [outcome.result for outcome in played.value.outcomes]
-    assert [len(result.failed_artifacts) for result in outcomes] == [0, 1, 1]
-    assert "Not kept: shared.md (another subagent changed it meanwhile)" in played.said
+    # Their hand-overs run on worker threads: which of the three is the first is not told.
+    first, *later = sorted(range(3), key=lambda number: len(outcomes[number].failed_artifacts))
+    assert [outcomes[number].failed_artifacts for number in (first, *later)] == [(), ("shared.md",), ("shared.md",)]
+    assert played.said.count("Not kept: shared.md (another subagent changed it meanwhile)") == 2
     assert files.glob("**") == ("own-0.md", "own-1.md", "own-2.md", "shared.md")
-    assert files.read_text("shared.md") == "0"
+    assert files.read_text("shared.md") == str(first)
 
 
 async def test_what_is_left_is_divided_equally_among_them() -> None:
