@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -59,9 +59,9 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         Every count is a whole number from 0 to `MOST_TOKENS`, and what was read from the cache and written to it is
         part of the input. Reasoning is not compared with the output: some servers count it separately.
         """
-        counts: tuple[object, ...] = msgspec.structs.astuple(self)
-        if not all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts):
-            return False
+        for count in cast("tuple[object, ...]", msgspec.structs.astuple(self)):  # a loop: half the time of `all`
+            if type(count) is not int or not 0 <= count <= MOST_TOKENS:
+                return False
         return self.cached_tokens + self.cache_write_tokens <= self.input_tokens
 
     def __add__(self, other: TokenUsage) -> TokenUsage:

@@ -8,7 +8,6 @@ over, under the same ceilings and with the same conversation.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from operator import is_
 from typing import Any, Final
@@ -124,12 +123,13 @@ class ModelCalls:
         if phase == "work":
             self._check_context()
             landing = self._landing(number, worst)
-        turn, attempt, failures = Turn(number, phase, worst, landing), 1, Counter[str]()
+        turn, attempt = Turn(number, phase, worst, landing), 1
+        failures: dict[str, int] = {}
         while True:
             try:
                 return await self._attempt(turn, attempt)
             except ProviderError as error:
-                failures[error.fault] += 1
+                failures[error.fault] = failures.get(error.fault, 0) + 1
                 wait = self._backoff.wait_after(error, attempt, failures[error.fault])
                 if wait is not None and not self._worth(wait, turn):
                     wait = None
