@@ -17,12 +17,12 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from email import message_from_string, policy
-from email.utils import parseaddr, parsedate_to_datetime
+from email.utils import parseaddr
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from mail import read_mail
 
 from watchkeeper import ManyResult, MarkdownSection, PredicateChecker, PromptTemplate, ToolContext, ToolResult, tool
 from watchkeeper.errors import ToolValidationError
@@ -147,14 +147,14 @@ class Receipt:
 def read_message(path: Annotated[str, about("as you were given it", 120)], *, context: ToolContext) -> ToolResult[str]:
     """Read the message. Do this first."""
     name = PurePosixPath(path).name
-    raw = folder_of(context).read_text(f"messages/{name}")
-    head, body = message_from_string(raw, policy=policy.default), without_orders(raw.partition("\n\n")[2].strip())
-    sender, date = str(head["From"] or ""), str(head["Date"] or "")
-    sent = parsedate_to_datetime(date) if date else None
-    context.session[Reading].append(Reading(name, parseaddr(sender)[1].lower(), sent, raw, body))
+    mail = read_mail(folder_of(context).read_bytes(f"messages/{name}"))
+    body, whole = without_orders(mail.body), f"{mail.subject}\n\n{mail.body}"
+    context.session[Reading].append(Reading(name, parseaddr(mail.sender)[1].lower(), mail.sent, whole, body))
     if not body:
         return ToolResult.ok("", "The message is empty. Do not look anything up: call file_record now.")
-    return ToolResult.ok(raw, f"From: {sender}\nSubject: {head['Subject'] or ''}\n\n{body}")
+    head = [f"From: {mail.sender}", f"Subject: {mail.subject}"]
+    head += [f"Attached: {', '.join(mail.attached)}"] if mail.attached else []
+    return ToolResult.ok(body, "\n".join([*head, "", body]))
 
 
 @tool
@@ -242,9 +242,9 @@ def sentence_of(quote: str, wants: str, body: str) -> str | None:
 
 
 def sentences_of(body: str) -> list[str]:
-    """Return the sentences of a message that are long enough to be quoted."""
+    """Return the sentences of a message that are long enough to be quoted; if none is, the whole message."""
     parts = [part.strip() for part in SENTENCE_END.split(body)]
-    return [part for part in parts if len(part) >= SHORTEST_QUOTE]
+    return [part for part in parts if len(part) >= SHORTEST_QUOTE] or [body]
 
 
 def alike(one: str, other: str) -> int:

@@ -22,9 +22,11 @@ def agent() -> Iterator[ModuleType]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["inbox_agent"] = module
+    sys.path.insert(0, str(INBOX))
     spec.loader.exec_module(module)
+    sys.path.remove(str(INBOX))
     yield module
-    del sys.modules["inbox_agent"]
+    del sys.modules["inbox_agent"], sys.modules["mail"]
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 FIELDS = ("queue", "urgency", "customer", "order", "quote")
 
 
-def answers_of(folder: Path) -> dict[str, Any]:
-    """Return the known answers by file name."""
-    answers: dict[str, Any] = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+def answers_of(inbox: Path) -> dict[str, Any]:
+    """Return the known answers by file name; they stand beside the folder that the agent may read."""
+    answers: dict[str, Any] = json.loads(inbox.with_name("inbox-answers.json").read_text(encoding="utf-8"))
     return answers
 
 

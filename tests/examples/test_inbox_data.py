@@ -72,7 +72,7 @@ def read(path: str) -> str:
 
 
 MESSAGES = {path.name: read(f"messages/{path.name}") for path in sorted((INBOX / "messages").iterdir())}
-ANSWERS: dict[str, Answer] = json.loads(read("answers.json"))
+ANSWERS: dict[str, Answer] = json.loads(read("../inbox-answers.json"))
 CUSTOMERS: list[Customer] = json.loads(read("directory/customers.json"))
 ORDERS: list[Order] = json.loads(read("directory/orders.json"))
 RULES = read("directory/queues.md")
@@ -299,5 +299,6 @@ def test_addresses_are_of_example_domains_only() -> None:
 
 @pytest.mark.spec("FR-114")
 def test_answers_stand_apart_from_what_a_model_reads() -> None:
-    assert not (INBOX / "messages" / "answers.json").exists()
-    assert not (INBOX / "directory" / "answers.json").exists()
+    inside = [path.read_bytes() for path in INBOX.rglob("*") if path.is_file() and path.suffix == ".json"]
+    assert inside
+    assert not any(b'"evidence"' in text for text in inside)
