@@ -283,7 +283,13 @@ SHOWN = f"{TASK}\n{HOURS}"
         (CompletionVerdict((), (), "No Friday", False, "its hours"), "incomplete", "No Friday. Missing: its hours"),
         (CompletionVerdict((), (), "", False, ""), "incomplete", "something is missing"),
         (CompletionVerdict((), (), "No Friday.", False, "friday"), "incomplete", "No Friday."),
-        (CompletionVerdict((), ("Friday 8",), "No.", False, ""), "unverified", None),
+        (CompletionVerdict((), ("Friday 8",), "Fine.", True, ""), "unverified", None),
+        (CompletionVerdict((), ("Monday is open from 9",), "No Friday.", False, "Friday"), "incomplete", "No Friday."),
+        (CompletionVerdict((), ("Monday 9",), "Fine.", True, "-"), "complete", "Fine."),
+        (CompletionVerdict((), ("Monday 9",), "Fine.", True, "null"), "complete", "Fine."),
+        (CompletionVerdict((), ("Monday 9",), "Fine.", True, "Nichts."), "complete", "Fine."),
+        (CompletionVerdict((), ("Monday 9",), "Fine.", True, "なし。"), "complete", "Fine."),
+        (CompletionVerdict((), ("Monday 9",), "Fine.", True, "Friday"), "unverified", None),
     ],
     ids=[
         "loose",
@@ -297,12 +303,35 @@ SHOWN = f"{TASK}\n{HOURS}"
         "silent",
         "said-once",
         "made-up",
+        "objection-in-its-own-words",
+        "dash",
+        "null",
+        "german",
+        "japanese",
+        "contradiction",
     ],
 )
 def test_a_verdict_stands_on_what_was_shown(verdict: Any, status: str, explanation: str | None) -> None:
     said = judged(verdict, SHOWN, HOURS)
     assert said.status == status
     assert explanation in (None, said.explanation)
+
+
+@pytest.mark.parametrize(
+    ("quote", "work", "stands"),
+    [
+        ("九時から五時", "営業時間は九時から五時まで", True),
+        ("九時から六時", "営業時間は九時から五時まで", False),
+        ("เปิดทุกวัน", "ร้านเปิดทุกวันจันทร์", True),
+        ("cafe\u0301 au lait", "A caf\u00e9 au lait.", True),
+        ("caf\u00e9 au lait", "A cafe\u0301 au lait.", True),
+        ("cafe au lait", "A caf\u00e9 au lait.", False),
+        ("open 9 時", "It is open 9時.", True),
+        ("pen 9", "It is open 9.", False),
+    ],
+)
+def test_quotes_are_compared_in_every_script(quote: str, work: str, stands: bool) -> None:
+    assert (unfounded([quote], work) == ()) is stands
 
 
 @given(st.text(min_size=1, max_size=200), st.integers(0, 150), st.integers(1, 60))

@@ -37,6 +37,7 @@ from watchkeeper.judging.templates import (
     shown_calls,
     shown_files,
     unfounded,
+    words_of,
 )
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
@@ -135,8 +136,11 @@ VERIFY: Final = Prompt(COMPLETION)
 WORK: Final = ("tentative_output", "recent_actions", "files")
 """Names of the values that belong to the work; the others belong to the task."""
 
-NOTHING: Final = frozenset({"", "none", "nothing", "n/a", "nothing is missing", "nothing missing"})
-"""What models write if nothing is missing."""
+NOTHING: Final = frozenset(
+    {"", "no", "none", "nothing", "n a", "na", "null", "nil", "nothing is missing", "nothing missing"}
+    | {"nichts", "keine", "rien", "nada", "niente", "nenhum", "ninguno", "な し", "无", "無"}
+)
+"""What models write if nothing is missing, as `words_of` returns it."""
 
 ENDS: Final = (".", "!", "?", ":", ";", "…")
 """Characters that end a sentence."""
@@ -231,8 +235,9 @@ class LLMCompletionVerifier:
 def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
     """Return a judge's verdict as a checker's; unverified if what was shown does not support it.
 
-    Every citation must be in what the judge was shown. A verdict that calls the work complete must cite the work, not
-    only the task, and must not name anything that is missing.
+    A verdict that calls the work complete must cite the work, not only the task; all its citations must be in what the
+    judge was shown, and it must not name anything that is missing. An objection stands by its reason: what it cites is
+    not checked, because sending the agent back in vain costs less than accepting unfinished work.
 
     Args:
         verdict: The judge's answer.
@@ -242,15 +247,15 @@ def judged(verdict: Verdict, shown: str, work: str) -> TaskCompletionResult:
     said = " ".join(verdict.explanation.split())
     evidence: Sequence[str] | None = getattr(verdict, "evidence", None)
     missing = " ".join(str(getattr(verdict, "missing", "")).split())
-    lacking = missing.casefold().rstrip(".") not in NOTHING
+    lacking = words_of(missing) not in NOTHING
     if verdict.complete and lacking:
         return _unfounded(f"it calls the work complete, and says that this is missing: {missing}")
-    if evidence is not None:
+    if verdict.complete and evidence is not None:
         quotes = [quote for quote in evidence if has_words(quote)]
         wrong = unfounded(quotes, shown)
         if wrong:
             return _unfounded(f"it cites what it was not shown: {wrong[0]!r}")
-        if verdict.complete and len(unfounded(quotes, work)) == len(quotes):
+        if len(unfounded(quotes, work)) == len(quotes):
             return _unfounded("it calls the work complete and cites nothing of it")
     if verdict.complete:
         return TaskCompletionResult.ok(said)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -50,7 +51,9 @@ _MARKS: Final = re.compile(r"[<>]{3,}")
 """Runs of both signs together: removing runs of only one sign could join two halves of a run of the other sign."""
 
 _ELLIPSIS: Final = re.compile(r"\.{3,}|…")
-_WORD: Final = re.compile(r"\w+")
+_UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD: Final = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+"""A word; in scripts that put no space between words (Thai, Lao, Burmese, Khmer, Japanese, Chinese) a character."""
 
 
 @own_value("trajectory_assessment")
@@ -349,16 +352,18 @@ def has_words(text: str) -> bool:
 def unfounded(quotes: Iterable[str], shown: str) -> tuple[str, ...]:
     """Return the quotes that do not occur in what was shown; a quote without a word never occurs.
 
-    Words are compared in order, without capitals, white space, punctuation and marks. An ellipsis fits any text.
+    Words are compared in order, without capitals, white space, punctuation and marks; composed and decomposed
+    characters are equal (Unicode NFC). An ellipsis fits any text.
     """
-    text = f" {_words(shown)} "
+    text = f" {words_of(shown)} "
 
     def stands(quote: str) -> bool:
-        parts = [words for part in _ELLIPSIS.split(quote) if (words := _words(part))]
+        parts = [words for part in _ELLIPSIS.split(quote) if (words := words_of(part))]
         return bool(parts) and all(f" {part} " in text for part in parts)
 
     return tuple(quote for quote in quotes if not stands(quote))
 
 
-def _words(text: str) -> str:
-    return " ".join(_WORD.findall(text.casefold()))
+def words_of(text: str) -> str:
+    """Return the words of a text in the form in which they are compared, with a space between them."""
+    return " ".join(_WORD.findall(unicodedata.normalize("NFC", text.casefold())))
