@@ -262,6 +262,11 @@ def test_what_could_not_be_asked_is_refused() -> None:
         LLMCompletionVerifier(recent_calls=-1)
     with pytest.raises(LimitsError, match="max_duration"):
         LLMCompletionVerifier(max_duration="soon")
+    typo = MarkdownSection(title="", key="task", template="${tentative_ouput}")
+    with pytest.raises(
+        ConfigurationError, match=r"nothing fills its placeholder \$\{tentative_ouput\}; the judge fills"
+    ):
+        LLMCompletionVerifier(Prompt(PromptTemplate[CompletionVerdict](ns="t", key="k", sections=(typo,))))
 
 
 # --- what counts as evidence ------------------------------------------------------------------------------------------

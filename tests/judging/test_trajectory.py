@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -194,6 +195,37 @@ def test_what_could_not_be_asked_is_refused() -> None:
         LLMTrajectoryFeedback(recent_calls=0)
     with pytest.raises(LimitsError, match="max_duration"):
         LLMTrajectoryFeedback(max_duration="-1s")
+
+
+def asking(template: str) -> Prompt[TrajectoryAssessment]:
+    section = MarkdownSection(title="", key="q", template=template)
+    return Prompt(PromptTemplate[TrajectoryAssessment](ns="t", key="k", sections=(section,)))
+
+
+def test_a_placeholder_that_nothing_fills_is_refused_at_construction() -> None:
+    with pytest.raises(
+        ObserverError, match=r"nothing fills its placeholder \$\{recent_action\}; the judge fills recent"
+    ):
+        LLMTrajectoryFeedback(evaluation_prompt=asking("${recent_action}"))
+    with pytest.raises(ObserverError, match="current_plan needs plan="):
+        LLMTrajectoryFeedback(evaluation_prompt=asking("${current_plan}"))
+    with pytest.raises(ObserverError, match="plan='Plan' must be the type of a slice"):
+        LLMTrajectoryFeedback(plan=cast("Any", "Plan"))
+    LLMTrajectoryFeedback(evaluation_prompt=asking("${house_rules}").with_variables(house_rules="None."))
+
+
+async def test_the_plan_comes_from_a_slice() -> None:
+    @dataclass(frozen=True)
+    class Plan:
+        steps: tuple[str, ...]
+
+    session, judge = Session(clock=TestClock()), ScriptedModel([_say(STUCK), _say(STUCK)])
+    feedback = LLMTrajectoryFeedback(Adapter(judge), asking("The plan: ${current_plan}"), plan=Plan)
+    await feedback.provide(context=FeedbackContext(session))
+    session[Plan].append(Plan(("read", "write")))
+    await feedback.provide(context=FeedbackContext(session))
+    shown = [request.transcript[0].text.splitlines()[0] for request in judge.requests]
+    assert shown == ["The plan: (there is no plan)", 'The plan: {"steps":["read","write"]}']
 
 
 def _say(assessment: TrajectoryAssessment) -> Any:

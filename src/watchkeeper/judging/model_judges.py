@@ -9,8 +9,8 @@ first, so a comparison is asked in both orders, and a work wins only if it wins 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, get_type_hints
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, Protocol, cast, get_type_hints
 
 from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.errors import (
@@ -64,13 +64,14 @@ class LLMTrajectoryFeedback:
     Attributes:
         adapter: Evaluates the prompt, for example an `Adapter` around a cheap model; None for the run's own model.
         evaluation_prompt: What to ask; its answers are `TrajectoryAssessment`. Where it has these placeholders, they
-            are filled with ``task_description``, ``recent_actions`` and ``tool_call_count``.
+            are filled: ``task_description``, ``recent_actions``, ``tool_call_count`` and ``current_plan``.
         budget: What one evaluation may spend, reserved from what the run has left; None for the default of the
             template's `NestedExecutionConfig`.
         max_duration: How long one evaluation may take; None for the default of that configuration.
         min_calls: The number of tool calls before which it is not asked.
         recent_calls: The number of the latest tool calls that are shown.
         name: Its name among the sources of a template.
+        plan: The type of the session slice in which the agent keeps its plan; its newest value is ``current_plan``.
     """
 
     adapter: ProviderAdapter | None = None
@@ -80,12 +81,14 @@ class LLMTrajectoryFeedback:
     min_calls: int = 5
     recent_calls: int = 10
     name: str = "LLMTrajectoryFeedback"
+    plan: type[Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings with which no evaluation is possible.
 
         Raises:
-            ObserverError: For numbers below one, or a prompt whose answers are no assessments.
+            ObserverError: For numbers below one, a prompt whose answers are no assessments, or a placeholder that
+                nothing fills.
             ConfigurationError: For an adapter, a budget or a prompt of another type.
             LimitsError: For a duration that is not one.
         """
@@ -97,6 +100,11 @@ class LLMTrajectoryFeedback:
         answers: Any = self.evaluation_prompt.output_type
         if not (isinstance(answers, type) and issubclass(answers, TrajectoryAssessment)):
             raise ObserverError(f"evaluation_prompt must ask for a TrajectoryAssessment, not for {answers!r}")
+        if not isinstance(cast("object", self.plan), type | None):
+            raise ObserverError(f"plan={self.plan!r} must be the type of a slice, for example the dataclass Plan")
+        unfilled = unfilled_of(self.evaluation_prompt, ASSESSED if self.plan else ASSESSED - {"current_plan"})
+        if unfilled:
+            raise ObserverError(f"evaluation_prompt: {unfilled}; current_plan needs plan=, the type of its slice")
 
     def should_run(self, *, context: FeedbackContext) -> bool:
         """Whether there is enough to look at."""
@@ -117,6 +125,7 @@ class LLMTrajectoryFeedback:
             "task_description": cut(context.task, TASK_CHARS),
             "recent_actions": shown_calls(context.recent_tool_calls(self.recent_calls)),
             "tool_call_count": context.tool_call_count,
+            "current_plan": self._plan(context),
         }
         nested = context.create_nested_context(budget=self.budget, max_duration=self.max_duration)
         said, _ = await ask(adapter, filled(self.evaluation_prompt, values), nested)
@@ -129,12 +138,22 @@ class LLMTrajectoryFeedback:
             SEVERITY[said.status],
         )
 
+    def _plan(self, context: FeedbackContext) -> str:
+        plan = None if self.plan is None else context.session[self.plan].latest()
+        return "(there is no plan)" if plan is None else shown_answer(plan)
+
+
+ASSESSED: Final = frozenset({"task_description", "recent_actions", "tool_call_count", "current_plan"})
+"""Names of the values that `LLMTrajectoryFeedback` fills in."""
 
 VERIFY: Final = Prompt(COMPLETION)
 """The default prompt of `LLMCompletionVerifier`."""
 
 WORK: Final = ("tentative_output", "recent_actions", "files")
 """Names of the values that belong to the work; the others belong to the task."""
+
+VERIFIED: Final = frozenset({"task_description", "stop_reason", *WORK})
+"""Names of the values that `LLMCompletionVerifier` fills in."""
 
 NOTHING: Final = frozenset(
     {"", "no", "none", "nothing", "n a", "na", "null", "nil", "nothing is missing", "nothing missing"}
@@ -188,8 +207,8 @@ class LLMCompletionVerifier:
         """Refuse settings with which no evaluation is possible.
 
         Raises:
-            ConfigurationError: For a prompt whose answers are no verdicts, or an invalid adapter, policy, budget or
-                number.
+            ConfigurationError: For a prompt whose answers are no verdicts, a placeholder that nothing fills, or an
+                invalid adapter, policy, budget or number.
         """
         on_error_of(self)
         check_judge(self.adapter, self.budget, self.max_duration)
@@ -273,14 +292,17 @@ def _check_answers(prompt: Prompt[Any]) -> None:
     check_prompt(prompt, "verification_prompt")
     answers: Any = prompt.output_type
     try:
-        fields = get_type_hints(answers)
+        hints = get_type_hints(answers)
     except (TypeError, NameError):
-        fields = {}
-    if fields.get("complete") is not bool or fields.get("explanation") is not str:
+        hints = {}
+    if hints.get("complete") is not bool or hints.get("explanation") is not str:
         raise ConfigurationError(
             f"verification_prompt must ask for a verdict with the fields complete: bool and explanation: str, not for"
             f" {getattr(answers, '__name__', answers)}; CompletionVerdict has them"
         )
+    unfilled = unfilled_of(prompt, VERIFIED)
+    if unfilled:
+        raise ConfigurationError(f"verification_prompt: {unfilled}")
 
 
 Better = Literal["first", "second", "tie"]
@@ -365,6 +387,14 @@ def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: D
         raise ConfigurationError(f"budget={budget!r} is none; give for example Budget(max_total_tokens=8_000)")
     if max_duration is not None:
         duration(max_duration, "max_duration")
+
+
+def unfilled_of(prompt: Prompt[Any], known: frozenset[str]) -> str:
+    """Return a sentence that names the first placeholder that neither the judge nor the caller fills; else ''."""
+    bound = {item.name for type_ in prompt.params for item in fields(type_)}
+    wrong = sorted(prompt.template.placeholders - known - bound - prompt.variables.keys())
+    names = ", ".join(sorted(known))
+    return f"nothing fills its placeholder ${{{wrong[0]}}}; the judge fills {names}" if wrong else ""
 
 
 def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
