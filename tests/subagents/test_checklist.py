@@ -142,10 +142,23 @@ def broken_hydration(session: Session) -> None:
     raise ValueError("no such metric")
 
 
+def later_hydration(session: Session) -> object:
+    async def later() -> None:
+        session.dispatch(Note("too late"))
+
+    return later()
+
+
 FAILURES: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
     "prompt lookup": ({"prompt_key": "dug"}, {}, ToolValidationError, "Did you mean 'research/dig'?"),
     "snapshot version": ({"snapshot_version": "7"}, {}, ToolValidationError, "snapshots have version 1"),
     "snapshot hydration": ({}, {"hydrate": broken_hydration}, ToolValidationError, "ValueError: no such metric"),
+    "async hydration": (
+        {},
+        {"hydrate": later_hydration},
+        ToolValidationError,
+        "a coroutine, which",
+    ),
     "model error": (
         {},
         {"children": [ProviderError("no such account", fault="auth")]},

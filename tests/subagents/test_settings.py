@@ -15,7 +15,12 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.limits import Limits
+from watchkeeper.session.session import Session
 from watchkeeper.subagents.dispatch import SubagentSettings, allotted, check_least_one, check_share
+
+
+async def later(session: Session) -> None:
+    """Prepare nothing, and not in time."""
 
 
 def test_own_settings_stand_over_those_of_all() -> None:
@@ -32,8 +37,9 @@ def test_own_settings_stand_over_those_of_all() -> None:
         ({"limits": "1h"}, "limits='1h' of a subagent makes no sense; give for example Limits"),
         ({"description": None}, "description=None"),
         ({"hydrate": "x"}, "hydrate='x' must be a function that takes the child's session"),
+        ({"hydrate": later}, "must be a function that takes the child's session, and not async"),
     ],
-    ids=["model", "limits", "description", "hydrate"],
+    ids=["model", "limits", "description", "hydrate", "async hydrate"],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

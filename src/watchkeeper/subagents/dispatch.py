@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from inspect import iscoroutinefunction
 from math import ceil
 from typing import Any, Final, cast
 
@@ -111,8 +112,11 @@ class SubagentSettings:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{name}={value!r} of a subagent makes no sense; give for example {example}")
-        if self.hydrate is not None and not callable(self.hydrate):
-            raise ConfigurationError(f"hydrate={self.hydrate!r} must be a function that takes the child's session")
+        if self.hydrate is not None and (not callable(self.hydrate) or iscoroutinefunction(self.hydrate)):
+            raise ConfigurationError(
+                f"hydrate={self.hydrate!r} must be a function that takes the child's session, and not async: it is"
+                " called on a worker thread"
+            )
 
     def over(self, other: SubagentSettings) -> SubagentSettings:
         """Return these settings, with those of ``other`` in the place of what is None."""
@@ -328,7 +332,10 @@ def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
         ToolValidationError: If it fails; the child does not run.
     """
     try:
-        hydrate(session)
+        made = hydrate(session)
+        if isinstance(made, Coroutine):
+            made.close()
+            raise TypeError("hydrate returned a coroutine, which nothing awaits; give a function that is not async")
     except Exception as error:
         raise ToolValidationError(
             f"The subagent's state could not be prepared from the snapshot, so it was not started: {error_text(error)}"
