@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, cast
 
 import msgspec
@@ -429,6 +430,24 @@ def opaque(name: complex) -> None:
     """Do it."""
 
 
+def at_path(where: Path) -> None:
+    """Do it."""
+
+
+@dataclass(frozen=True)
+class Square:
+    side: int
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: int
+
+
+def shape(what: Square | Circle) -> None:
+    """Do it."""
+
+
 def other_context(where: ToolContext) -> None:
     """Do it."""
 
@@ -470,6 +489,8 @@ HOPELESS: list[tuple[Any, str]] = [
     (keywords, r"tool 'keywords': a tool cannot take \*\*names, because a model fills"),
     (unresolved, r"the type 'Missing' of parameter 'name' cannot be read .*import it at run time"),
     (opaque, r"the arguments of tool 'opaque' cannot be described: .*complex"),
+    (at_path, r"tool 'at_path' cannot be described: .* take a str, and make a Path of it"),
+    (shape, r"tool 'shape' cannot be described: .* give each a tag .* or write one dataclass with optional fields"),
     (other_context, r"call the parameter 'where' `context`"),
     (numbers, r"tool 'numbers' is a generator"),
     (async_numbers, r"tool 'async_numbers' is a generator"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pydantic
@@ -150,8 +151,8 @@ def test_a_refusal_names_the_place_at_every_depth(text: str, problem: str) -> No
 def test_what_a_tool_takes_is_said_in_words() -> None:
     assert arguments(Order).describe() == (
         "It takes name (string, required), parts (array of object, optional), speed (one of fast, slow, default slow),"
-        " note (string or null, default null), by_room (object, optional), pair (array or null, default null),"
-        " one (object or null, default null)."
+        " note (string or null, default null), by_room (object, optional), pair (array [integer, object] or null,"
+        " default null), one (object or null, default null)."
     )
     assert (
         arguments(Loose).describe()
@@ -279,3 +280,37 @@ def test_success_and_failure_are_told_apart() -> None:
 def test_a_result_comes_back_from_the_log_as_it_was() -> None:
     result = ToolResult.ok(Found("a"), "one")
     assert load(dump(result)) == result
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Place(NamedTuple):
+    x: int
+    label: str = ""
+
+
+class Row(NamedTuple):
+    places: list[Place]
+    next: Row | None = None
+
+
+def test_a_model_is_told_the_values_of_an_enumeration_and_the_fields_of_a_named_tuple() -> None:
+    @dataclass
+    class Asked:
+        color: Color
+        colors: list[Color]
+        row: Row
+        pair: tuple[int, Color]
+
+    asked = arguments(Asked)
+    assert asked.describe() == (
+        "It takes color (one of blue, red, required), colors (array of one of blue, red, required), row (array [places"
+        " array of array, next array [places array, next array or null] or null], required), pair (array [integer, one"
+        " of blue, red], required)."
+    )
+    assert asked.schema["$defs"]["Place"]["prefixItems"][0] == {"type": "integer", "description": "x"}
+    row = asked.read('{"color": "red", "colors": [], "row": [[[1, "a"]], null], "pair": [1, "blue"]}').row
+    assert row == Row([Place(1, "a")])

@@ -232,12 +232,41 @@ def json_schema(type_: Any) -> dict[str, Any]:
             schema = msgspec.json.schema(type_, schema_hook=of_model)
     except (TypeError, ValueError, RuntimeError, KeyError, NameError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[-1]
-        raise ConfigurationError(
-            f"{type_!r} has no JSON Schema: {reason}; use dataclasses and plain types, and no two classes of one name"
-        ) from error
+        raise ConfigurationError(f"{type_!r} has no JSON Schema: {reason}; {_instead(reason)}") from error
+    if any("prefixItems" in body for body in schema.get("$defs", {}).values()) and not is_pydantic(type_):
+        _name_items(type_, schema["$defs"])
     if definitions:
         schema["$defs"] = {**schema.get("$defs", {}), **definitions}
     return map_schema(_inline_root(schema), _described)
+
+
+def _instead(reason: str) -> str:
+    """Return what to write in the place of a type that has no JSON Schema."""
+    if "pathlib." in reason:
+        return "take a str, and make a Path of it"
+    if "Type unions" in reason:
+        return (
+            "a model's JSON does not tell such types apart: give each a tag (class A(msgspec.Struct, tag=True)), or"
+            " write one dataclass with optional fields"
+        )
+    return "use dataclasses and plain types, and no two classes of one name"
+
+
+def _name_items(type_: Any, definitions: Mapping[str, dict[str, Any]]) -> None:
+    """Describe the items of each NamedTuple inside a type by the names of its fields."""
+    parts, seen = [msgspec.inspect.type_info(type_)], set[int]()
+    while parts:
+        part: Any = parts.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, msgspec.inspect.NamedTupleType):
+            items = definitions.get(part.cls.__name__, {}).get("prefixItems", ())
+            for item, field in zip(items, part.fields, strict=False):  # none if the class is generic
+                item.setdefault("description", field.name)
+        for name in getattr(part, "__struct_fields__", ()):
+            inner: Any = getattr(part, name)
+            parts += cast("tuple[Any, ...]", inner) if isinstance(inner, tuple) else (inner,)
 
 
 def map_schema(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

@@ -183,11 +183,11 @@ class Arguments(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Say in one sentence what the tool takes."""
         properties: Mapping[str, Schema] = self.schema.get("properties", {})
-        required = self.schema.get("required", ())
+        required, definitions = self.schema.get("required", ()), self.schema.get("$defs", {})
         if not properties:
             return "It takes no arguments." if self.schema.get("additionalProperties") is False else ""
         fields = [
-            f"{name} ({_kind(part)}, {'required' if name in required else _optional(part)})"
+            f"{name} ({_kind(part, definitions)}, {'required' if name in required else _optional(part)})"
             for name, part in properties.items()
         ]
         return f"It takes {', '.join(fields)}."
@@ -275,18 +275,22 @@ def _shown(value: Any) -> str:
     return repr(short) if isinstance(value, str) else short
 
 
-def _kind(schema: Schema) -> str:
-    """Name a schema's kind in a few words."""
+def _kind(schema: Schema, definitions: Mapping[str, Schema], depth: int = 2) -> str:
+    """Name a schema's kind in a few words, with what is inside to a depth."""
+    schema = resolved(schema, definitions)
     if "enum" in schema:
         return "one of " + ", ".join(
             display(value) if isinstance(value, str) else str(value) for value in schema["enum"]
         )
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
-        return " or ".join(_kind(option) for option in options)
-    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
-        return f"array of {_kind(schema['items'])}"
-    return str(schema.get("type", "object" if "$ref" in schema else "anything"))
+        return " or ".join(_kind(option, definitions, depth) for option in options)
+    if depth and schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        return f"array of {_kind(schema['items'], definitions, depth - 1)}"
+    if depth and "prefixItems" in schema:
+        parts = [(part.get("description", ""), _kind(part, definitions, depth - 1)) for part in schema["prefixItems"]]
+        return f"array [{', '.join(' '.join(filter(None, part)) for part in parts)}]"
+    return str(schema.get("type", "anything"))
 
 
 def _optional(schema: Schema) -> str:
