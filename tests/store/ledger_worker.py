@@ -1,8 +1,8 @@
 """Processes on one ledger: they do what the command line says, and say on stdout what they did.
 
 `race` copies itself, so that ten processes start in the time of one; all begin together, at a line on stdin, and make
-calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork` and
-`fork_in_call` go on in several processes.
+calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork`,
+`outlived` and `fork_in_call` go on in several processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.core.limits import UNLIMITED
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.sqlite_ledger import SqliteLedger
@@ -122,6 +122,44 @@ def fork(ledger: SqliteLedger) -> None:
     gate.close()
 
 
+def outlived(path: str) -> None:
+    """Fork a process that goes on when this one has shut its ledger down, beside a third one that joins then.
+
+    There are steps for six in all; the two ask for six each, in turn.
+    """
+    turns, ends = [os.pipe(), os.pipe()], []
+    with SqliteLedger(path) as ledger:
+        own_step(ledger)
+        ends.append(in_turn(lambda: ledger, turns[0], turns[1]))
+    ends.append(in_turn(lambda: SqliteLedger(path), turns[1], turns[0]))
+    os.write(turns[0][1], b"x")
+    for end in ends:
+        os.waitpid(end, 0)
+
+
+def own_step(ledger: SqliteLedger) -> Decision:
+    """Ask for a step of those that all share."""
+    with ExecutionContext(
+        replace(UNLIMITED, max_steps=6, landing=None), None, ChainMetadata("r", "o"), ledger=ledger
+    ) as gate:
+        return gate.call_tool(lambda: 1).decision
+
+
+def in_turn(joined: Callable[[], SqliteLedger], mine: tuple[int, int], other: tuple[int, int]) -> int:
+    """Fork a process that asks for six steps, each when it is its turn, and return its id."""
+    child = os.fork()
+    if child:
+        return child
+    for _ in range(6):
+        os.read(mine[0], 1)
+        try:
+            print(own_step(joined()), flush=True)
+        except StoreError as error:
+            print(error, flush=True)
+        os.write(other[1], b"x")
+    os._exit(0)
+
+
 def fork_in_call(ledger: SqliteLedger | None) -> None:
     """Fork inside a call that may cost 40 cents, four times; each copy returns from it and goes on as if it were ours.
 
@@ -187,6 +225,8 @@ def main() -> None:
     match what:
         case "fork":
             fork(SqliteLedger(path))
+        case "outlived":
+            outlived(path)
         case "fork_in_call":
             fork_in_call(SqliteLedger(path) if number == "shared" else None)
         case "hold":

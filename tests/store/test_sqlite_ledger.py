@@ -894,6 +894,13 @@ class TestLife:
         told = worked("fork", tmp_path / "ledger.sqlite3", "0")
         assert told == ["forked", "forked", "child:ALLOW", "parent:ALLOW", "parent:HALT"]
 
+    def test_a_forked_process_shares_the_ceiling_also_when_its_parent_has_closed_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "ledger.sqlite3"
+        told = worked("outlived", path, "0")
+        assert sorted(told) == ["ALLOW"] * 5 + ["HALT"] * 7
+        with SqliteLedger(path) as ledger:
+            assert rows(ledger, "SELECT steps FROM settled WHERE name = 'o'") == [(6,)]
+
     @pytest.mark.parametrize("ledger", ["shared", "memory"])
     def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:
         path = tmp_path / "ledger.sqlite3"

@@ -280,11 +280,6 @@ class LedgerFile:
         if connection is not None:
             connection.close()
 
-    def abandon(self) -> object:
-        """Give up the connection without closing it, and return it: after a fork it belongs to the parent."""
-        connection, self._connection = self._connection, None
-        return connection
-
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
     def version(self) -> tuple[int, int]:

@@ -101,9 +101,10 @@ class SqliteLedger:
         self._inner = MemoryLedger(self._figures.held_elsewhere, self._figures_lock)
         self._thread: LedgerThread | None = None
         self._poll = SHORTEST_POLL
-        self._figures.prepare()
-        self._closed = False
         LEDGERS.add(self)
+        with self._lock:
+            self._figures.prepare()
+        self._closed = False
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
@@ -381,9 +382,10 @@ class SqliteLedger:
             self.shutdown()
 
     def before_fork(self) -> None:
-        """Wait until no thread is inside a transaction, and keep all out during the fork."""
+        """Wait until no thread is inside a transaction, keep all out during the fork, and close the file."""
         self._lock.acquire()
         self._figures_lock.acquire()
+        self._figures.file.close()
 
     def after_fork(self, *, child: bool) -> None:
         """Go on; in the child as a new holder without reservations."""
@@ -453,7 +455,9 @@ class LedgerThread:
 
 # --- forks ----------------------------------------------------------------------------------------------------------
 # A forked process must not use its parent's connection, and must not inherit a lock that is never released. So before
-# a fork all ledgers are locked; in the child each of them goes on as a new holder.
+# a fork all ledgers are locked and their files closed; in the child each of them goes on as a new holder. Closed, not
+# just left alone: SQLite would believe in the child that the locks of the parent's connection are its own. When the
+# parent closed the file then, its -wal and -shm were deleted under the child, and both wrote apart from then on.
 
 LEDGERS: Final[weakref.WeakSet[SqliteLedger]] = weakref.WeakSet()
 HELD_STILL: Final[list[SqliteLedger]] = []
