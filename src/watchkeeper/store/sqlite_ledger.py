@@ -219,6 +219,10 @@ class SqliteLedger:
         """Give back what the account still holds; `shutdown` closes the ledger itself."""
         self._write_now_or_later(shared_by(account), partial(self._inner.close, account, now), acts_first=True)
 
+    def under_way(self, account: Account) -> list[Demand]:
+        """Return the calls of this process under an account for which something is reserved."""
+        return self._inner.under_way(account)
+
     # --- operations on shared figures ---------------------------------------------------------------------------------
 
     @contextmanager
