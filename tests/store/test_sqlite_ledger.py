@@ -536,6 +536,20 @@ class TestPeriods:
         join(clock=clock)
         assert rows(ledger, "SELECT * FROM settled") == []
 
+    @pytest.mark.parametrize("days", [361, 375, 400])
+    def test_a_clock_that_is_wrong_once_makes_nobody_forget_a_chain_that_rested(self, days: int, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock)
+        account = opened(ledger, max_cost_usd=1)
+        settle(ledger, admitted(ledger, account, costing(90 * CENT)), 90)
+        for _ in range(60):
+            clock.advance(DAY)
+            join(clock=clock)
+        for _ in range(2):
+            join(clock=TestClock(clock.now() + timedelta(days=days)))
+        assert reason(asked(join(clock=clock), account, costing(20 * CENT))[1]) == "budget_exceeded"
+        assert len(rows(ledger, "SELECT * FROM settled")) == 1
+
     @pytest.mark.parametrize("days", [401, 4000])
     def test_a_clock_that_is_wrong_once_makes_nobody_forget(self, days: int, join: Join) -> None:
         clock, wrong = TestClock(NOON), TestClock(NOON + timedelta(days=days))

@@ -46,6 +46,8 @@ from watchkeeper.store.sqlite import RECOVER, Schema, chosen_file, connect, fail
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures without an addition for this time may be deleted when the file is opened."""
+ATTESTED_SECONDS: Final = 30 * 86_400.0
+"""At most so much of the time between two openings counts for that: a wrong clock makes it seem long."""
 SEEN_DAYS: Final = 30
 """Number of other days since then on which the file must have been opened: one wrong clock reading deletes nothing."""
 
@@ -419,11 +421,12 @@ class LedgerFile:
         """Record that the file is opened today, and delete figures that were not added to for a long time.
 
         A single clock reading may be wrong. So figures are deleted only if the file was also opened on many days since
-        the last addition; else they stay.
+        the last addition, and of the time between two openings only some weeks count; else they stay.
         """
         today, instant = now.date().isoformat(), now.timestamp()
         self._used.execute("INSERT OR IGNORE INTO openings VALUES (?, ?)", (today, instant))
-        old = instant - KEEP_SECONDS
+        openings = self._used.execute("SELECT at FROM openings WHERE at <= ? ORDER BY at DESC", (instant,))
+        old = long_ago(instant, (at for (at,) in openings.fetchall()))
         query = "SELECT count(*) FROM openings WHERE at BETWEEN ? AND ?"
         (seen,) = self._used.execute(query, (old, instant)).fetchone()
         if seen > SEEN_DAYS:
@@ -434,6 +437,22 @@ class LedgerFile:
     def _used(self) -> sqlite3.Connection:
         assert self._connection is not None, "outside a transaction"
         return self._connection
+
+
+def long_ago(instant: float, openings: Iterable[float]) -> float:
+    """Return the instant since which figures are kept: `KEEP_SECONDS` before another, by what the openings attest.
+
+    Args:
+        instant: The other instant.
+        openings: The instants of openings up to it, the latest first.
+    """
+    left = KEEP_SECONDS
+    for opened in openings:
+        counted = min(instant - opened, ATTESTED_SECONDS)
+        if counted >= left:
+            return instant - left
+        left, instant = left - counted, opened
+    return -math.inf
 
 
 Identity = tuple[int, int] | None
