@@ -915,6 +915,14 @@ class TestLife:
         with SqliteLedger(path) as ledger:
             assert rows(ledger, "SELECT steps FROM settled WHERE name = 'o'") == [(6,)]
 
+    def test_a_forked_process_damages_no_store_that_its_parent_has_closed(self, tmp_path: Path) -> None:
+        path = tmp_path / "runs.sqlite3"
+        assert worked("outlived_store", path, "0") == ["written"] * 12
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (13,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        connection.close()
+
     @pytest.mark.parametrize("ledger", ["shared", "memory"])
     def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:
         path = tmp_path / "ledger.sqlite3"

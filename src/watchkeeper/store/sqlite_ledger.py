@@ -9,7 +9,6 @@ kept in memory and written as soon as possible.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -30,6 +29,7 @@ from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import duration
 from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
+from watchkeeper.store.sqlite import OPEN_FILES
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class SqliteLedger:
         self._inner = MemoryLedger(self._figures.held_elsewhere, self._figures_lock)
         self._thread: LedgerThread | None = None
         self._poll = SHORTEST_POLL
-        LEDGERS.add(self)
+        OPEN_FILES.add(self)
         with self._lock:
             self._figures.prepare()
         self._closed = False
@@ -455,35 +455,3 @@ class LedgerThread:
     def _tend(self) -> float | None:
         ledger = self._ledger()
         return None if ledger is None else ledger.tend()
-
-
-# --- forks ----------------------------------------------------------------------------------------------------------
-# A forked process must not use its parent's connection, and must not inherit a lock that is never released. So before
-# a fork all ledgers are locked and their files closed; in the child each of them goes on as a new holder. Closed, not
-# just left alone: SQLite would believe in the child that the locks of the parent's connection are its own. When the
-# parent closed the file then, its -wal and -shm were deleted under the child, and both wrote apart from then on.
-
-LEDGERS: Final[weakref.WeakSet[SqliteLedger]] = weakref.WeakSet()
-HELD_STILL: Final[list[SqliteLedger]] = []
-
-
-def before_fork() -> None:
-    """Lock all ledgers."""
-    HELD_STILL[:] = LEDGERS
-    for ledger in HELD_STILL:
-        ledger.before_fork()
-
-
-def after_fork(*, child: bool) -> None:
-    """Unlock them."""
-    for ledger in HELD_STILL:
-        ledger.after_fork(child=child)
-    HELD_STILL.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(
-        before=before_fork,
-        after_in_parent=partial(after_fork, child=False),
-        after_in_child=partial(after_fork, child=True),
-    )
