@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
@@ -895,6 +896,21 @@ class TestLife:
                 ledger.open_shares(shares, [1, 1])
         assert tuple(account.reserved) == NOTHING
         admitted(ledger, account, costing(100 * CENT))
+
+    def test_after_a_wait_in_vain_a_locked_file_is_tried_only_shortly(self, join: Join) -> None:
+        ledger = join(busy_seconds=1.0)
+        account = opened(ledger, max_cost_usd=1)
+        under_way = admitted(ledger, account, costing(20 * CENT))
+        with held_by_another(ledger.path):
+            with pytest.raises(StoreError, match="locked"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+            began = time.monotonic()
+            with pytest.raises(StoreError, match="locked"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+            settle(ledger, under_way, 10)
+            assert time.monotonic() - began < 1.0
+        admitted(ledger, account, costing(90 * CENT))
+        assert rows(ledger, "SELECT cost_nanos FROM settled") == [(10 * CENT,)]
 
     def test_a_refusal_after_a_stop_needs_no_file(self, join: Join) -> None:
         ledger = join()
