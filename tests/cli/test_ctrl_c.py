@@ -257,6 +257,29 @@ def test_a_run_that_holds_the_loop_is_ended_on_record_too(start: Callable[..., R
     assert (data["stop"]["reason"], data["turns"], data["usage"]["model_calls"]) == ("aborted", 1, 1)
 
 
+def test_a_call_under_way_is_presumed_when_its_model_holds_the_loop(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    held = (
+        "    if ASKED:\n        print('HOLDING', flush=True)\n        threading.Event().wait()\n    ASKED.append(1)\n"
+    )
+    text = AGENT.replace("def SCRIPT(request):\n", f"ASKED = []\ndef SCRIPT(request):\n{held}")
+    running = start("on_thread", "-p", "path=x", "--notify", NOTE, text=text)
+    running.until("● model")
+    running.say("go")
+    running.until("HOLDING")
+    while running.process.poll() is None:
+        running.press_ctrl_c()
+    code, said = running.end()
+    assert code == 130
+    assert "the worst case is presumed for the calls that were under way" in said
+    used = json.loads((tmp_path / "noted").read_text())["usage"]
+    assert (used["model_calls"], used["steps"], used["presumed"]["calls"]) == (2, 3, 1)
+    presumed = used["presumed"]["tokens"]
+    assert used["tokens"]["input_tokens"] > presumed["input_tokens"] > 0
+    assert used["tokens"]["output_tokens"] > presumed["output_tokens"] > 0
+
+
 def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Running], tmp_path: Path) -> None:
     running = start("on_loop", "-p", "path=x")
     running.until("WAITING")

@@ -1,8 +1,8 @@
 """Processes on one ledger: they do what the command line says, and say on stdout what they did.
 
 `race` copies itself, so that ten processes start in the time of one; all begin together, at a line on stdin, and make
-calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork` and
-`fork_in_call` go on in several processes.
+calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork`,
+`outlived`, `outlived_store` and `fork_in_call` go on in several processes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.limits import UNLIMITED
+from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 CENT = 10_000_000
@@ -122,6 +126,67 @@ def fork(ledger: SqliteLedger) -> None:
     gate.close()
 
 
+def outlived(path: str) -> None:
+    """Fork a process that goes on when this one has shut its ledger down, beside one that joins then.
+
+    There are steps for six in all; the two ask for six each, in turn.
+    """
+    with SqliteLedger(path) as ledger:
+        own_step(ledger)
+        first, second = in_turn(lambda: own_step(ledger))
+    second(lambda: own_step(SqliteLedger(path)))
+    first()
+
+
+def outlived_store(path: str) -> None:
+    """Do the same with a store of runs, in which each of the two writes six events."""
+    with RunStore(path) as store:
+        write(store)
+        first, second = in_turn(lambda: write(store))
+    second(lambda: write(RunStore(path)))
+    first()
+
+
+def own_step(ledger: SqliteLedger) -> Decision:
+    """Ask for a step of those that all share."""
+    limits = replace(UNLIMITED, max_steps=6, landing=None)
+    with ExecutionContext(limits, None, ChainMetadata("r", "o"), ledger=ledger) as gate:
+        return gate.call_tool(lambda: 1).decision
+
+
+def write(store: RunStore) -> str:
+    """Write one event."""
+    store.append([(uuid4(), Envelope(1, datetime.now(UTC), Stop("aborted", "caller", "x" * 500)))])
+    return "written"
+
+
+def in_turn(act: Callable[[], object]) -> tuple[Callable[[], None], Callable[[Callable[[], object]], int]]:
+    """Fork a process that acts six times; return what lets it begin and waits for it, and what forks one beside it."""
+    mine, other = os.pipe(), os.pipe()
+    child = forked(act, mine, other)
+
+    def wait() -> None:
+        os.write(mine[1], b"x")
+        os.waitpid(child, 0)
+
+    return wait, lambda act: forked(act, other, mine)
+
+
+def forked(act: Callable[[], object], mine: tuple[int, int], other: tuple[int, int]) -> int:
+    """Fork a process that acts six times, each when it is its turn."""
+    child = os.fork()
+    if child:
+        return child
+    for _ in range(6):
+        os.read(mine[0], 1)
+        try:
+            print(act(), flush=True)
+        except StoreError as error:
+            print(error, flush=True)
+        os.write(other[1], b"x")
+    os._exit(0)
+
+
 def fork_in_call(ledger: SqliteLedger | None) -> None:
     """Fork inside a call that may cost 40 cents, four times; each copy returns from it and goes on as if it were ours.
 
@@ -187,6 +252,10 @@ def main() -> None:
     match what:
         case "fork":
             fork(SqliteLedger(path))
+        case "outlived":
+            outlived(path)
+        case "outlived_store":
+            outlived_store(path)
         case "fork_in_call":
             fork_in_call(SqliteLedger(path) if number == "shared" else None)
         case "hold":

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
@@ -536,6 +537,20 @@ class TestPeriods:
         join(clock=clock)
         assert rows(ledger, "SELECT * FROM settled") == []
 
+    @pytest.mark.parametrize("days", [361, 375, 400])
+    def test_a_clock_that_is_wrong_once_makes_nobody_forget_a_chain_that_rested(self, days: int, join: Join) -> None:
+        clock = TestClock(NOON)
+        ledger = join(clock=clock)
+        account = opened(ledger, max_cost_usd=1)
+        settle(ledger, admitted(ledger, account, costing(90 * CENT)), 90)
+        for _ in range(60):
+            clock.advance(DAY)
+            join(clock=clock)
+        for _ in range(2):
+            join(clock=TestClock(clock.now() + timedelta(days=days)))
+        assert reason(asked(join(clock=clock), account, costing(20 * CENT))[1]) == "budget_exceeded"
+        assert len(rows(ledger, "SELECT * FROM settled")) == 1
+
     @pytest.mark.parametrize("days", [401, 4000])
     def test_a_clock_that_is_wrong_once_makes_nobody_forget(self, days: int, join: Join) -> None:
         clock, wrong = TestClock(NOON), TestClock(NOON + timedelta(days=days))
@@ -882,6 +897,21 @@ class TestLife:
         assert tuple(account.reserved) == NOTHING
         admitted(ledger, account, costing(100 * CENT))
 
+    def test_after_a_wait_in_vain_a_locked_file_is_tried_only_shortly(self, join: Join) -> None:
+        ledger = join(busy_seconds=1.0)
+        account = opened(ledger, max_cost_usd=1)
+        under_way = admitted(ledger, account, costing(20 * CENT))
+        with held_by_another(ledger.path):
+            with pytest.raises(StoreError, match="locked"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+            began = time.monotonic()
+            with pytest.raises(StoreError, match="locked"):
+                ledger.admit(Demand(account, costing(CENT)), 0.0)
+            settle(ledger, under_way, 10)
+            assert time.monotonic() - began < 1.0
+        admitted(ledger, account, costing(90 * CENT))
+        assert rows(ledger, "SELECT cost_nanos FROM settled") == [(10 * CENT,)]
+
     def test_a_refusal_after_a_stop_needs_no_file(self, join: Join) -> None:
         ledger = join()
         account = opened(ledger, max_steps=1)
@@ -893,6 +923,21 @@ class TestLife:
     def test_a_forked_process_goes_on_as_a_holder_of_its_own_and_with_contexts_of_its_own(self, tmp_path: Path) -> None:
         told = worked("fork", tmp_path / "ledger.sqlite3", "0")
         assert told == ["forked", "forked", "child:ALLOW", "parent:ALLOW", "parent:HALT"]
+
+    def test_a_forked_process_shares_the_ceiling_also_when_its_parent_has_closed_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "ledger.sqlite3"
+        told = worked("outlived", path, "0")
+        assert sorted(told) == ["ALLOW"] * 5 + ["HALT"] * 7
+        with SqliteLedger(path) as ledger:
+            assert rows(ledger, "SELECT steps FROM settled WHERE name = 'o'") == [(6,)]
+
+    def test_a_forked_process_damages_no_store_that_its_parent_has_closed(self, tmp_path: Path) -> None:
+        path = tmp_path / "runs.sqlite3"
+        assert worked("outlived_store", path, "0") == ["written"] * 12
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (13,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        connection.close()
 
     @pytest.mark.parametrize("ledger", ["shared", "memory"])
     def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -41,6 +41,7 @@ from watchkeeper.accounting.account import (
     one_call_of,
     put_stop,
     shares_of,
+    usage_of,
     wishes_of,
 )
 from watchkeeper.accounting.admission import Demand, decide, held_again, latches, release_retry, reserve_retry
@@ -56,7 +57,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed
+from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -233,6 +234,15 @@ class Waiters(msgspec.Struct, eq=False):
 def holds(demand: Demand, count: int) -> bool:
     """Return whether something of this count is reserved for a call under way."""
     return demand.may_fail if count == RETRIES else any(reserved == count for reserved, _ in demand.reserved)
+
+
+@runtime_checkable
+class KnowsCalls(Protocol):
+    """A ledger that can say which calls are under way."""
+
+    def under_way(self, account: Account) -> list[Demand]:
+        """Return the calls of an account, and of those below it, for which something is reserved."""
+        ...
 
 
 def nowhere(account: Account, count: int) -> bool:
@@ -452,6 +462,11 @@ class MemoryLedger:
         """Take a new lock: in a forked process, a thread that is not there may hold the old one for ever."""
         self._lock = threading.RLock()
 
+    def under_way(self, account: Account) -> list[Demand]:
+        """Return the calls of an account, and of those below it, for which something is reserved."""
+        with self._lock:
+            return [demand for demand in self._waiters.reserving if account in demand.account.chain]
+
     @property
     def is_idle(self) -> bool:
         """Whether no call waits, and nothing is reserved for a call or kept for a landing turn."""
@@ -529,6 +544,32 @@ INHERITED: Final = Stop(
 
 ROOTS: Final[weakref.WeakKeyDictionary[Account, Ledger]] = weakref.WeakKeyDictionary()
 """The accounts of the root contexts that were opened in this process, and their ledgers."""
+
+
+def usage_if_lost(key: str) -> Usage | None:
+    """Return what a chain of this process has used, with the worst case of its calls under way presumed.
+
+    Args:
+        key: The ``chain_id`` of its root context.
+
+    Returns:
+        None if no context with that id is open here, or its ledger does not know which calls are under way.
+    """
+    for account, ledger in list(ROOTS.items()):
+        if account.key == key and isinstance(ledger, KnowsCalls):
+            demands = ledger.under_way(account)
+            return sum(map(presumed_of, demands), usage_of(account))
+    return None
+
+
+def presumed_of(demand: Demand) -> Usage:
+    """Return the worst case of a call under way; its step was counted when it was admitted."""
+    amounts = dict(demand.reserved)
+    tokens = TokenUsage(amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0))
+    cost = amounts.get(COST, 0) if demand.request.estimate.known_cost else None
+    if cost == 0 and not tokens.total:
+        return Usage()  # a call that can cost nothing is not presumed
+    return Usage(tokens, cost, presumed=Presumed(1, tokens, cost))
 
 
 def is_inherited(account: Account) -> bool:

@@ -1,7 +1,7 @@
 """Records the end of a run that cannot do so itself: it was told three times to stop, and code in it holds the loop.
 
-What the run had used is read from its stored events. Calls that were still under way are not among them, and the stop
-says so.
+What the run had used is what its gate has counted, with the worst case of the calls under way presumed. The turns, and
+what single runs below it had used, are read from their stored events.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from watchkeeper.accounting.ledger import usage_if_lost
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.runtime.events import ManyEnded, RunEnded
@@ -18,7 +19,7 @@ from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredRun, untyped
 
 MESSAGE: Final = (
     "The run was aborted: it was interrupted three times and did not come to its end; "
-    "what calls under way have used is not counted."
+    "the worst case is presumed for the calls that were under way."
 )
 
 
@@ -55,6 +56,7 @@ def _end(store: RunStore, run: StoredRun, now: datetime) -> Usage:
             usage += Usage(tool_calls=1, steps=1)
     for child in store.children(run.run_id):
         usage += _end(store, child, now)
+    usage = usage_if_lost(run.run_id) or usage
     if run.ended_at is not None:
         return usage
     stop, took = Stop("aborted", "caller", MESSAGE), (now - run.started_at).total_seconds() * 1000

@@ -32,9 +32,6 @@ from watchkeeper.store.ledger_file import CallRow, Held, LedgerFile, State, figu
 T = TypeVar("T")
 
 ALL_MOVE: Final = (1 << len(NOTHING)) - 1
-ABANDONED: Final[list[object]] = []
-"""Connections of a parent process, kept open because closing them in the child would affect the parent."""
-
 
 DEAD_SECONDS: Final = 1.0
 """Shortest time between two checks whether processes with reservations are dead."""
@@ -104,7 +101,6 @@ class Figures:
 
     def become_new_holder(self) -> None:
         """Become a new holder, with no reservations and nothing to write: at the start, and after a fork."""
-        ABANDONED.append(self.file.abandon())
         self._holder = str(self._ids.uuid())
         self._held: dict[str, list[int]] = {}
         self._unwritten: dict[tuple[str, str], Change] = {}

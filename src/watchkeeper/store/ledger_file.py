@@ -44,8 +44,12 @@ from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
 from watchkeeper.store.sqlite import RECOVER, Schema, chosen_file, connect, failing_as
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
+LOCKED_SECONDS: Final = 0.1
+"""How long to wait for a file that others have held for the whole of an earlier wait."""
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures without an addition for this time may be deleted when the file is opened."""
+ATTESTED_SECONDS: Final = 30 * 86_400.0
+"""At most so much of the time between two openings counts for that: a wrong clock makes it seem long."""
 SEEN_DAYS: Final = 30
 """Number of other days since then on which the file must have been opened: one wrong clock reading deletes nothing."""
 
@@ -217,7 +221,7 @@ class LedgerFile:
         path: The file.
     """
 
-    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_names", "_openings", "path")
+    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_is_locked", "_names", "_openings", "path")
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         """Remember where the file is; it is opened when it is first used.
@@ -231,6 +235,7 @@ class LedgerFile:
         self._connection: sqlite3.Connection | None = None
         self._names = str(path), f"{path}-wal", f"{path}-shm"
         self._openings = 0
+        self._is_locked = False
         self._identity: Identity = None
         self._found: tuple[Identity, ...] = ()
 
@@ -241,14 +246,11 @@ class LedgerFile:
             sqlite3.Error: If the file cannot be used, or is held by others for too long.
             StoreError: If it is not the file of a ledger, or of another version, or was deleted or replaced in use.
         """
-        connection = self._connection
-        if connection is None:
-            if self._identity is not None and self._identity != identity(self.path):
-                raise replaced(self.path)
-            connection = self._connection = connect(self.path, SCHEMA, self._busy_seconds)
-            self._found = ()
-            self._openings += 1
-        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._begin()
+        except sqlite3.OperationalError as error:
+            self._is_locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            raise
         # A process that writes into a deleted file shares its figures with no other, so a ceiling could be spent twice.
         main, wal, shm = self._names
         found = identity(main), identity(wal), identity(shm)
@@ -256,6 +258,24 @@ class LedgerFile:
             if self._found or self._identity not in (None, found[0]):
                 raise replaced(self.path)
             self._found, self._identity = found, found[0]
+
+    def _begin(self) -> None:
+        """Open the file if need be, and begin a transaction.
+
+        If others held the file for all of the time that was waited for them, the next attempts are short until one
+        succeeds: each of them holds up the thread or the event loop that makes it.
+        """
+        if self._connection is None:
+            if self._identity is not None and self._identity != identity(self.path):
+                raise replaced(self.path)
+            wait = min(self._busy_seconds, LOCKED_SECONDS) if self._is_locked else self._busy_seconds
+            self._connection = connect(self.path, SCHEMA, wait)
+            self._found = ()
+            self._openings += 1
+        self._used.execute("BEGIN IMMEDIATE")
+        if self._is_locked:
+            self._used.execute(f"PRAGMA busy_timeout={self._busy_seconds * 1000:.0f}")
+            self._is_locked = False
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -279,11 +299,6 @@ class LedgerFile:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def abandon(self) -> object:
-        """Give up the connection without closing it, and return it: after a fork it belongs to the parent."""
-        connection, self._connection = self._connection, None
-        return connection
 
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
@@ -424,11 +439,12 @@ class LedgerFile:
         """Record that the file is opened today, and delete figures that were not added to for a long time.
 
         A single clock reading may be wrong. So figures are deleted only if the file was also opened on many days since
-        the last addition; else they stay.
+        the last addition, and of the time between two openings only some weeks count; else they stay.
         """
         today, instant = now.date().isoformat(), now.timestamp()
         self._used.execute("INSERT OR IGNORE INTO openings VALUES (?, ?)", (today, instant))
-        old = instant - KEEP_SECONDS
+        openings = self._used.execute("SELECT at FROM openings WHERE at <= ? ORDER BY at DESC", (instant,))
+        old = long_ago(instant, (at for (at,) in openings.fetchall()))
         query = "SELECT count(*) FROM openings WHERE at BETWEEN ? AND ?"
         (seen,) = self._used.execute(query, (old, instant)).fetchone()
         if seen > SEEN_DAYS:
@@ -439,6 +455,22 @@ class LedgerFile:
     def _used(self) -> sqlite3.Connection:
         assert self._connection is not None, "outside a transaction"
         return self._connection
+
+
+def long_ago(instant: float, openings: Iterable[float]) -> float:
+    """Return the instant since which figures are kept: `KEEP_SECONDS` before another, by what the openings attest.
+
+    Args:
+        instant: The other instant.
+        openings: The instants of openings up to it, the latest first.
+    """
+    left = KEEP_SECONDS
+    for opened in openings:
+        counted = min(instant - opened, ATTESTED_SECONDS)
+        if counted >= left:
+            return instant - left
+        left, instant = left - counted, opened
+    return -math.inf
 
 
 Identity = tuple[int, int] | None

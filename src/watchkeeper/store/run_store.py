@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
@@ -27,7 +27,19 @@ from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStar
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
-from watchkeeper.store.sqlite import DEFAULT, RECOVER, Schema, chosen_file, connect, connect_to_read, failing_as
+from watchkeeper.store.sqlite import (
+    DEFAULT,
+    OPEN_FILES,
+    RECOVER,
+    Schema,
+    chosen_file,
+    connect,
+    connect_to_read,
+    failing_as,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
@@ -258,30 +270,62 @@ class RunStore:
         self.closed = False
         self._file: tuple[int, int] | None = None
         self._lock = threading.Lock()
-        if not read_only:
-            advice = (
-                f"; name another file (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
-            )
-            with failing_as(f"the store {found} cannot be used", advice):
-                self._connection = connect(found, SCHEMA, BUSY_SECONDS)
-                self._connection.text_factory = text_or_bytes
-                self._connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
-                at = found.stat()
-                self._file = (at.st_dev, at.st_ino)
-            return
-        if not found.is_file():
+        self._read_only = read_only
+        self._open_file: sqlite3.Connection | None = None
+        if read_only and not found.is_file():
             raise StoreError(
                 f"there is no store {found} yet; 'watchkeeper run' makes it, or name another one with --store"
             )
-        with failing_as(f"the store {found} cannot be read", "; name another file (--store)"):
-            self._connection = connect_to_read(found, SCHEMA, BUSY_SECONDS)
-            self._connection.text_factory = text_or_bytes
+        what, advice = f"the store {found} cannot be read", "; name another file (--store)"
+        if not read_only:
+            what = f"the store {found} cannot be used"
+            advice = (
+                f"; name another file (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
+            )
+        OPEN_FILES.add(self)
+        with self._lock, failing_as(what, advice):
+            self._open_file = self._opened()
+            if not read_only:
+                at = found.stat()
+                self._file = (at.st_dev, at.st_ino)
+
+    def _opened(self) -> sqlite3.Connection:
+        """Open the file."""
+        if self._read_only:
+            connection = connect_to_read(self.path, SCHEMA, BUSY_SECONDS)
+        else:
+            connection = connect(self.path, SCHEMA, BUSY_SECONDS)
+            connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
+        connection.text_factory = text_or_bytes
+        return connection
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        """The open file; it was closed if the process was forked."""
+        if self._open_file is None:
+            if self.closed:
+                raise OSError("it was closed")
+            self._check_in_place()
+            self._open_file = self._opened()
+        return self._open_file
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         with self._lock:
             self.closed = True
-            self._connection.close()
+            if self._open_file is not None:
+                self._open_file.close()
+
+    def before_fork(self) -> None:
+        """Keep other threads out during a fork, and close the file."""
+        self._lock.acquire()
+        if self._open_file is not None and not self.closed:
+            self._open_file.close()
+            self._open_file = None
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on; the file is opened again when it is used."""
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self

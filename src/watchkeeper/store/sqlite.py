@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import stat
+import weakref
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from watchkeeper.core.errors import ConfigurationError, StoreError
@@ -259,3 +261,47 @@ def _use_wal(connection: sqlite3.Connection) -> None:
                 raise
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("ROLLBACK")
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+# SQLite remembers in memory which locks a process has; a forked process has that memory, but not the locks. When its
+# parent closed a file, its -wal and -shm would be deleted under the child, and both would write apart from then on. And
+# no lock of Python must be inherited that nobody releases. So before a fork all is locked, and all files are closed.
+
+
+class OpenFile(Protocol):
+    """What has a file open; it opens the file again when it is next used."""
+
+    def before_fork(self) -> None:
+        """Keep other threads out, and close the file."""
+        ...
+
+    def after_fork(self, *, child: bool) -> None:
+        """Let other threads in again."""
+        ...
+
+
+OPEN_FILES: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
+HELD_STILL: Final[list[OpenFile]] = []
+
+
+def before_fork() -> None:
+    """Close all files."""
+    HELD_STILL[:] = OPEN_FILES
+    for each in HELD_STILL:
+        each.before_fork()
+
+
+def after_fork(*, child: bool) -> None:
+    """Let all files be used again."""
+    for each in HELD_STILL:
+        each.after_fork(child=child)
+    HELD_STILL.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(
+        before=before_fork,
+        after_in_parent=partial(after_fork, child=False),
+        after_in_child=partial(after_fork, child=True),
+    )

@@ -9,7 +9,6 @@ kept in memory and written as soon as possible.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
@@ -30,6 +29,7 @@ from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import duration
 from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
+from watchkeeper.store.sqlite import OPEN_FILES
 
 T = TypeVar("T")
 
@@ -101,9 +101,10 @@ class SqliteLedger:
         self._inner = MemoryLedger(self._figures.held_elsewhere, self._figures_lock)
         self._thread: LedgerThread | None = None
         self._poll = SHORTEST_POLL
-        self._figures.prepare()
+        OPEN_FILES.add(self)
+        with self._lock:
+            self._figures.prepare()
         self._closed = False
-        LEDGERS.add(self)
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
@@ -217,6 +218,10 @@ class SqliteLedger:
     def close(self, account: Account, now: float) -> None:
         """Give back what the account still holds; `shutdown` closes the ledger itself."""
         self._write_now_or_later(shared_by(account), partial(self._inner.close, account, now), acts_first=True)
+
+    def under_way(self, account: Account) -> list[Demand]:
+        """Return the calls of this process under an account for which something is reserved."""
+        return self._inner.under_way(account)
 
     # --- operations on shared figures ---------------------------------------------------------------------------------
 
@@ -381,9 +386,10 @@ class SqliteLedger:
             self.shutdown()
 
     def before_fork(self) -> None:
-        """Wait until no thread is inside a transaction, and keep all out during the fork."""
+        """Wait until no thread is inside a transaction, keep all out during the fork, and close the file."""
         self._lock.acquire()
         self._figures_lock.acquire()
+        self._figures.file.close()
 
     def after_fork(self, *, child: bool) -> None:
         """Go on; in the child as a new holder without reservations."""
@@ -449,33 +455,3 @@ class LedgerThread:
     def _tend(self) -> float | None:
         ledger = self._ledger()
         return None if ledger is None else ledger.tend()
-
-
-# --- forks ----------------------------------------------------------------------------------------------------------
-# A forked process must not use its parent's connection, and must not inherit a lock that is never released. So before
-# a fork all ledgers are locked; in the child each of them goes on as a new holder.
-
-LEDGERS: Final[weakref.WeakSet[SqliteLedger]] = weakref.WeakSet()
-HELD_STILL: Final[list[SqliteLedger]] = []
-
-
-def before_fork() -> None:
-    """Lock all ledgers."""
-    HELD_STILL[:] = LEDGERS
-    for ledger in HELD_STILL:
-        ledger.before_fork()
-
-
-def after_fork(*, child: bool) -> None:
-    """Unlock them."""
-    for ledger in HELD_STILL:
-        ledger.after_fork(child=child)
-    HELD_STILL.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(
-        before=before_fork,
-        after_in_parent=partial(after_fork, child=False),
-        after_in_child=partial(after_fork, child=True),
-    )
