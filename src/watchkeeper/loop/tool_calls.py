@@ -351,7 +351,7 @@ def recordable(attempt: Attempt) -> tuple[Attempt, str]:
     """Return the attempt and the text of its result; a failure in its place if the log could not keep the result."""
     try:
         check(attempt.result)
-        text: object = attempt.result.render()
+        text = cast("object", attempt.result.render())
         if isinstance(text, str):
             return attempt, text
         why = f"its message is of the type {type(text).__name__}, not a text"
