@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import own_value
@@ -89,16 +90,13 @@ class OverlayFilesystem(Filesystem):
             return
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
-            for path in sorted(self._upper.keys() | self._tails.keys()):
-                upper = self._upper.get(path)
-                folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
-                if not folder_twice and self._base.version(path) != self._seen[path]:
-                    raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
-            before = self._base.snapshot()
             changes = self._upper, self._tails, self._seen
+            for path in sorted(self._upper.keys() | self._tails.keys()):
+                self._refuse_if_changed(path, self._upper.get(path), self._seen)
+            before = self._base.snapshot()
             self._end("committed")
             try:
-                self._apply(*changes[:2])
+                self._apply(*changes)
             except BaseException:
                 self._over = ""
                 self._upper, self._tails, self._seen = changes
@@ -145,14 +143,25 @@ class OverlayFilesystem(Filesystem):
         elif tail:
             self._base.append_text(path, tail.decode())
 
-    def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray]) -> None:
+    def _refuse_if_changed(self, path: str, upper: Entry | None, seen: Mapping[str, object]) -> None:
+        folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
+        if not folder_twice and self._base.version(path) != seen[path]:
+            raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
+
+    def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray], seen: Mapping[str, object]) -> None:
+        """Write the changes; each file is checked again just before it is changed, because writing may take long."""
         base = self._base
+        replaced: set[str] = set()
         for path in sorted(upper, reverse=True):
             kind = base.kind(path)
             if kind is not None and kind != upper[path].kind:
+                self._refuse_if_changed(path, upper[path], seen)
                 base.delete(path)
+                replaced.add(path)
         for path in sorted(upper.keys() | tails.keys()):
             entry = upper.get(path)
+            if path not in replaced and (entry is None or entry.kind == "file"):
+                self._refuse_if_changed(path, entry, seen)
             if entry is not None and entry.kind == "directory":
                 base.make_dirs(path)
             elif entry is None or entry.kind == "file":
@@ -256,6 +265,11 @@ HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename
 """Whether names can be looked up relative to an open folder; Windows cannot do that."""
 
 
+_making_locks: Final = threading.Lock()
+_commit_locks: Final[WeakValueDictionary[Path, threading.RLock]] = WeakValueDictionary()
+"""By folder: the lock of commits to it, for all filesystems of this process that have this folder."""
+
+
 class Place(NamedTuple):
     """Where a file or folder is: its name, and the descriptor of the open folder in which the name is looked up.
 
@@ -294,6 +308,8 @@ class HostFilesystem(Filesystem):
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
         self._rights: dict[str, int] = {}
         self._parts = 0
+        with _making_locks:
+            self._commits = _commit_locks.setdefault(self._root, threading.RLock())
 
     @property
     def host_folder(self) -> Path:
@@ -301,6 +317,12 @@ class HostFilesystem(Filesystem):
         return self._root
 
     root = host_folder
+
+    @contextmanager
+    def exclusive(self) -> Generator[None]:
+        """Return a context in which no other thread uses this port, or commits through another port to this folder."""
+        with self._commits, self._lock:
+            yield
 
     def _kind(self, path: str) -> EntryKind | None:
         with _named(path), self._place(path) as place:
