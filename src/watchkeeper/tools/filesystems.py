@@ -310,6 +310,7 @@ class HostFilesystem(Filesystem):
         self._parts = 0
         with _making_locks:
             self._commits = _commit_locks.setdefault(self._root, threading.RLock())
+        self._identity = _identity(os.stat(self._root))
 
     @property
     def host_folder(self) -> Path:
@@ -355,6 +356,22 @@ class HostFilesystem(Filesystem):
             yield Place(name or ".", folder)
         finally:
             os.close(folder)
+
+    def _open_root(self) -> int:
+        """Open the root; if another folder is there now, follow no link on the way to it."""
+        root = os.open(self._root, WAY_FLAGS)
+        if _identity(os.fstat(root)) == self._identity:
+            return root
+        os.close(root)
+        folder = os.open(self._root.anchor, WAY_FLAGS)
+        for part in self._root.parts[1:]:
+            try:
+                inner = os.open(part, WAY_FLAGS, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = inner
+        self._identity = _identity(os.fstat(folder))
+        return folder
 
     def _path_of(self, path: str) -> Place | None:
         for folder in parents(path):
@@ -447,6 +464,10 @@ class HostFilesystem(Filesystem):
             name = os.path.join(os.path.dirname(place.name), f".{os.getpid()}-{self._parts}.part")
             with suppress(FileExistsError):
                 return Place(name, place.folder), os.open(name, flags, 0o666, dir_fd=place.folder)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _status(place: Place) -> os.stat_result:
