@@ -408,6 +408,10 @@ class Filesystem(ABC):
         """Append to a file that exists."""
         self._put(Entry(path, "file", self._read(path) + data))
 
+    def _truncate(self, path: str, size: int) -> None:
+        """Cut a file that exists to its first ``size`` bytes."""
+        self._put(Entry(path, "file", self._read(path)[:size]))
+
     def _size(self, path: str) -> int:
         """Return the size in bytes of a file that exists."""
         return len(self._read(path))
@@ -468,7 +472,13 @@ class Filesystem(ABC):
         if before.size is not None:
             if kind != "file":
                 raise FilesystemError(f"there is no file {before.path!r} any more")
-            before = Entry(before.path, "file", self._read(before.path)[: before.size])
+            if self._size(before.path) > before.size:
+                self.journal.note(lambda: self._stands_at(before.path))
+                self._truncate(before.path, before.size)
+                self._count_write(before.path)
+            return
+        if kind == "file" == before.kind and self._read(before.path) == before.data:
+            return
         if kind is not None and kind != before.kind:
             self._change(Entry(before.path))
         if before.kind == "file" or before.kind not in (None, kind):

@@ -441,6 +441,13 @@ class HostFilesystem(Filesystem):
                 return
         super()._append(path, data)
 
+    def _truncate(self, path: str, size: int) -> None:
+        with self._found(path) as place, _in_place(place) as file:
+            if file is not None:
+                os.ftruncate(file, size)
+                return
+        super()._truncate(path, size)
+
     def _write(self, entry: Entry, place: Place) -> None:
         before = _look(place, entry.path)
         beside, handle = self._new_file_beside(place)
@@ -516,8 +523,9 @@ def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
         yield file
 
 
-def _appended(place: Place, data: bytes) -> bool:
-    """Append to a file in place; return False, with nothing changed, if the file must be written anew instead.
+@contextmanager
+def _in_place(place: Place) -> Generator[int | None]:
+    """Yield a descriptor through which a file can be changed in place, or None if it must be written anew.
 
     It must be written anew if it has another hard link, a set-user-ID, set-group-ID or sticky bit, or cannot be opened.
     """
@@ -525,11 +533,22 @@ def _appended(place: Place, data: bytes) -> bool:
     try:
         file = os.open(place.name, flags, dir_fd=place.folder)
     except OSError:
-        return False  # writing the file anew then raises the error
+        yield None  # writing the file anew then raises the error
+        return
     try:
-        before = os.fstat(file)
-        if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or stat.S_IMODE(before.st_mode) & ~0o777:
+        found = os.fstat(file)
+        plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and not stat.S_IMODE(found.st_mode) & ~0o777
+        yield file if plain else None
+    finally:
+        os.close(file)
+
+
+def _appended(place: Place, data: bytes) -> bool:
+    """Append to a file in place; return False, with nothing changed, if the file must be written anew instead."""
+    with _in_place(place) as file:
+        if file is None:
             return False
+        before = os.fstat(file)
         try:
             rest = memoryview(data)
             while rest:
@@ -538,8 +557,6 @@ def _appended(place: Place, data: bytes) -> bool:
             os.ftruncate(file, before.st_size)
             raise
         return True
-    finally:
-        os.close(file)
 
 
 @contextmanager
