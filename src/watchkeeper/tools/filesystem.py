@@ -109,6 +109,8 @@ MAX_PATH_BYTES: Final = 4096
 MAX_PATH_PARTS: Final = 128
 """Largest number of parts of a path: models write paths, and every folder on the way is checked."""
 
+_DRIVE: Final = re.compile("[A-Za-z]:")
+
 SHOWN_CHARS: Final = 80
 """How many characters of a path that is too long are shown."""
 
@@ -126,7 +128,7 @@ def normal_path(path: str) -> str:
         raise FilesystemError(f"{path!r} holds a null byte")
     if "\\" in path:
         raise FilesystemError(f"{path!r} holds a backslash; separate folders with '/'")
-    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
+    if path.startswith("/") or _DRIVE.match(path):
         raise FilesystemError(f"{path!r} is absolute; give a path from the root, such as 'folder/file.txt'")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
@@ -144,7 +146,8 @@ def _is_short(path: str) -> bool:
 
 def is_nameable(path: str) -> bool:
     """Return whether `normal_path` accepts a path that was found on the disk; the path is in normal form."""
-    return "\\" not in path and _is_short(path) and path.count("/") < MAX_PATH_PARTS
+    is_plain = "\\" not in path and not _DRIVE.match(path)
+    return is_plain and _is_short(path) and path.count("/") < MAX_PATH_PARTS
 
 
 def parents(path: str) -> list[str]:

@@ -410,7 +410,7 @@ class HostFilesystem(Filesystem):
 
     def _names(self, path: str) -> Iterable[str]:
         with self._found(path) as place, _listed(place) as entries:
-            return [entry.name for entry in entries if _is_plain(entry)]
+            return [entry.name for entry in entries if _is_plain(entry) and is_nameable(join(path, entry.name))]
 
     def _files(self, folder: str) -> Iterable[str]:
         """Walk every folder from its open parent; a folder that is gone or became a link counts as empty."""
