@@ -342,7 +342,7 @@ class HostFilesystem(Filesystem):
             yield self._path_of(path)
             return
         way, _, name = path.rpartition("/")
-        folder = os.open(self._root, WAY_FLAGS)
+        folder = self._open_root()
         try:
             done = ""
             for part in way.split("/") if way else ():
@@ -585,8 +585,13 @@ def _collect(place: Place, path: str, found: list[str]) -> None:
     folder = os.open(place.name, WAY_FLAGS, dir_fd=place.folder)
     try:
         for name in inner:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                _collect(Place(name, folder), join(path, name), found)
+            below = join(path, name)
+            try:
+                _collect(Place(name, folder), below, found)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise FilesystemError(f"{below!r}: {error.strerror}") from error
     finally:
         os.close(folder)
 
@@ -621,6 +626,8 @@ def _named(path: str) -> Generator[None]:
             raise FilesystemError(f"the folder {path!r} is not empty") from error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FilesystemError(f"{path!r}: {reason}") from error
+    except MemoryError as error:
+        raise FilesystemError(f"{path!r} does not fit into memory") from error
 
 
 class MemoryFilesystem(Filesystem):
