@@ -61,8 +61,8 @@ def swapping(root: Path, outside: Path) -> Generator[None]:
             process.kill()
 
 
-def race(folder: Path, seconds: float) -> Escapes:
-    """Work on files for some seconds while they are swapped; return what escaped."""
+def race(folder: Path, seconds: float, least: int = 0) -> Escapes:
+    """Work on files for some seconds, and at least so many tries, while they are swapped; return what escaped."""
     root, outside = folder / "root", folder / "outside"
     for each in (root / "folder" / "inner", outside / "inner"):
         each.mkdir(parents=True)
@@ -77,7 +77,7 @@ def race(folder: Path, seconds: float) -> Escapes:
     paths = ("file", "folder/file", "folder/inner/file")
     over_at = time.monotonic() + seconds
     with swapping(root, outside):
-        while time.monotonic() < over_at:
+        while time.monotonic() < over_at or found.tries < least:
             for path in paths:
                 found.tries += 1
                 with suppress(FilesystemError):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.kit import JUDGE, Call, Panic, ScriptedModel, Slow, events, play
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildTask, children_of
+from watchkeeper.core.codec import encode
+from watchkeeper.core.errors import ToolValidationError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.workers import BreakOut
@@ -20,8 +25,10 @@ from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionR
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
+from watchkeeper.tools.values import ToolResult
 
 CRASHES = [Panic("rust"), GeneratorExit("rust"), BaseExceptionGroup("rust", [Panic()])]
 PASSING = [KeyboardInterrupt(), SystemExit(3), BreakOut("block")]
@@ -64,6 +71,70 @@ async def test_whatever_a_tool_raises_is_its_failure_and_the_run_goes_on(error: 
     (invoked,) = events(result, ToolInvoked)
     assert invoked.outcome == "crashed"
     assert invoked.rendered_output == f"look failed: {type(error).__name__}: {error}"
+
+
+class Mute(Exception):
+    """An error whose message cannot be read."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise RuntimeError("no message")
+
+
+class MuteRefusal(ToolValidationError):
+    """A refusal whose message cannot be read."""
+
+    __str__ = Mute.__str__
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("error", [Mute(), MuteRefusal()], ids=name_of)
+async def test_an_error_without_a_readable_message_is_the_tools_failure(error: Exception, how: str) -> None:
+    result = await play(template(raising(error, how)), [Call("look"), "done"])
+    assert result.output == "done"
+    assert "whose message cannot be read: RuntimeError" in events(result, ToolInvoked)[0].rendered_output
+
+
+@dataclass
+class Part:
+    """A value; its field can be deleted."""
+
+    size: int
+
+
+def without_its_field() -> Part:
+    """Return a part from which the field was deleted."""
+    part = Part(1)
+    del part.size
+    return part
+
+
+@pytest.mark.parametrize(
+    "returned", [without_its_field(), ToolResult.ok(message=cast("str", 5))], ids=["field", "message"]
+)
+async def test_a_result_that_cannot_be_read_is_the_tools_failure(returned: Any) -> None:
+    @tool
+    def look() -> Any:
+        """Look."""
+        return returned
+
+    result = await play(template(look), [Call("look"), "done"])
+    assert result.output == "done"
+    assert events(result, ToolInvoked)[0].outcome == "crashed"
+    assert "cannot be recorded" in events(result, ToolInvoked)[0].rendered_output
+
+
+async def test_a_number_of_any_length_is_a_result() -> None:
+    @tool
+    def factorial(n: int) -> int:
+        """Compute."""
+        return math.factorial(n)
+
+    result = await play(template(factorial), [Call("factorial", {"n": 3000}), "done"])
+    assert result.output == "done"
+    invoked = events(result, ToolInvoked)[0]
+    assert invoked.outcome == "ok"
+    assert load(msgspec.json.decode(encode(dump(invoked.result)))).value == math.factorial(3000)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -95,6 +97,11 @@ class TestResults:
         assert results == [ToolResult.ok(3)]
 
 
+async def test_what_is_no_text_on_the_import_path_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path, b"/nowhere", "/nowhere/\ud800"])
+    assert (await called(functions.add, a=1)).value == 3
+
+
 class TestFailures:
     async def said(self, function: Callable[..., Any], **arguments: Any) -> str:
         with pytest.raises(ToolProcessError) as caught:
@@ -145,8 +152,8 @@ class TestFailures:
     async def test_a_result_that_cannot_be_written_is_told(self) -> None:
         assert "what it returned cannot leave its process" in await self.said(functions.unserialisable)
 
-    async def test_an_error_that_cannot_be_written_ends_the_process(self) -> None:
-        assert "ended with exit code 70" in await self.said(functions.surrogate)
+    async def test_an_error_with_half_a_character_is_told_without_it(self) -> None:
+        assert await self.said(functions.surrogate) == "ValueError: ?"
 
     @pytest.mark.spec("FR-023")
     async def test_a_result_of_a_hundred_megabytes_is_refused(self) -> None:
@@ -178,6 +185,18 @@ class TestFailures:
 
     async def test_a_guard_that_was_killed_takes_the_worker_along(self) -> None:
         assert await self.said(functions.kill_guard) == "its process was lost before it returned a result"
+
+    async def test_a_program_with_many_open_files_ends_what_a_lost_guard_leaves(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+        try:
+            with ExitStack() as stack:
+                while (file := os.open(os.devnull, os.O_RDONLY)) < 1100:
+                    stack.callback(os.close, file)
+                stack.callback(os.close, file)
+                assert await self.said(functions.kill_guard) == "its process was lost before it returned a result"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     async def test_a_guard_that_ends_before_it_has_heard_its_order_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -330,6 +330,27 @@ def test_whatever_the_order_of_asking_the_last_made_is_closed_first(order: list[
     assert log == [f"T{number}" for number in reversed(order)]
 
 
+def test_what_is_there_is_found_while_a_factory_takes_long() -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def slow(_: Resources) -> int:
+        begun.set()
+        finish.wait()
+        return 1
+
+    there = Resources((ResourceBinding(int, slow),), {str: "there"})
+    thread = threading.Thread(target=there.get, args=(int,))
+    found: list[str] = []
+    asking = threading.Thread(target=lambda: found.append(there.tool_call().get(str)), daemon=True)
+    thread.start()
+    begun.wait()
+    asking.start()
+    asking.join(10)
+    finish.set()
+    thread.join()
+    assert found == ["there"]
+
+
 def test_a_run_below_another_makes_its_own() -> None:
     log: list[str] = []
     resources = Resources([ResourceBinding(A, lambda _: A(log, "made"))], {B: B(log, "given")})

@@ -32,7 +32,7 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.messages import ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import CrashError
+from watchkeeper.core.text import CrashError, error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import ToolsDone
@@ -134,11 +134,11 @@ class ToolCalls:
         try:
             params = tool.decode(call.arguments)
         except ToolValidationError as error:
-            return Attempt("invalid", ToolResult.error(str(error)), params=call.arguments)
+            return Attempt("invalid", ToolResult.error(refusal(error)), params=call.arguments)
         attempt = await self._attempt(call, tool, params, 1)
         while may_retry(attempt, tool):
             await self._drop(attempt)
-            self._record(call, attempt)
+            self._record(call, attempt, attempt.result.message)
             attempt = await self._attempt(call, tool, params, attempt.number + 1)
         return attempt
 
@@ -211,7 +211,7 @@ class ToolCalls:
 
     async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
         """Keep or drop the tool's changes, record the attempt, and return the message for the model."""
-        attempt = recordable(attempt)
+        attempt, text = recordable(attempt)
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 if attempt.context.has_changed_files:
@@ -220,9 +220,9 @@ class ToolCalls:
                     attempt.context.commit()
             except (SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
-                attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
+                attempt, text = replace(attempt, outcome="crashed", result=ToolResult.error(said)), said
         await self._drop(attempt)
-        return self._record(call, attempt)
+        return self._record(call, attempt, text)
 
     async def _keep(self, context: ToolContext) -> None:
         """Commit a tool's changes on a worker thread, because files may be slow or locked by a call that has timed out.
@@ -252,9 +252,9 @@ class ToolCalls:
         if context.has_resources:
             await closed(f"resources of {context.tool_name}", context.aclose())
 
-    def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+    def _record(self, call: ToolCall, attempt: Attempt, text: str) -> ToolMessage:
         scope, plan = self._scope, self._plan
-        text = cut(attempt.result.render())
+        text = cut(text)
         scope.record(
             ToolInvoked(
                 prompt_name=plan.prompt.name,
@@ -323,11 +323,19 @@ def classify(
         said = f"{tool.name} did not finish within {format_duration(tool.timeout or 0)} and was stopped."
         return "timeout", ToolResult.error(said)
     if isinstance(outcome.error, ToolValidationError):
-        return "invalid", ToolResult.error(str(outcome.error))
+        return "invalid", ToolResult.error(refusal(outcome.error))
     if isinstance(outcome.error, ToolProcessError | CrashError):
         return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
-    said = f"{tool.name} failed: {type(outcome.error).__name__}: {outcome.error}"
+    said = f"{tool.name} failed: {error_text(outcome.error)}"
     return "crashed", ToolResult.error(said + missed_files(outcome.error, has_files=has_files))
+
+
+def refusal(error: ToolValidationError) -> str:
+    """Return what a refusal of arguments says; the user's code may have raised it with anything."""
+    try:
+        return str(error)
+    except Exception:
+        return error_text(error)
 
 
 def missed_files(error: BaseException | None, *, has_files: bool) -> str:
@@ -339,13 +347,20 @@ def missed_files(error: BaseException | None, *, has_files: bool) -> str:
     return "; this run has no files: context.filesystem is None unless the run is given filesystem=HostFilesystem(...)"
 
 
-def recordable(attempt: Attempt) -> Attempt:
-    """Return the attempt, or a failure in its place if the log could not keep what the tool returned."""
+def recordable(attempt: Attempt) -> tuple[Attempt, str]:
+    """Return the attempt and the text of its result; a failure in its place if the log could not keep the result."""
     try:
         check(attempt.result)
+        text = cast("object", attempt.result.render())
+        if isinstance(text, str):
+            return attempt, text
+        why = f"its message is of the type {type(text).__name__}, not a text"
     except CodecError as error:
-        return replace(attempt, outcome="crashed", result=ToolResult.error(f"The result cannot be recorded: {error}"))
-    return attempt
+        why = str(error)
+    except Exception as error:  # the code of the value's type ran
+        why = error_text(error)
+    said = f"The result cannot be recorded: {why}"
+    return replace(attempt, outcome="crashed", result=ToolResult.error(said)), said
 
 
 def cut(text: str) -> str:

@@ -358,6 +358,14 @@ def _read_text(data: dict[str, Any]) -> str:
     return _from_base64(data["utf16"]).decode("utf-16-le", "surrogatepass")
 
 
+_LARGE: Final = 10**600
+"""A number from which on JSON has hexadecimal text instead: Python limits the length of decimal numbers."""
+
+
+def _write_int(value: int) -> Any:
+    return value if -_LARGE < value < _LARGE else {MARK: "int", "value": hex(value)}
+
+
 def _write_float(value: float) -> Any:
     return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
 
@@ -485,8 +493,9 @@ def _register_mapping(type_: Any, tag: str) -> None:
 
 def _register_all() -> None:
     """Register the built-in types."""
-    for plain, tag in ((type(None), "none"), (bool, "bool"), (int, "int")):
+    for plain, tag in ((type(None), "none"), (bool, "bool")):
         register_form(plain, tag, Form(_itself, _itself))
+    register_form(int, "int", Form(_write_int, lambda data: int(data["value"], 16)))
     register_form(str, "str", Form(_write_text, _read_text))
     register_form(float, "float", Form(_write_float, lambda data: float(data["value"])))
     _register_value(complex, "complex", lambda value: [repr(value.real), repr(value.imag)], _read_complex)

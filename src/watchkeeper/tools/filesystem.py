@@ -109,6 +109,8 @@ MAX_PATH_BYTES: Final = 4096
 MAX_PATH_PARTS: Final = 128
 """Largest number of parts of a path: models write paths, and every folder on the way is checked."""
 
+_DRIVE: Final = re.compile("[A-Za-z]:")
+
 SHOWN_CHARS: Final = 80
 """How many characters of a path that is too long are shown."""
 
@@ -126,7 +128,7 @@ def normal_path(path: str) -> str:
         raise FilesystemError(f"{path!r} holds a null byte")
     if "\\" in path:
         raise FilesystemError(f"{path!r} holds a backslash; separate folders with '/'")
-    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
+    if path.startswith("/") or _DRIVE.match(path):
         raise FilesystemError(f"{path!r} is absolute; give a path from the root, such as 'folder/file.txt'")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
@@ -144,7 +146,8 @@ def _is_short(path: str) -> bool:
 
 def is_nameable(path: str) -> bool:
     """Return whether `normal_path` accepts a path that was found on the disk; the path is in normal form."""
-    return "\\" not in path and _is_short(path) and path.count("/") < MAX_PATH_PARTS
+    is_plain = "\\" not in path and not _DRIVE.match(path)
+    return is_plain and _is_short(path) and path.count("/") < MAX_PATH_PARTS
 
 
 def parents(path: str) -> list[str]:
@@ -408,6 +411,10 @@ class Filesystem(ABC):
         """Append to a file that exists."""
         self._put(Entry(path, "file", self._read(path) + data))
 
+    def _truncate(self, path: str, size: int) -> None:
+        """Cut a file that exists to its first ``size`` bytes."""
+        self._put(Entry(path, "file", self._read(path)[:size]))
+
     def _size(self, path: str) -> int:
         """Return the size in bytes of a file that exists."""
         return len(self._read(path))
@@ -468,7 +475,13 @@ class Filesystem(ABC):
         if before.size is not None:
             if kind != "file":
                 raise FilesystemError(f"there is no file {before.path!r} any more")
-            before = Entry(before.path, "file", self._read(before.path)[: before.size])
+            if self._size(before.path) > before.size:
+                self.journal.note(lambda: self._stands_at(before.path))
+                self._truncate(before.path, before.size)
+                self._count_write(before.path)
+            return
+        if kind == "file" == before.kind and self._read(before.path) == before.data:
+            return
         if kind is not None and kind != before.kind:
             self._change(Entry(before.path))
         if before.kind == "file" or before.kind not in (None, kind):

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import own_value
@@ -89,16 +90,13 @@ class OverlayFilesystem(Filesystem):
             return
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
-            for path in sorted(self._upper.keys() | self._tails.keys()):
-                upper = self._upper.get(path)
-                folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
-                if not folder_twice and self._base.version(path) != self._seen[path]:
-                    raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
-            before = self._base.snapshot()
             changes = self._upper, self._tails, self._seen
+            for path in sorted(self._upper.keys() | self._tails.keys()):
+                self._refuse_if_changed(path, self._upper.get(path), self._seen)
+            before = self._base.snapshot()
             self._end("committed")
             try:
-                self._apply(*changes[:2])
+                self._apply(*changes)
             except BaseException:
                 self._over = ""
                 self._upper, self._tails, self._seen = changes
@@ -145,14 +143,25 @@ class OverlayFilesystem(Filesystem):
         elif tail:
             self._base.append_text(path, tail.decode())
 
-    def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray]) -> None:
+    def _refuse_if_changed(self, path: str, upper: Entry | None, seen: Mapping[str, object]) -> None:
+        folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
+        if not folder_twice and self._base.version(path) != seen[path]:
+            raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
+
+    def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray], seen: Mapping[str, object]) -> None:
+        """Write the changes; each file is checked again just before it is changed, because writing may take long."""
         base = self._base
+        replaced: set[str] = set()
         for path in sorted(upper, reverse=True):
             kind = base.kind(path)
             if kind is not None and kind != upper[path].kind:
+                self._refuse_if_changed(path, upper[path], seen)
                 base.delete(path)
+                replaced.add(path)
         for path in sorted(upper.keys() | tails.keys()):
             entry = upper.get(path)
+            if path not in replaced and (entry is None or entry.kind == "file"):
+                self._refuse_if_changed(path, entry, seen)
             if entry is not None and entry.kind == "directory":
                 base.make_dirs(path)
             elif entry is None or entry.kind == "file":
@@ -256,6 +265,11 @@ HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename
 """Whether names can be looked up relative to an open folder; Windows cannot do that."""
 
 
+_making_locks: Final = threading.Lock()
+_commit_locks: Final[WeakValueDictionary[Path, threading.RLock]] = WeakValueDictionary()
+"""By folder: the lock of commits to it, for all filesystems of this process that have this folder."""
+
+
 class Place(NamedTuple):
     """Where a file or folder is: its name, and the descriptor of the open folder in which the name is looked up.
 
@@ -294,6 +308,9 @@ class HostFilesystem(Filesystem):
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
         self._rights: dict[str, int] = {}
         self._parts = 0
+        with _making_locks:
+            self._commits = _commit_locks.setdefault(self._root, threading.RLock())
+        self._identity = _identity(os.stat(self._root))
 
     @property
     def host_folder(self) -> Path:
@@ -301,6 +318,12 @@ class HostFilesystem(Filesystem):
         return self._root
 
     root = host_folder
+
+    @contextmanager
+    def exclusive(self) -> Generator[None]:
+        """Return a context in which no other thread uses this port, or commits through another port to this folder."""
+        with self._commits, self._lock:
+            yield
 
     def _kind(self, path: str) -> EntryKind | None:
         with _named(path), self._place(path) as place:
@@ -319,7 +342,7 @@ class HostFilesystem(Filesystem):
             yield self._path_of(path)
             return
         way, _, name = path.rpartition("/")
-        folder = os.open(self._root, WAY_FLAGS)
+        folder = self._open_root()
         try:
             done = ""
             for part in way.split("/") if way else ():
@@ -333,6 +356,22 @@ class HostFilesystem(Filesystem):
             yield Place(name or ".", folder)
         finally:
             os.close(folder)
+
+    def _open_root(self) -> int:
+        """Open the root; if another folder is there now, follow no link on the way to it."""
+        root = os.open(self._root, WAY_FLAGS)
+        if _identity(os.fstat(root)) == self._identity:
+            return root
+        os.close(root)
+        folder = os.open(self._root.anchor, WAY_FLAGS)
+        for part in self._root.parts[1:]:
+            try:
+                inner = os.open(part, WAY_FLAGS, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = inner
+        self._identity = _identity(os.fstat(folder))
+        return folder
 
     def _path_of(self, path: str) -> Place | None:
         for folder in parents(path):
@@ -371,7 +410,7 @@ class HostFilesystem(Filesystem):
 
     def _names(self, path: str) -> Iterable[str]:
         with self._found(path) as place, _listed(place) as entries:
-            return [entry.name for entry in entries if _is_plain(entry)]
+            return [entry.name for entry in entries if _is_plain(entry) and is_nameable(join(path, entry.name))]
 
     def _files(self, folder: str) -> Iterable[str]:
         """Walk every folder from its open parent; a folder that is gone or became a link counts as empty."""
@@ -402,6 +441,13 @@ class HostFilesystem(Filesystem):
                 return
         super()._append(path, data)
 
+    def _truncate(self, path: str, size: int) -> None:
+        with self._found(path) as place, _in_place(place) as file:
+            if file is not None:
+                os.ftruncate(file, size)
+                return
+        super()._truncate(path, size)
+
     def _write(self, entry: Entry, place: Place) -> None:
         before = _look(place, entry.path)
         beside, handle = self._new_file_beside(place)
@@ -425,6 +471,10 @@ class HostFilesystem(Filesystem):
             name = os.path.join(os.path.dirname(place.name), f".{os.getpid()}-{self._parts}.part")
             with suppress(FileExistsError):
                 return Place(name, place.folder), os.open(name, flags, 0o666, dir_fd=place.folder)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _status(place: Place) -> os.stat_result:
@@ -473,8 +523,9 @@ def _opened(place: Place, path: str) -> Generator[IO[bytes]]:
         yield file
 
 
-def _appended(place: Place, data: bytes) -> bool:
-    """Append to a file in place; return False, with nothing changed, if the file must be written anew instead.
+@contextmanager
+def _in_place(place: Place) -> Generator[int | None]:
+    """Yield a descriptor through which a file can be changed in place, or None if it must be written anew.
 
     It must be written anew if it has another hard link, a set-user-ID, set-group-ID or sticky bit, or cannot be opened.
     """
@@ -482,11 +533,22 @@ def _appended(place: Place, data: bytes) -> bool:
     try:
         file = os.open(place.name, flags, dir_fd=place.folder)
     except OSError:
-        return False  # writing the file anew then raises the error
+        yield None  # writing the file anew then raises the error
+        return
     try:
-        before = os.fstat(file)
-        if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or stat.S_IMODE(before.st_mode) & ~0o777:
+        found = os.fstat(file)
+        plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and not stat.S_IMODE(found.st_mode) & ~0o777
+        yield file if plain else None
+    finally:
+        os.close(file)
+
+
+def _appended(place: Place, data: bytes) -> bool:
+    """Append to a file in place; return False, with nothing changed, if the file must be written anew instead."""
+    with _in_place(place) as file:
+        if file is None:
             return False
+        before = os.fstat(file)
         try:
             rest = memoryview(data)
             while rest:
@@ -495,8 +557,6 @@ def _appended(place: Place, data: bytes) -> bool:
             os.ftruncate(file, before.st_size)
             raise
         return True
-    finally:
-        os.close(file)
 
 
 @contextmanager
@@ -525,8 +585,13 @@ def _collect(place: Place, path: str, found: list[str]) -> None:
     folder = os.open(place.name, WAY_FLAGS, dir_fd=place.folder)
     try:
         for name in inner:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                _collect(Place(name, folder), join(path, name), found)
+            below = join(path, name)
+            try:
+                _collect(Place(name, folder), below, found)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise FilesystemError(f"{below!r}: {error.strerror}") from error
     finally:
         os.close(folder)
 
@@ -561,6 +626,8 @@ def _named(path: str) -> Generator[None]:
             raise FilesystemError(f"the folder {path!r} is not empty") from error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FilesystemError(f"{path!r}: {reason}") from error
+    except MemoryError as error:
+        raise FilesystemError(f"{path!r} does not fit into memory") from error
 
 
 class MemoryFilesystem(Filesystem):

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -238,7 +238,7 @@ class ProcessPipes:
             grace: Seconds between TERM and KILL.
         """
         self._grace = grace
-        self._unsent = memoryview(framed(os.fsencode("\0".join(sys.path))) + framed(order))
+        self._unsent = memoryview(framed(b"\0".join(_import_path())) + framed(order))
         self._lock = threading.Lock()
         self._wake: int | None = None
         self._request: bytes = b""
@@ -386,6 +386,14 @@ class ProcessPipes:
         """Return the numbers that the guard gave, by the names under which it gave them."""
         lines = [line.partition(" ") for line in self._lines.decode("ascii", "replace").splitlines()]
         return {name: int(number) for name, _, number in lines if number.isdecimal()}
+
+
+def _import_path() -> Iterator[bytes]:
+    """Yield the entries of `sys.path`; what is no text, such as a `Path`, is left out, as every import does."""
+    for entry in sys.path:
+        if isinstance(cast("object", entry), str):
+            with suppress(UnicodeEncodeError):
+                yield os.fsencode(entry)
 
 
 def start_guard(sending: int, grace: float, mark: str) -> subprocess.Popen[bytes]:

@@ -116,7 +116,9 @@ def _signal(process: _Process, number: signal.Signals) -> None:
             with suppress(OSError):
                 signal.pidfd_send_signal(handle, number)
             if number == signal.SIGKILL:
-                select.select([handle], [], [], LOOK_SECONDS)
+                ended = select.poll()  # select.select refuses the high descriptors of a program with many
+                ended.register(handle, select.POLLIN)
+                ended.poll(LOOK_SECONDS * 1000)
     finally:
         os.close(handle)
 

@@ -22,7 +22,7 @@ import msgspec
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
-from watchkeeper.core.text import error_text
+from watchkeeper.core.text import error_text, storable
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.values import ToolResult, as_result
 
@@ -251,10 +251,10 @@ def answer(order: bytes) -> bytes:
 
 
 def bounded(text: str) -> str:
-    """Return the text of an exception, cut if it is too long."""
+    """Return the text of an exception, cut if it is too long, and without lone surrogates."""
     if len(text) <= MAX_SAID_CHARS:
-        return text
-    return f"{text[:MAX_SAID_CHARS]} [cut: the first {MAX_SAID_CHARS:,} of {len(text):,} characters]"
+        return storable(text)
+    return f"{storable(text[:MAX_SAID_CHARS])} [cut: the first {MAX_SAID_CHARS:,} of {len(text):,} characters]"
 
 
 def prepare(order: Order) -> tuple[Any, Any]:

@@ -14,12 +14,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.workers import run_in_worker
 
 T = TypeVar("T")
+
+
+_NOTHING: Final = object()
 
 
 class Scope(Enum):
@@ -86,6 +89,9 @@ class Resources:
         Raises:
             ConfigurationError: If no binding or instance provides it, if it needs itself, or if its scope has ended.
         """
+        there = self._instances.get(protocol, _NOTHING)  # without the lock, which a factory may hold for long
+        if there is not _NOTHING:
+            return cast("T", there)
         with self._lock:
             if protocol in self._instances:
                 return cast("T", self._instances[protocol])

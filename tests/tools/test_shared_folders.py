@@ -1,0 +1,143 @@
+"""A folder that others change too: commits at the same time, roll-backs on a full disk, odd names, moved folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from watchkeeper.core.errors import FilesystemError
+from watchkeeper.tools.filesystem import Entry
+from watchkeeper.tools.filesystems import HostFilesystem, OverlayFilesystem
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="these names and folders exist on POSIX systems only")
+
+
+@pytest.mark.spec("FR-112")
+def test_of_two_commits_to_one_folder_through_two_ports_one_is_refused(tmp_path: Path) -> None:
+    kept: list[int] = []
+    start = threading.Barrier(2)
+
+    def commit(number: int) -> None:
+        files = OverlayFilesystem(HostFilesystem(tmp_path))
+        for index in range(20):
+            files.write_text(f"{number}/{index}", "new")
+        files.write_text("shared", str(number))
+        start.wait()
+        try:
+            files.commit()
+        except FilesystemError:
+            return
+        kept.append(number)
+
+    for _ in range(5):
+        (tmp_path / "shared").write_text("before")
+        kept.clear()
+        threads = [threading.Thread(target=commit, args=(number,)) for number in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [str(number) for number in kept] == [(tmp_path / "shared").read_text()]
+
+
+class Meddled(HostFilesystem):
+    """Another program writes to the second file when the first one has been written."""
+
+    def _put(self, entry: Entry) -> None:
+        super()._put(entry)
+        if entry.path == "a" and entry.data == b"mine":
+            (self.root / "b").write_text("theirs")
+
+
+def test_a_change_by_others_during_a_commit_is_a_conflict(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").write_text("old")
+    files = OverlayFilesystem(Meddled(tmp_path))
+    files.write_text("a", "mine")
+    files.write_text("b", "mine")
+    with pytest.raises(FilesystemError, match="'b' was changed by somebody else"):
+        files.commit()
+    assert (tmp_path / "a").read_text() == "old"
+    assert (tmp_path / "b").read_text() == "theirs"
+
+
+class Full(HostFilesystem):
+    """A disk on which no further file has room; a few bytes can still be appended."""
+
+    def _put(self, entry: Entry) -> None:
+        if entry.kind == "file":
+            raise FilesystemError(f"{entry.path!r}: {os.strerror(errno.ENOSPC)}")
+        super()._put(entry)
+
+
+def test_what_was_appended_is_taken_back_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").write_text("old")
+    files = OverlayFilesystem(Full(tmp_path))
+    files.append_text("a", ", new")
+    files.write_text("b", "new")
+    with pytest.raises(FilesystemError, match=f"^'b': {os.strerror(errno.ENOSPC)}$"):
+        files.commit()
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["old", "old"]
+
+
+@POSIX
+def test_a_link_put_in_the_way_to_the_root_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "job" / "files").mkdir(parents=True)
+    (tmp_path / "other" / "files").mkdir(parents=True)
+    (tmp_path / "other" / "files" / "secret").write_text("secret")
+    files = HostFilesystem(tmp_path / "job" / "files")
+    (tmp_path / "job").rename(tmp_path / "moved")
+    (tmp_path / "job").symlink_to(tmp_path / "other")
+    with pytest.raises(FilesystemError):
+        files.read_text("secret")
+    with pytest.raises(FilesystemError):
+        files.write_text("secret", "x")
+    (tmp_path / "job").unlink()
+    (tmp_path / "job" / "files").mkdir(parents=True)
+    files.write_text("a", "1")  # a folder that was made anew in the same place is the root
+    assert (tmp_path / "job" / "files" / "a").read_text() == "1"
+
+
+@POSIX
+def test_what_cannot_be_named_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "a:b").write_text("x")
+    (tmp_path / "c:d").mkdir()
+    (tmp_path / "c:d" / "e").write_text("x")
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a:b").write_text("x")
+    files = HostFilesystem(tmp_path)
+    assert files.list() == ("f",)
+    assert files.glob("**") == ("f/a:b",)
+    assert files.read_text("f/a:b") == "x"
+
+
+@POSIX
+def test_a_file_that_does_not_fit_into_memory_is_a_failure_of_the_port(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        try:
+            file.truncate(1 << 43)
+        except OSError:
+            pytest.skip("this disk takes no sparse file of that size")
+    with pytest.raises(FilesystemError, match="'huge' does not fit into memory"):
+        HostFilesystem(tmp_path).read_bytes("huge")
+
+
+@POSIX
+def test_a_folder_that_may_not_be_read_is_named_by_a_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open" / "closed").mkdir(parents=True)
+    listed = os.scandir
+    closed = os.stat(tmp_path / "open" / "closed").st_ino
+
+    def refusing(folder: int) -> object:
+        if os.fstat(folder).st_ino == closed:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(FilesystemError, match="'open/closed': Permission denied"):
+        HostFilesystem(tmp_path).glob("**")
