@@ -197,10 +197,14 @@ def for_request() -> Containment | None:
 
 
 def is_part_of_model_call(block: Containment) -> bool:
-    """Return whether a request is made within a model call of a run or context: then it is that call's own."""
+    """Return whether a request is made within a model call of a run or context: then it is that call's own.
+
+    A task or thread that was started within the call may outlive it; what it sends afterwards is nobody's yet.
+    """
     call = CURRENT_CALL.get()
-    within = call is not None and call.request.kind == "llm" and call.home() is block.context
-    return within and id(block.context) not in BLOCKS
+    if call is None or call.is_settled or call.request.kind != "llm":
+        return False
+    return call.home() is block.context and id(block.context) not in BLOCKS
 
 
 def _block_of(context: ExecutionContext, block: Containment | None, run: RunScope | None) -> Containment:
