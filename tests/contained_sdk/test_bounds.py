@@ -6,17 +6,30 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gzip
 import threading
 
+import openai
 import pytest
 
-from tests.contained_sdk.test_http import PRICES, always, async_client, chat, sync_client
+from tests.contained_sdk.test_http import (
+    PLAIN,
+    PRICES,
+    Plain,
+    always,
+    async_client,
+    chat,
+    every_side,
+    sync_client,
+    whole_or_streamed,
+)
 from watchkeeper.app.contained import contained
+from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.limits import Limits
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import say
+from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, say
 
 # --- what outlives a model call ---------------------------------------------------------------------------------------
 
@@ -59,3 +72,74 @@ async def test_a_task_that_outlives_a_model_call_is_counted_in_its_block() -> No
                 assert task is not None
                 await task
                 assert (gate.usage.model_calls, gate.usage.steps, len(server.requests)) == (2, 2, 1)
+
+
+# --- replies without end ----------------------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+ONCE = {"max_tokens": 300}
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MOST_WHOLE_BYTES", 100_000)
+    monkeypatch.setattr(exchange, "MOST_STREAM_BYTES", 200_000)
+    monkeypatch.setattr(exchange, "MOST_LINE_BYTES", 50_000)
+
+
+@every_side
+@whole_or_streamed
+@pytest.mark.parametrize("part", [b"x" * 10_000, b"data: 1\n" * 1_000], ids=["one line", "lines"])
+@pytest.mark.usefixtures("small_bounds")
+async def test_a_reply_that_does_not_end_is_not_read_on(side: Plain, stream: bool, part: bytes) -> None:
+    kind = EVENT_STREAM if stream else "application/json"
+    with WireServer(lambda request: WireReply(parts=[part] * 100, content_type=kind)) as server:
+        async with side.using(side.chat_client(server)) as http, side.using(contained(prices=PRICES)) as gate:
+            client = http.with_options(max_retries=0)
+            with pytest.raises(Exception, match=r"Connection error|larger than") as caught:
+                answer = await side.of(chat(client, stream=stream, **ONCE))
+                await side.all(answer) if stream else answer
+            assert type(caught.value.__cause__ or caught.value).__name__ == "ReadError"
+            assert gate.usage.tokens.output_tokens == 300
+
+
+@every_side
+@pytest.mark.usefixtures("small_bounds")
+async def test_a_small_reply_that_unpacks_to_much_is_not_unpacked(side: Plain) -> None:
+    packed = gzip.compress(b" " * 1_000_000)
+    with WireServer(lambda request: WireReply(headers={"content-encoding": "gzip"}, body=packed)) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)):
+            with pytest.raises(openai.APIConnectionError):
+                await side.of(chat(client.with_options(max_retries=0), **ONCE))
+
+
+@every_side
+async def test_a_packed_reply_is_read(side: Plain) -> None:
+    body = b'{"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}'
+    reply = WireReply(headers={"content-encoding": "gzip"}, body=gzip.compress(body))
+    with WireServer(lambda request: reply) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)) as gate:
+            assert (await side.of(chat(client))).id == "x"
+            assert gate.usage.tokens.total == 7
+
+
+@whole_or_streamed
+def test_a_nested_reply_is_charged_like_one_that_cannot_be_read(stream: bool) -> None:
+    body = b'{"id": "x", "choices": [], "usage": ' + DEEP + b"}"
+    reply = WireReply(parts=[b"data: " + body + b"\n\n"], content_type=EVENT_STREAM) if stream else WireReply(body=body)
+    with WireServer(lambda request: reply) as server:
+        with PLAIN.chat_client(server) as client, contained(prices=PRICES) as gate:
+            answer = client.chat.completions.with_streaming_response.create(
+                model="gpt-5-mini", messages=[], stream=stream, **ONCE
+            )
+            with answer as response:
+                assert DEEP in b"".join(response.iter_bytes())
+            assert (gate.usage.tokens.output_tokens, len(server.requests)) == (300, 1)
+
+
+def test_a_nested_refusal_costs_nothing() -> None:
+    with WireServer(lambda request: WireReply(400, body=DEEP)) as server:
+        with PLAIN.chat_client(server) as client, contained(prices=PRICES) as gate:
+            with pytest.raises(openai.BadRequestError):
+                chat(client)
+            assert gate.usage.tokens.total == 0

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
+from watchkeeper.adapters.reply_bounds import RefusedBodyError
 from watchkeeper.children.child import innermost_run, run_below
 from watchkeeper.contained_sdk.addresses import purpose_of
 from watchkeeper.contained_sdk.jobs import Job, Jobs
@@ -275,7 +276,7 @@ class ContainedCall:
         self._purpose = purpose_of(request.method, request.url.host, self._path)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
-        self._retry = bool(retries.isdecimal() and int(retries))
+        self._retry = retries.isdecimal() and retries.strip("0") != ""
         self.sent = read_call(self._path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
@@ -476,6 +477,9 @@ MOVED: Final = (307, 308)
 """Statuses that repeat the whole request elsewhere: nothing was done about it here."""
 
 TIMEOUTS: Final = ("connect", "read", "write", "pool")
+UNPACKED: Final = "gzip, deflate"
+"""The content encodings that are unpacked here."""
+
 NEVER_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
 """Errors after which nothing can have been billed."""
 
@@ -496,8 +500,8 @@ def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     hold_url(str(request.url))
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
-    if call.streaming:
-        headers["accept-encoding"] = "identity"  # its token counts are read while it passes
+    # The token counts of a stream are read while it passes; a whole answer is unpacked here, where its size is bounded.
+    headers["accept-encoding"] = "identity" if call.streaming else UNPACKED
     extensions = dict(request.extensions)
     if ticket.timeout is not None:
         extensions["timeout"] = bounded(extensions.get("timeout") or {}, ticket.timeout)
@@ -518,11 +522,20 @@ def unencoded(request: Any) -> Any:
     return httpx.Request(request.method, request.url, stream=request.stream, **parts)
 
 
+def encoding_of(response: Any) -> str:
+    """Return a response's content encoding in lower case; nothing if it has none."""
+    encoding: str = response.headers.get("content-encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
 def as_whole(request: Any, response: Any, content: bytes) -> Any:
-    """Return a response that is here as a whole."""
-    return module_of(request).Response(
-        response.status_code, headers=response.headers, content=content, extensions=response.extensions
-    )
+    """Return a response that is here as a whole, unpacked."""
+    httpx = module_of(request)
+    headers = httpx.Headers(response.headers)
+    if encoding_of(response):
+        del headers["content-encoding"]
+        headers.pop("content-length", None)
+    return httpx.Response(response.status_code, headers=headers, content=content, extensions=response.extensions)
 
 
 def as_answer(call: ContainedCall, response: Any) -> Any:
@@ -541,7 +554,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
     call.failure = response
     try:
         said = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     status, (code, text) = response.status_code, provider_errors.describe(said)
     fault = provider_errors.classify(code, text, status)
@@ -563,3 +576,6 @@ def translated(request: Any, provider: str) -> Generator[None]:
             provider=provider,
             billed=kind not in NEVER_SENT,
         ) from error
+    except RefusedBodyError as error:
+        said = f"{provider} at {request.url.host}: {error}"
+        raise ProviderError(said, fault=error.fault, provider=provider, billed=True) from httpx.ReadError(str(error))

@@ -62,7 +62,7 @@ def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
     wire = wire_at(path)
     try:
         return None if wire is None else SentRequest(wire, body, url)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -186,7 +186,7 @@ DONE: Final = b"[DONE]"
 FINISHED: Final = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
 """Says, in a chunk of a stream, that an alternative is complete: only then are counts in the middle the last ones."""
 
-NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
+NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
 PENDING: Final = frozenset({"queued", "in_progress"})
