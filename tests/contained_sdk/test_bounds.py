@@ -1,6 +1,6 @@
 """What a hostile server, or ordinary code, could use to get past the bounds of a block."""
 
-# ruff: noqa: SIM117 -- servers, clients and blocks nest as they are used
+# ruff: noqa: PT012, SIM117 -- a stream is read where it is asked for; servers, clients and blocks nest as they are used
 
 from __future__ import annotations
 
@@ -13,23 +13,32 @@ import openai
 import pytest
 
 from tests.contained_sdk.test_http import (
+    CLAUDE,
+    GPT,
     PLAIN,
     PRICES,
+    Ask,
     Plain,
     always,
     async_client,
     chat,
     every_side,
+    messages,
+    server_for,
     sync_client,
     whole_or_streamed,
 )
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped
+from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.usage import ModelPrice
+from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, say
+from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_reply, say
 
 # --- what outlives a model call ---------------------------------------------------------------------------------------
 
@@ -143,3 +152,59 @@ def test_a_nested_refusal_costs_nothing() -> None:
             with pytest.raises(openai.BadRequestError):
                 chat(client)
             assert gate.usage.tokens.total == 0
+
+
+# --- other models than the one that is asked --------------------------------------------------------------------------
+
+OTHER, FLAT = ModelPrice.per_million(100, 1000), ModelPrice.per_million(100, 100)
+WHOLE: dict[str, object] = {"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+ADVISED = [{"type": "advisor_20260301", "name": "advisor", "model": "opus"}]
+FIELDS = {
+    "openrouter": (chat, {"models": ["opus"]}, 60 * 100),
+    "litellm": (chat, {"fallbacks": ["opus"]}, 60 * 100),
+    "anthropic": (messages, {"fallbacks": [{"model": "opus"}]}, 60 * 100),
+    "advisor": (messages, {"tools": ADVISED}, 60 * 100),
+}
+
+
+@pytest.mark.parametrize(("ask", "fields", "micros"), FIELDS.values(), ids=FIELDS)
+def test_a_call_costs_what_the_dearest_model_costs_that_may_answer_it(
+    ask: Ask, fields: dict[str, object], micros: int
+) -> None:
+    with server_for(ask, always(say("Good."))) as server, sync_client(ask, server) as client:
+        with contained(max_cost_usd=500, max_part_tokens=100, prices={**PRICES, "opus": OTHER}) as gate:
+            ask(client, extra_body=fields)
+            assert gate.usage.cost_nanos == micros * 1_000
+        with pytest.raises(UnpricedModelError, match="opus has no known price, and the request lets it answer"):
+            with contained(max_cost_usd=500, max_part_tokens=100, prices=PRICES):
+                ask(client, extra_body=fields)
+        assert len(server.requests) == 1
+
+
+def test_the_deployment_in_an_address_counts_if_its_price_is_known() -> None:
+    with WireServer(lambda request: json_reply(WHOLE)) as server, contained_http_client() as http:
+        for name, nanos in (("opus", 7_000 * 100), ("mine", 7_000)):
+            how = {"azure_endpoint": server.url, "azure_deployment": name, "api_version": "1", "api_key": "k"}
+            client = openai.AzureOpenAI(http_client=http, **how)
+            with contained(max_cost_usd=500, prices={GPT: ModelPrice.per_million(1, 1), "opus": FLAT}) as gate:
+                chat(client)
+                assert gate.usage.cost_nanos == nanos
+
+
+def test_each_model_that_may_answer_gets_its_part_of_what_is_granted() -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        fallbacks = [{"model": CLAUDE, "max_tokens": 50_000}, {"model": CLAUDE}]
+        with contained(max_output_tokens=3000):
+            messages(client, max_tokens=100, extra_body={"fallbacks": fallbacks})
+        body = server.bodies()[0]
+    assert (body["max_tokens"], [each.get("max_tokens") for each in body["fallbacks"]]) == (100, [1000, None])
+
+
+def test_what_the_provider_chooses_or_stores_has_no_bound() -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with pytest.raises(UnpricedModelError, match="what fallbacks='default' chooses has no known price"):
+            with contained(max_cost_usd=1, prices=PRICES):
+                messages(client, extra_body={"fallbacks": "default"})
+        with pytest.raises(ConfigurationError, match="max_part_tokens"), contained(max_cost_usd=1, prices=PRICES):
+            messages(client, extra_body={"thread": {"type": "continue", "previous_message_id": "m"}})
+        assert not server.requests

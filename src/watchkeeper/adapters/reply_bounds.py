@@ -1,6 +1,6 @@
-"""How much of a reply is read, and how it is decoded on the way: a server may send without end, or a little that unpacks
-to much.
+"""How much of a reply is read, and how it is unpacked on the way.
 
+A server may send without end, or a little that unpacks to much.
 `BodyBounds` counts decoded bytes, all together and in one line, and refuses what is too large. Nothing here does input
 or output.
 """

@@ -302,8 +302,8 @@ class ContainedCall:
         name = self._model or sent.model
         replies = sent.wire.replies
         if not sent.audible:
-            self.price = block.price_of(self.provider, name, sent)
-            worst = self._dearest(name, sent)
+            self.price = self._price(sent)
+            worst = self._dearest(sent)
         cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
         least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
         self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, worst)
@@ -318,14 +318,28 @@ class ContainedCall:
             degraded=self._model is not None,
         )
 
-    def _dearest(self, name: str, sent: SentRequest) -> ModelPrice | None:
+    def _price(self, sent: SentRequest) -> ModelPrice | None:
+        """Return what a call costs, at the dearest of the models that may answer it; None if one of them is unknown.
+
+        Raises:
+            CallStopped: If the price of another model than the one asked is unknown, and a cost ceiling holds.
+        """
+        price = self.block.price_of(self.provider, self._model or sent.model, sent)
+        above = self.block.price_of(self.provider, sent.deployment, sent) if sent.deployment else None
+        price = price if price is None or above is None else dearer(price, above)
+        for name in sent.others:
+            other = self.block.price_of(self.provider, name, sent)
+            if other is None and self.block.context.account.has_ceiling(COST):
+                raise unpriced(UnpricedModelError(f"{name} has no known price, and the request lets it answer"))
+            price = None if price is None or other is None else dearer(price, other)
+        return price
+
+    def _dearest(self, sent: SentRequest) -> ModelPrice | None:
         """Return what a model may charge at most, where the provider chooses the service tier."""
         asked, tier = self.price, sent.wishes.get("service_tier")
         if asked is None or tier in FIXED_TIERS:
             return asked
-        above = self.block.price_of(
-            self.provider, name, sent.at(service_tier="default" if tier == "flex" else "priority")
-        )
+        above = self._price(sent.at(service_tier="default" if tier == "flex" else "priority"))
         return asked if above is None else dearer(asked, above)
 
     def _charge_answer(self, usage: TokenUsage) -> Charge:
@@ -333,7 +347,7 @@ class ContainedCall:
         sent, asked, granted = self.sent, self.price, self.seen.granted
         if sent is None or asked is None or all(sent.wishes.get(name) == wish for name, wish in granted.items()):
             return charge_reply(usage, asked)
-        price = self.block.price_of(self.provider, self._model or sent.model, sent.at(**granted)) or asked
+        price = self._price(sent.at(**granted)) or asked
         if granted.get("service_tier", "default") not in FIXED_TIERS | {"flex"}:
             price = dearer(price, asked)
         return charge_reply(usage, price)
@@ -364,7 +378,7 @@ class ContainedCall:
                 ),
             )
         part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens
-        return text + unsized * part
+        return (text + unsized * part) * sent.attempts
 
     def body(self, ticket: Ticket) -> bytes:
         """Return what to send, given what was granted."""
