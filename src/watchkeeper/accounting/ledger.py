@@ -41,6 +41,7 @@ from watchkeeper.accounting.account import (
     one_call_of,
     put_stop,
     shares_of,
+    tell_reached,
     wishes_of,
 )
 from watchkeeper.accounting.admission import Demand, decide, held_again, latches, release_retry, reserve_retry
@@ -316,6 +317,7 @@ class MemoryLedger:
                     stop = exhausted(verdict, account, landing=landing)
                     if not latches(demand, verdict):
                         return self._refuse_call(demand, stop, waiter, now)
+                    tell_reached(account, verdict.account, stop, demand.number)
                 latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)
