@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import gzip
 import threading
+from typing import Any
 
 import openai
 import pytest
@@ -184,7 +185,7 @@ def test_a_call_costs_what_the_dearest_model_costs_that_may_answer_it(
 def test_the_deployment_in_an_address_counts_if_its_price_is_known() -> None:
     with WireServer(lambda request: json_reply(WHOLE)) as server, contained_http_client() as http:
         for name, nanos in (("opus", 7_000 * 100), ("mine", 7_000)):
-            how = {"azure_endpoint": server.url, "azure_deployment": name, "api_version": "1", "api_key": "k"}
+            how: Any = {"azure_endpoint": server.url, "azure_deployment": name, "api_version": "1", "api_key": "k"}
             client = openai.AzureOpenAI(http_client=http, **how)
             with contained(max_cost_usd=500, prices={GPT: ModelPrice.per_million(1, 1), "opus": FLAT}) as gate:
                 chat(client)

@@ -108,9 +108,13 @@ class SentRequest:
         self.model = self._get("model", str) or ""
         self.streaming = self._get("stream", bool) or False
         tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
-        fallbacks = self._fallbacks()
+        self._fallbacks = fallbacks = self._read_fallbacks()
         advisors = [tool.get("model") for tool in tools if str(tool.get("type")).startswith(ADVISOR)]
-        named = [*(self._get("models", list[str]) or []), *(each.get("model") for each in fallbacks), *advisors]
+        named: list[Any] = [
+            *(self._get("models", list[str]) or []),
+            *(each.get("model") for each in fallbacks),
+            *advisors,
+        ]
         self.others = tuple(dict.fromkeys(str(name) for name in named))
         found = DEPLOYMENT.search(url)
         self.deployment = "" if found is None else unquote(found[1])
@@ -137,7 +141,7 @@ class SentRequest:
         at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
-    def _fallbacks(self) -> list[dict[str, Any]]:
+    def _read_fallbacks(self) -> list[dict[str, Any]]:
         """Return the models that the provider asks if the first one declines; a word stands for its own choice."""
         told: str | list[str | dict[str, Any]] = self._get("fallbacks", str | list[str | dict[str, Any]]) or []
         if isinstance(told, str):
@@ -170,16 +174,17 @@ class SentRequest:
         if granted is not None and caps and (self.cap is None or granted < self.cap):
             for name in [name for name in caps if self._given(name)] or [self.wire.cap_at(self._url)]:
                 fields[name] = min(self._get(name, int) or sys.maxsize, granted // self.copies)
-            if self.attempts > 1 and isinstance(told := msgspec.json.decode(self._fields["fallbacks"]), list):
-                own = [each for each in cast("list[Any]", told) if isinstance(each, dict) and "max_tokens" in each]
-                for each in own:
-                    each["max_tokens"] = min(each["max_tokens"] or sys.maxsize, granted // self.copies)
-                fields["fallbacks"] = told
+            if any("max_tokens" in fallback for fallback in self._fallbacks):
+                fields["fallbacks"] = [self._limited(fallback, granted // self.copies) for fallback in self._fallbacks]
         if self.adds_usage:
             fields["stream_options"] = {**self._options, "include_usage": True}
         if model is not None:
             fields["model"] = model
         return msgspec.json.encode(fields)
+
+    def _limited(self, fallback: dict[str, Any], most: int) -> dict[str, Any]:
+        own = fallback.get("max_tokens")
+        return {**fallback, "max_tokens": min(own, most)} if isinstance(own, int) else fallback
 
     def at(self, **wishes: str) -> SentRequest:
         """Return the same request, wishing for other prices."""
