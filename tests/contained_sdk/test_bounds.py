@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import gzip
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -209,3 +210,19 @@ def test_what_the_provider_chooses_or_stores_has_no_bound() -> None:
         with pytest.raises(ConfigurationError, match="max_part_tokens"), contained(max_cost_usd=1, prices=PRICES):
             messages(client, extra_body={"thread": {"type": "continue", "previous_message_id": "m"}})
         assert not server.requests
+
+
+def test_blocks_that_generators_hold_may_be_left_in_any_order() -> None:
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+
+        def asked(times: int) -> Iterator[Any]:
+            with contained(max_steps=5):
+                for _ in range(times):
+                    yield chat(client)
+
+        with contained(max_cost_usd=1, prices=PRICES) as gate:
+            assert len(list(zip(asked(2), asked(2), strict=True))) == 2
+            chat(client)
+            assert gate.usage.model_calls == 5
+        chat(client)
+        assert len(server.requests) == 6

@@ -180,7 +180,9 @@ def in_force() -> Containment | None:
         ConfigurationError: If that context is over.
     """
     context: ExecutionContext | None = enclosing.current()
-    return None if context is None else _block_of(context, ACTIVE.get(), innermost_run())
+    if context is None:
+        return None
+    return _block_of(context, BLOCKS.get(id(context)) or ACTIVE.get(), innermost_run())
 
 
 def for_request() -> Containment | None:
