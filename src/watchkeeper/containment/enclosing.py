@@ -40,6 +40,18 @@ class Entered(NamedTuple):
     call: int
 
 
+class Left(NamedTuple):
+    """A context that was left before one that was entered later.
+
+    Attributes:
+        context: The context.
+        outer: What was in force before it.
+    """
+
+    context: ReferenceType[Any]
+    outer: Entered | None
+
+
 class Place(NamedTuple):
     """The context that the running code is in.
 
@@ -55,9 +67,7 @@ class Place(NamedTuple):
 ENTERED: Final[ContextVar[Entered | None]] = ContextVar("watchkeeper_entered", default=None)
 """The context of the innermost ``with`` that this code runs in."""
 
-LEFT: Final[ContextVar[tuple[tuple[ReferenceType[Any], Entered | None], ...]]] = ContextVar(
-    "watchkeeper_left", default=()
-)
+LEFT: Final[ContextVar[tuple[Left, ...]]] = ContextVar("watchkeeper_left", default=())
 """The contexts that were left here before one that was entered later, each with what was in force before it."""
 
 
@@ -95,18 +105,18 @@ def leave(context: object, mark: Token[Entered | None]) -> None:
         ENTERED.reset(mark)
     except ValueError:  # closed from elsewhere, for example by the collector: nothing is in force here
         return
-    left = LEFT.get()
+    left: tuple[Left, ...] = LEFT.get()
     if inner is not None and inner.context() is not context:
-        LEFT.set((*left, (ref(context), ENTERED.get())))
+        LEFT.set((*left, Left(ref(context), ENTERED.get())))
         ENTERED.set(inner)
         return
     while left and (outer := ENTERED.get()) is not None:
-        passed = next((each for each in left if each[0] == outer.context), None)
+        passed = next((each for each in left if each.context == outer.context), None)
         if passed is None:
             return
         left = tuple(each for each in left if each is not passed)
         LEFT.set(left)
-        ENTERED.set(passed[1])
+        ENTERED.set(passed.outer)
 
 
 def innermost() -> Place | None:
