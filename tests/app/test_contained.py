@@ -20,6 +20,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import watchkeeper
 from tests.kit import Call, ScriptedModel, collect_garbage, events
+from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.app import contained as contained_block
 from watchkeeper.app.agent import Agent
@@ -32,6 +33,7 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedE
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import FREE, ModelPrice
+from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -760,3 +762,49 @@ def test_a_block_that_stands_apart_says_so(client: OpenAI) -> None:
         assert (apart.get_snapshot().step_count, outer.get_snapshot().step_count) == (1, 0)
     with pytest.raises(ConfigurationError, match="parent='x' must be None"):
         contained(parent=cast("Any", "x"))
+
+
+# --- a ceiling of the block that something inside has reached ---------------------------------------------------------
+
+
+def ask_once(agent: Agent[str]) -> RunResult[str]:
+    return agent.run("Go on.", store=None)
+
+
+def test_what_fails_for_want_of_a_stopped_runs_output_ends_as_the_blocks_stop() -> None:
+    agent = Agent(ScriptedModel(lambda request: "Fine."), "Answer.", str)
+    with pytest.raises(RunStoppedError, match="The whole run reached its ceiling of 1 step") as caught:
+        with contained(max_steps=1) as gate:
+            result = ask_once(agent)
+            assert (result.output, gate.stop) == (None, None)
+            len(cast("str", result.output))
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert (caught.value.stop.limit, caught.value.result.usage.steps) == ("max_steps", 1)
+
+
+def test_so_does_what_fails_after_a_block_inside_has_reached_the_ceiling_of_the_outer_one() -> None:
+    with pytest.raises(RunStoppedError, match="ceiling of 2 steps") as caught, contained(max_steps=2) as gate:
+        with contextlib.suppress(RunStoppedError), contained(max_steps=9) as inner:
+            for _ in range(3):
+                if inner.call_tool(lambda: 1).stop is not None:
+                    raise KeyError("No answer.")
+        assert gate.usage.steps == 2
+        raise LookupError("No answer.")
+    assert type(caught.value.__cause__) is LookupError
+
+
+def test_a_run_that_reached_its_own_ceiling_leaves_errors_as_they_are() -> None:
+    own = Limits(max_output_tokens=1, landing=None)
+    with pytest.raises(TypeError), contained(max_steps=9):
+        result = ask_once(Agent(ScriptedModel(lambda request: "Fine."), "Answer.", str, limits=own))
+        assert result.stop is not None
+        raise TypeError
+
+
+def test_errors_stay_as_they_are_once_the_block_has_gone_on() -> None:
+    with pytest.raises(LookupError), contained(max_input_tokens=100) as gate:
+        estimate = Estimate(input_tokens=500, max_output_tokens=1, min_output_tokens=1)
+        with gate.child(Limits(landing=None), carve=False) as inner:
+            assert not inner.call(CallRequest("llm", estimate=estimate), lambda ticket: 1).admitted
+        assert gate.call_tool(lambda: 1).admitted
+        raise LookupError

@@ -7,7 +7,7 @@ import contextvars
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -462,3 +462,20 @@ def test_the_first_ctrl_c_lands_the_run_inside_too() -> None:
     assert (seen[0].stop.reason, seen[0].partial) == ("interrupted", "so far")
     assert result.stop is not None
     assert result.stop.reason == "interrupted"
+
+
+@pytest.mark.parametrize("opened", [contained, lambda: ExecutionContext(Limits())], ids=["block", "context"])
+def test_what_generators_hold_open_may_be_left_in_any_order(opened: Callable[[], Any]) -> None:
+    def held() -> Iterator[Any]:
+        with opened() as gate:
+            yield gate
+
+    with contained(max_steps=9) as around:
+        first, second, third = held(), held(), held()
+        for generator in (first, second, third):
+            next(generator)
+        for generator in (first, third, second):
+            assert next(generator, None) is None
+        assert enclosing.current() is around
+    assert enclosing.current() is None
+    assert enclosing.LEFT.get() == ()

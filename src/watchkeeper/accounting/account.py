@@ -106,6 +106,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         stop: What ended everything here, if something did.
         barred: Why nothing is admitted here any more: that stop, or that it was closed.
         work_stop: What ended the work; a landing turn may still pass.
+        reached: The last stop that a call below met at a ceiling of this account or above, and that call's number.
         deadline: When everything is over, as wall time for display; None if it never is.
         work_deadline: When the work is over and landing begins, as wall time.
         deadline_at: Monotonic instant at which everything is over; infinity without a deadline.
@@ -139,6 +140,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     stop: Stop | None = None
     barred: Stop | None = None
     work_stop: Stop | None = None
+    reached: tuple[Stop, int] | None = None
     deadline: Deadline | None = None
     work_deadline: Deadline | None = None
     deadline_at: float = math.inf
@@ -289,6 +291,15 @@ def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
         account.stop = stop
         account.barred = account.barred or stop
     return True
+
+
+def tell_reached(caller: Account, limiting: Account, stop: Stop, number: int) -> None:
+    """Tell the accounts above a refused call, up to the one whose ceiling refused it, that this ceiling is reached."""
+    if limiting is not caller:
+        for level in caller.chain[1:]:
+            level.reached = stop, number
+            if level is limiting:
+                return
 
 
 def retries_left(account: Account) -> bool:

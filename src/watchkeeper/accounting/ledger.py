@@ -41,6 +41,7 @@ from watchkeeper.accounting.account import (
     one_call_of,
     put_stop,
     shares_of,
+    tell_reached,
     usage_of,
     wishes_of,
 )
@@ -326,6 +327,7 @@ class MemoryLedger:
                     stop = exhausted(verdict, account, landing=landing)
                     if not latches(demand, verdict):
                         return self._refuse_call(demand, stop, waiter, now)
+                    tell_reached(account, verdict.account, stop, demand.number)
                 latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
                 grant = Refused(stop, latched)

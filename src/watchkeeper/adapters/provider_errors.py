@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from watchkeeper.adapters.reply_bounds import RefusedBodyError
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
 
@@ -150,18 +151,6 @@ def retry_after(headers: Mapping[str, str], clock: Clock) -> float | None:
     # The provider's own idea of now is better than ours: its date and ours may differ by minutes.
     now = _date(headers.get("date")) or clock.now()
     return max((until - now).total_seconds(), 0.0)
-
-
-class RefusedBodyError(Exception):
-    """The transport stopped reading a reply: it is too large, or has an encoding that was not requested.
-
-    Attributes:
-        fault: Which fault of the provider that is.
-    """
-
-    def __init__(self, message: str, fault: ProviderFault) -> None:
-        super().__init__(message)
-        self.fault: ProviderFault = fault
 
 
 def connection_error(error: Exception, *, provider: str, url: str) -> ProviderError:

@@ -405,6 +405,8 @@ class Block:
             stop = refused.stop
         elif isinstance(error, RunStoppedError) and self._is_ours(error.result):
             stop = error.stop
+        elif stop is None and is_consequence(error):
+            stop = context.reached_inside()
         return Ending(error, refused, stop)
 
     def _shut_ledger(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
+from watchkeeper.adapters.reply_bounds import RefusedBodyError
 from watchkeeper.children.child import innermost_run, run_below
 from watchkeeper.contained_sdk.addresses import purpose_of
 from watchkeeper.contained_sdk.jobs import Job, Jobs
@@ -179,7 +180,9 @@ def in_force() -> Containment | None:
         ConfigurationError: If that context is over.
     """
     context: ExecutionContext | None = enclosing.current()
-    return None if context is None else _block_of(context, ACTIVE.get(), innermost_run())
+    if context is None:
+        return None
+    return _block_of(context, BLOCKS.get(id(context)) or ACTIVE.get(), innermost_run())
 
 
 def for_request() -> Containment | None:
@@ -197,10 +200,14 @@ def for_request() -> Containment | None:
 
 
 def is_part_of_model_call(block: Containment) -> bool:
-    """Return whether a request is made within a model call of a run or context: then it is that call's own."""
+    """Return whether a request is made within a model call of a run or context: then it is that call's own.
+
+    A task or thread that was started within the call may outlive it; what it sends afterwards is nobody's yet.
+    """
     call = CURRENT_CALL.get()
-    within = call is not None and call.request.kind == "llm" and call.home() is block.context
-    return within and id(block.context) not in BLOCKS
+    if call is None or call.is_settled or call.request.kind != "llm":
+        return False
+    return call.home() is block.context and id(block.context) not in BLOCKS
 
 
 def _block_of(context: ExecutionContext, block: Containment | None, run: RunScope | None) -> Containment:
@@ -271,7 +278,7 @@ class ContainedCall:
         self._purpose = purpose_of(request.method, request.url.host, self._path)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
-        self._retry = bool(retries.isdecimal() and int(retries))
+        self._retry = retries.isdecimal() and retries.strip("0") != ""
         self.sent = read_call(self._path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
@@ -297,8 +304,8 @@ class ContainedCall:
         name = self._model or sent.model
         replies = sent.wire.replies
         if not sent.audible:
-            self.price = block.price_of(self.provider, name, sent)
-            worst = self._dearest(name, sent)
+            self.price = self._price(sent)
+            worst = self._dearest(sent)
         cap = sent.cap if sent.cap is not None else self._output_cap * sent.copies
         least = max(block.context.limits.min_output_tokens, sent.least) * sent.copies
         self._estimate = estimate_call(self._input_tokens(sent), cap if replies else 0, least, worst)
@@ -313,14 +320,28 @@ class ContainedCall:
             degraded=self._model is not None,
         )
 
-    def _dearest(self, name: str, sent: SentRequest) -> ModelPrice | None:
+    def _price(self, sent: SentRequest) -> ModelPrice | None:
+        """Return what a call costs, at the dearest of the models that may answer it; None if one of them is unknown.
+
+        Raises:
+            CallStopped: If the price of another model than the one asked is unknown, and a cost ceiling holds.
+        """
+        price = self.block.price_of(self.provider, self._model or sent.model, sent)
+        above = self.block.price_of(self.provider, sent.deployment, sent) if sent.deployment else None
+        price = price if price is None or above is None else dearer(price, above)
+        for name in sent.others:
+            other = self.block.price_of(self.provider, name, sent)
+            if other is None and self.block.context.account.has_ceiling(COST):
+                raise unpriced(UnpricedModelError(f"{name} has no known price, and the request lets it answer"))
+            price = None if price is None or other is None else dearer(price, other)
+        return price
+
+    def _dearest(self, sent: SentRequest) -> ModelPrice | None:
         """Return what a model may charge at most, where the provider chooses the service tier."""
         asked, tier = self.price, sent.wishes.get("service_tier")
         if asked is None or tier in FIXED_TIERS:
             return asked
-        above = self.block.price_of(
-            self.provider, name, sent.at(service_tier="default" if tier == "flex" else "priority")
-        )
+        above = self._price(sent.at(service_tier="default" if tier == "flex" else "priority"))
         return asked if above is None else dearer(asked, above)
 
     def _charge_answer(self, usage: TokenUsage) -> Charge:
@@ -328,7 +349,7 @@ class ContainedCall:
         sent, asked, granted = self.sent, self.price, self.seen.granted
         if sent is None or asked is None or all(sent.wishes.get(name) == wish for name, wish in granted.items()):
             return charge_reply(usage, asked)
-        price = self.block.price_of(self.provider, self._model or sent.model, sent.at(**granted)) or asked
+        price = self._price(sent.at(**granted)) or asked
         if granted.get("service_tier", "default") not in FIXED_TIERS | {"flex"}:
             price = dearer(price, asked)
         return charge_reply(usage, price)
@@ -359,7 +380,7 @@ class ContainedCall:
                 ),
             )
         part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens
-        return text + unsized * part
+        return (text + unsized * part) * sent.attempts
 
     def body(self, ticket: Ticket) -> bytes:
         """Return what to send, given what was granted."""
@@ -472,6 +493,9 @@ MOVED: Final = (307, 308)
 """Statuses that repeat the whole request elsewhere: nothing was done about it here."""
 
 TIMEOUTS: Final = ("connect", "read", "write", "pool")
+UNPACKED: Final = "gzip, deflate"
+"""The content encodings that are unpacked here."""
+
 NEVER_SENT: Final = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
 """Errors after which nothing can have been billed."""
 
@@ -492,8 +516,8 @@ def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     hold_url(str(request.url))
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
-    if call.streaming:
-        headers["accept-encoding"] = "identity"  # its token counts are read while it passes
+    # The token counts of a stream are read while it passes; a whole answer is unpacked here, where its size is bounded.
+    headers["accept-encoding"] = "identity" if call.streaming else UNPACKED
     extensions = dict(request.extensions)
     if ticket.timeout is not None:
         extensions["timeout"] = bounded(extensions.get("timeout") or {}, ticket.timeout)
@@ -514,11 +538,20 @@ def unencoded(request: Any) -> Any:
     return httpx.Request(request.method, request.url, stream=request.stream, **parts)
 
 
+def encoding_of(response: Any) -> str:
+    """Return a response's content encoding in lower case; nothing if it has none."""
+    encoding: str = response.headers.get("content-encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
 def as_whole(request: Any, response: Any, content: bytes) -> Any:
-    """Return a response that is here as a whole."""
-    return module_of(request).Response(
-        response.status_code, headers=response.headers, content=content, extensions=response.extensions
-    )
+    """Return a response that is here as a whole, unpacked."""
+    httpx = module_of(request)
+    headers = httpx.Headers(response.headers)
+    if encoding_of(response):
+        del headers["content-encoding"]
+        headers.pop("content-length", None)
+    return httpx.Response(response.status_code, headers=headers, content=content, extensions=response.extensions)
 
 
 def as_answer(call: ContainedCall, response: Any) -> Any:
@@ -537,7 +570,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
     call.failure = response
     try:
         said = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     status, (code, text) = response.status_code, provider_errors.describe(said)
     fault = provider_errors.classify(code, text, status)
@@ -559,3 +592,6 @@ def translated(request: Any, provider: str) -> Generator[None]:
             provider=provider,
             billed=kind not in NEVER_SENT,
         ) from error
+    except RefusedBodyError as error:
+        said = f"{provider} at {request.url.host}: {error}"
+        raise ProviderError(said, fault=error.fault, provider=provider, billed=True) from httpx.ReadError(str(error))

@@ -17,11 +17,13 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY
+from watchkeeper.adapters.reply_bounds import MOST_LINE_BYTES, MOST_STREAM_BYTES, MOST_WHOLE_BYTES, BodyBounds
 from watchkeeper.contained_sdk.calls import (
     CallStopped,
     ContainedCall,
     as_answer,
     as_whole,
+    encoding_of,
     module_of,
     outgoing,
     translated,
@@ -146,8 +148,10 @@ class Exchange:
                 if self._call.streaming and streams(response):
                     return (yield from self.pass_on(response, chunks))
                 content = bytearray()
+                bounds = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, encoding_of(response))
                 while (chunk := (yield ways.next(chunks))) is not None:
-                    content += chunk
+                    for piece in bounds.pieces(chunk):
+                        content += piece
                 return as_answer(self._call, as_whole(request, response, bytes(content)))
             finally:
                 yield ways.close(response)
@@ -263,12 +267,15 @@ class Streamed(Exchange):
     def pass_on(self, response: Any, chunks: Any) -> Steps:
         """Hand on a stream as it comes, without the token counts that only we asked for."""
         reader = reader_of(self._call, response)
+        line = MOST_STREAM_BYTES if encoding_of(response) else MOST_LINE_BYTES  # compressed bytes have no lines
+        bounds = BodyBounds(MOST_STREAM_BYTES, line, "")
         self.connected(socket_of(response))
         try:
             self.put(self.response(response))
             while (chunk := (yield self.ways.next(chunks))) is not None:
                 self.check()
-                self.put(reader.feed(chunk) if reader else chunk)
+                for piece in bounds.pieces(chunk):
+                    self.put(reader.feed(piece) if reader else piece)
             self.put(reader.finish() if reader else b"")
         finally:
             self.connected(None)
@@ -401,7 +408,7 @@ def streams(response: Any) -> bool:
 
 def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
     """Return what reads the token counts; None if the stream is compressed without request."""
-    if call.sent is None or response.headers.get("content-encoding", "identity") != "identity":
+    if call.sent is None or encoding_of(response):
         return None
     reader = StreamReader(call.sent.wire, hide_usage=call.sent.adds_usage, copies=call.sent.copies)
     call.seen = reader.seen

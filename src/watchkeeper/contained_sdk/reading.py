@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 import msgspec
 
@@ -39,9 +41,15 @@ UNSIZED: Final = re.compile(
 """Types of parts whose size in bytes gives no bound on their tokens."""
 
 SIZED_SOURCES: Final = frozenset({"text", "content"})
-AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers")
+AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers", "thread")
 OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
 """Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
+
+ADVISOR: Final = "advisor_"
+"""What the type of a tool begins with that is another model, named in it."""
+
+DEPLOYMENT: Final = re.compile(r"/deployments/([^/]+)/")
+"""Where Azure's addresses name the deployment that answers, whatever model the body names."""
 
 PRICE_FIELDS: Final = ("service_tier", "speed", "inference_geo")
 """Fields that may choose another price."""
@@ -62,7 +70,7 @@ def read_call(path: str, body: bytes, url: str) -> SentRequest | None:
     wire = wire_at(path)
     try:
         return None if wire is None else SentRequest(wire, body, url)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -74,7 +82,10 @@ class SentRequest:
         model: The model's name.
         streaming: Whether the answer is to come as a stream.
         cap: Output tokens that it asks for at most, all alternatives together; None if it names no cap.
-        copies: How many alternatives it asks for.
+        others: Other models that it lets answer, or be asked on the way.
+        deployment: The deployment that its address names, or nothing.
+        attempts: How many models may read the input, one after another, and bill each.
+        copies: How many alternatives it asks for, in all attempts.
         least: Output tokens without which the provider would refuse the request.
         pieces: The messages of the conversation, as bytes.
         fixed: Everything else that the input's tokens depend on; the same in each turn of one conversation.
@@ -96,8 +107,22 @@ class SentRequest:
         self.wire = wire
         self.model = self._get("model", str) or ""
         self.streaming = self._get("stream", bool) or False
-        self.copies = max(self._get("n", int) or 1, 1)
+        tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
+        self._fallbacks = fallbacks = self._read_fallbacks()
+        advisors = [tool.get("model") for tool in tools if str(tool.get("type")).startswith(ADVISOR)]
+        named: list[Any] = [
+            *(self._get("models", list[str]) or []),
+            *(each.get("model") for each in fallbacks),
+            *advisors,
+        ]
+        self.others = tuple(dict.fromkeys(str(name) for name in named))
+        found = DEPLOYMENT.search(url)
+        self.deployment = "" if found is None else unquote(found[1])
+        self.attempts = 1 + len(fallbacks)
+        self.copies = max(self._get("n", int) or 1, 1) * self.attempts
         caps = [cap for cap in (self._get(name, int) for name in wire.caps) if cap is not None]
+        if caps:
+            caps = [max([min(caps), *(cap for each in fallbacks if isinstance(cap := each.get("max_tokens"), int))])]
         self.cap = min(caps) * self.copies if caps else None
         thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}
         self.least = int(thinking.get("budget_tokens") or 0) + 1 if wire.thinks_in_cap else 0
@@ -112,10 +137,16 @@ class SentRequest:
             self.pieces = tuple(map(bytes, msgspec.json.decode(fields[wire.history], type=list[msgspec.Raw])))
         left_out = NO_INPUT | ({wire.history} if self.pieces else frozenset[str]())
         self.fixed = tuple((name, bytes(value)) for name, value in fields.items() if name not in left_out)
-        tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
         self._fixed_bytes = sum(len(value) for _, value in self.fixed) + FRAME_TOKENS + (TOOLS_OVERHEAD if tools else 0)
         at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
+
+    def _read_fallbacks(self) -> list[dict[str, Any]]:
+        """Return the models that the provider asks if the first one declines; a word stands for its own choice."""
+        told: str | list[str | dict[str, Any]] = self._get("fallbacks", str | list[str | dict[str, Any]]) or []
+        if isinstance(told, str):
+            return [{"model": f"what fallbacks={told!r} chooses"}]
+        return [{"model": each} if isinstance(each, str) else each for each in told]
 
     def input_bound(self, known: int = 0) -> tuple[int, int]:
         """Return an upper bound of the tokens of the text, and the number of parts whose bytes give no bound.
@@ -142,12 +173,18 @@ class SentRequest:
         caps = self.wire.caps
         if granted is not None and caps and (self.cap is None or granted < self.cap):
             for name in [name for name in caps if self._given(name)] or [self.wire.cap_at(self._url)]:
-                fields[name] = granted // self.copies
+                fields[name] = min(self._get(name, int) or sys.maxsize, granted // self.copies)
+            if any("max_tokens" in fallback for fallback in self._fallbacks):
+                fields["fallbacks"] = [self._limited(fallback, granted // self.copies) for fallback in self._fallbacks]
         if self.adds_usage:
             fields["stream_options"] = {**self._options, "include_usage": True}
         if model is not None:
             fields["model"] = model
         return msgspec.json.encode(fields)
+
+    def _limited(self, fallback: dict[str, Any], most: int) -> dict[str, Any]:
+        own = fallback.get("max_tokens")
+        return {**fallback, "max_tokens": min(own, most)} if isinstance(own, int) else fallback
 
     def at(self, **wishes: str) -> SentRequest:
         """Return the same request, wishing for other prices."""
@@ -186,7 +223,7 @@ DONE: Final = b"[DONE]"
 FINISHED: Final = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
 """Says, in a chunk of a stream, that an alternative is complete: only then are counts in the middle the last ones."""
 
-NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError)
+NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
 PENDING: Final = frozenset({"queued", "in_progress"})

@@ -174,7 +174,8 @@ class ContextCalls:
                 self.check_open()
             if guards is not None and request.kind != "child" and guards.left_to_ask() is not guards:
                 raise ConfigurationError(  # asked about itself, the hook would never end
-                    "a hook called the ExecutionContext that asks it; give it a context of its own"
+                    "a hook called the ExecutionContext that asks it; give it a context of its own, by"
+                    " `with contained(...)` or `with ExecutionContext(...)` inside the hook"
                 )
             if self._priced and not request.estimate.known_cost:
                 raise UnpricedModelError(

@@ -8,7 +8,6 @@ nothing. Contexts are held weakly: a task or a timer that outlives one never kee
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -41,6 +40,18 @@ class Entered(NamedTuple):
     call: int
 
 
+class Left(NamedTuple):
+    """A context that was left before one that was entered later.
+
+    Attributes:
+        context: The context.
+        outer: What was in force before it.
+    """
+
+    context: ReferenceType[Any]
+    outer: Entered | None
+
+
 class Place(NamedTuple):
     """The context that the running code is in.
 
@@ -55,6 +66,9 @@ class Place(NamedTuple):
 
 ENTERED: Final[ContextVar[Entered | None]] = ContextVar("watchkeeper_entered", default=None)
 """The context of the innermost ``with`` that this code runs in."""
+
+LEFT: Final[ContextVar[tuple[Left, ...]]] = ContextVar("watchkeeper_left", default=())
+"""The contexts that were left here before one that was entered later, each with what was in force before it."""
 
 
 _outermost: Final[dict[int, ReferenceType[Any]]] = {}
@@ -80,10 +94,29 @@ def enter(context: object, name: str) -> Token[Entered | None]:
 
 
 def leave(context: object, mark: Token[Entered | None]) -> None:
-    """Put the previous context in force again."""
+    """Put the previous context in force again.
+
+    Two generators with a `with` each may end in any order. A context that is left while another is the innermost is
+    only noted, and is passed over when that one is left.
+    """
     _outermost.pop(id(context), None)
-    with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
+    inner = ENTERED.get()
+    try:
         ENTERED.reset(mark)
+    except ValueError:  # closed from elsewhere, for example by the collector: nothing is in force here
+        return
+    left: tuple[Left, ...] = LEFT.get()
+    if inner is not None and inner.context() is not context:
+        LEFT.set((*left, Left(ref(context), ENTERED.get())))
+        ENTERED.set(inner)
+        return
+    while left and (outer := ENTERED.get()) is not None:
+        passed = next((each for each in left if each.context == outer.context), None)
+        if passed is None:
+            return
+        left = tuple(each for each in left if each is not passed)
+        LEFT.set(left)
+        ENTERED.set(passed.outer)
 
 
 def innermost() -> Place | None:

@@ -539,6 +539,11 @@ class ExecutionContext:
         """What ended the work, found here or above; a landing turn may still pass unless `stop` is set too."""
         return work_stop_of(self.account)
 
+    def reached_inside(self) -> Stop | None:
+        """Return the stop of what was started inside at a ceiling here or above; None if a call began here since."""
+        reached, newest = self.account.reached, self._calls.nodes.newest
+        return None if reached is None or (newest is not None and newest.number > reached[1]) else reached[0]
+
     @property
     def usage(self) -> Usage:
         """What this context and those below it have used."""

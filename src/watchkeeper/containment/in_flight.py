@@ -75,6 +75,11 @@ class Ticket:
         return self.node.node_id
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the call is over; work that the gate has let go of is not, until it ends."""
+        return self._is_settled
+
+    @property
     def cancellation(self) -> CancellationToken:
         """Cancelled when the call's time is over or its context is aborted or closed."""
         if self._token is None:

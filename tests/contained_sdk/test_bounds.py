@@ -1,0 +1,228 @@
+"""What a hostile server, or ordinary code, could use to get past the bounds of a block."""
+
+# ruff: noqa: PT012, SIM117 -- a stream is read where it is asked for; servers, clients and blocks nest as they are used
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gzip
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.contained_sdk.test_http import (
+    CLAUDE,
+    GPT,
+    PLAIN,
+    PRICES,
+    Ask,
+    Plain,
+    always,
+    async_client,
+    chat,
+    every_side,
+    messages,
+    server_for,
+    sync_client,
+    whole_or_streamed,
+)
+from watchkeeper.app.contained import contained
+from watchkeeper.contained_sdk import exchange
+from watchkeeper.contained_sdk.calls import CallStopped
+from watchkeeper.contained_sdk.http import contained_http_client
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.limits import Limits
+from watchkeeper.core.usage import ModelPrice
+from watchkeeper.testing.fake_anthropic import FakeAnthropic
+from watchkeeper.testing.fake_openai import FakeOpenAI
+from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_reply, say
+
+# --- what outlives a model call ---------------------------------------------------------------------------------------
+
+PRICED = Limits(max_cost_usd=1, landing=None)
+
+
+def test_a_thread_that_outlives_a_model_call_sends_nothing_in_its_name() -> None:
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+        refused: list[object] = []
+
+        def late() -> None:
+            with pytest.raises(CallStopped) as caught:
+                chat(client)
+            refused.append(caught.value)
+
+        with ExecutionContext(PRICED) as gate:
+            copied = gate.call_llm(contextvars.copy_context).value
+            assert copied is not None
+            thread = threading.Thread(target=copied.run, args=(late,))
+            thread.start()
+            thread.join()
+        assert (len(refused), len(server.requests)) == (1, 0)
+
+
+async def test_a_task_that_outlives_a_model_call_is_counted_in_its_block() -> None:
+    with FakeOpenAI(always(say("Good."))) as server:
+        async with async_client(chat, server) as client:
+            go_on = asyncio.Event()
+
+            async def late() -> None:
+                await go_on.wait()
+                await chat(client)
+
+            async def begin() -> asyncio.Task[None]:
+                return asyncio.create_task(late())
+
+            with ExecutionContext(Limits(max_steps=2, landing=None)) as gate:
+                task = (await gate.acall_llm(begin)).value
+                go_on.set()
+                assert task is not None
+                await task
+                assert (gate.usage.model_calls, gate.usage.steps, len(server.requests)) == (2, 2, 1)
+
+
+# --- replies without end ----------------------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+ONCE = {"max_tokens": 300}
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MOST_WHOLE_BYTES", 100_000)
+    monkeypatch.setattr(exchange, "MOST_STREAM_BYTES", 200_000)
+    monkeypatch.setattr(exchange, "MOST_LINE_BYTES", 50_000)
+
+
+@every_side
+@whole_or_streamed
+@pytest.mark.parametrize("part", [b"x" * 10_000, b"data: 1\n" * 1_000], ids=["one line", "lines"])
+@pytest.mark.usefixtures("small_bounds")
+async def test_a_reply_that_does_not_end_is_not_read_on(side: Plain, stream: bool, part: bytes) -> None:
+    kind = EVENT_STREAM if stream else "application/json"
+    with WireServer(lambda request: WireReply(parts=[part] * 100, content_type=kind)) as server:
+        async with side.using(side.chat_client(server)) as http, side.using(contained(prices=PRICES)) as gate:
+            client = http.with_options(max_retries=0)
+            with pytest.raises(Exception, match=r"Connection error|larger than") as caught:
+                answer = await side.of(chat(client, stream=stream, **ONCE))
+                await side.all(answer) if stream else answer
+            assert type(caught.value.__cause__ or caught.value).__name__ == "ReadError"
+            assert gate.usage.tokens.output_tokens == 300
+
+
+@every_side
+@pytest.mark.usefixtures("small_bounds")
+async def test_a_small_reply_that_unpacks_to_much_is_not_unpacked(side: Plain) -> None:
+    packed = gzip.compress(b" " * 1_000_000)
+    with WireServer(lambda request: WireReply(headers={"content-encoding": "gzip"}, body=packed)) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)):
+            with pytest.raises(openai.APIConnectionError):
+                await side.of(chat(client.with_options(max_retries=0), **ONCE))
+
+
+@every_side
+async def test_a_packed_reply_is_read(side: Plain) -> None:
+    body = b'{"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}'
+    reply = WireReply(headers={"content-encoding": "gzip"}, body=gzip.compress(body))
+    with WireServer(lambda request: reply) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)) as gate:
+            assert (await side.of(chat(client))).id == "x"
+            assert gate.usage.tokens.total == 7
+
+
+@whole_or_streamed
+def test_a_nested_reply_is_charged_like_one_that_cannot_be_read(stream: bool) -> None:
+    body = b'{"id": "x", "choices": [], "usage": ' + DEEP + b"}"
+    reply = WireReply(parts=[b"data: " + body + b"\n\n"], content_type=EVENT_STREAM) if stream else WireReply(body=body)
+    with WireServer(lambda request: reply) as server:
+        with PLAIN.chat_client(server) as client, contained(prices=PRICES) as gate:
+            answer = client.chat.completions.with_streaming_response.create(
+                model="gpt-5-mini", messages=[], stream=stream, **ONCE
+            )
+            with answer as response:
+                assert DEEP in b"".join(response.iter_bytes())
+            assert (gate.usage.tokens.output_tokens, len(server.requests)) == (300, 1)
+
+
+def test_a_nested_refusal_costs_nothing() -> None:
+    with WireServer(lambda request: WireReply(400, body=DEEP)) as server:
+        with PLAIN.chat_client(server) as client, contained(prices=PRICES) as gate:
+            with pytest.raises(openai.BadRequestError):
+                chat(client)
+            assert gate.usage.tokens.total == 0
+
+
+# --- other models than the one that is asked --------------------------------------------------------------------------
+
+OTHER, FLAT = ModelPrice.per_million(100, 1000), ModelPrice.per_million(100, 100)
+WHOLE: dict[str, object] = {"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+ADVISED = [{"type": "advisor_20260301", "name": "advisor", "model": "opus"}]
+FIELDS = {
+    "openrouter": (chat, {"models": ["opus"]}, 60 * 100),
+    "litellm": (chat, {"fallbacks": ["opus"]}, 60 * 100),
+    "anthropic": (messages, {"fallbacks": [{"model": "opus"}]}, 60 * 100),
+    "advisor": (messages, {"tools": ADVISED}, 60 * 100),
+}
+
+
+@pytest.mark.parametrize(("ask", "fields", "micros"), FIELDS.values(), ids=FIELDS)
+def test_a_call_costs_what_the_dearest_model_costs_that_may_answer_it(
+    ask: Ask, fields: dict[str, object], micros: int
+) -> None:
+    with server_for(ask, always(say("Good."))) as server, sync_client(ask, server) as client:
+        with contained(max_cost_usd=500, max_part_tokens=100, prices={**PRICES, "opus": OTHER}) as gate:
+            ask(client, extra_body=fields)
+            assert gate.usage.cost_nanos == micros * 1_000
+        with pytest.raises(UnpricedModelError, match="opus has no known price, and the request lets it answer"):
+            with contained(max_cost_usd=500, max_part_tokens=100, prices=PRICES):
+                ask(client, extra_body=fields)
+        assert len(server.requests) == 1
+
+
+def test_the_deployment_in_an_address_counts_if_its_price_is_known() -> None:
+    with WireServer(lambda request: json_reply(WHOLE)) as server, contained_http_client() as http:
+        for name, nanos in (("opus", 7_000 * 100), ("mine", 7_000)):
+            how: Any = {"azure_endpoint": server.url, "azure_deployment": name, "api_version": "1", "api_key": "k"}
+            client = openai.AzureOpenAI(http_client=http, **how)
+            with contained(max_cost_usd=500, prices={GPT: ModelPrice.per_million(1, 1), "opus": FLAT}) as gate:
+                chat(client)
+                assert gate.usage.cost_nanos == nanos
+
+
+def test_each_model_that_may_answer_gets_its_part_of_what_is_granted() -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        fallbacks = [{"model": CLAUDE, "max_tokens": 50_000}, {"model": CLAUDE}]
+        with contained(max_output_tokens=3000):
+            messages(client, max_tokens=100, extra_body={"fallbacks": fallbacks})
+        body = server.bodies()[0]
+    assert (body["max_tokens"], [each.get("max_tokens") for each in body["fallbacks"]]) == (100, [1000, None])
+
+
+def test_what_the_provider_chooses_or_stores_has_no_bound() -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with pytest.raises(UnpricedModelError, match="what fallbacks='default' chooses has no known price"):
+            with contained(max_cost_usd=1, prices=PRICES):
+                messages(client, extra_body={"fallbacks": "default"})
+        with pytest.raises(ConfigurationError, match="max_part_tokens"), contained(max_cost_usd=1, prices=PRICES):
+            messages(client, extra_body={"thread": {"type": "continue", "previous_message_id": "m"}})
+        assert not server.requests
+
+
+def test_blocks_that_generators_hold_may_be_left_in_any_order() -> None:
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+
+        def asked(times: int) -> Iterator[Any]:
+            with contained(max_steps=5):
+                for _ in range(times):
+                    yield chat(client)
+
+        with contained(max_cost_usd=1, prices=PRICES) as gate:
+            assert len(list(zip(asked(2), asked(2), strict=True))) == 2
+            chat(client)
+            assert gate.usage.model_calls == 5
+        chat(client)
+        assert len(server.requests) == 6
