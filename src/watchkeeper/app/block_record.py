@@ -8,8 +8,8 @@ blocks in plain code, and on any loop, have the same one.
 
 from __future__ import annotations
 
+import inspect
 import os
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -103,8 +103,12 @@ class OwnStore:
 
     def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
         """Write a session's events, given the id of its run; return a function that ends it."""
-        recorder = self.recorder
-        forget = session.dispatcher.subscribe_all(lambda envelope: recorder.put((run_id, envelope)))
+
+        def put(envelope: Envelope) -> None:
+            if self._process == os.getpid():  # a forked process has not the thread that writes
+                self.recorder.put((run_id, envelope))
+
+        forget = session.dispatcher.subscribe_all(put)
 
         def end() -> None:
             session.flush()  # another thread may be forwarding the last events now
@@ -175,7 +179,7 @@ def open_record(
 
 def place_of_caller() -> str:
     """Return file and line of the code that opens a block."""
-    frame: FrameType | None = sys._getframe()
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") in OURS:
         frame = frame.f_back
     return "a block" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -209,7 +213,7 @@ class BlockRecord:
         self._own = own
         self._inside = ExitStack()
         self._unwatch: Callable[[], None] | None = None
-        self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic())
+        self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic(), around.call_id)
         self._started = RunStarted(
             run_context=scope.run_context,
             prompt_name=name,
@@ -237,8 +241,8 @@ class BlockRecord:
     def call_ended(self, request: CallRequest, node: Node) -> None:
         """Record a call, unless a run or a block inside records it."""
         ending = node.ending
-        if ending is None or not self._is_innermost():
-            return
+        if ending is None or request.kind == "child" or not self._is_innermost():
+            return  # a run that is started here has its own pair of events
         self.scope.record(
             CallEnded(
                 kind=request.kind,

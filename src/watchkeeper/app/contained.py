@@ -153,25 +153,24 @@ def contained(
         TypeError: For a ceiling that does not exist.
     """
     check_keywords(ceilings, SINGLE, OWN)
-    hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
-    check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock, "store": store})
-    check_arguments({"on_store_failure": on_store_failure, "name": name})
-    if uncounted not in (None, "refuse", "allow"):
-        raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
-    if limits is None:
-        limits = _limits(ceilings)
-    elif ceilings:
-        raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
-    check_arguments({"limits": limits})
+    check_arguments({"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event, "prices": prices})
+    check_arguments({"ledger": ledger, "clock": clock, "store": store, "name": name})
+    check_arguments({"on_store_failure": on_store_failure})
+    _check_choices(uncounted, parent)
+    limits = _limits(limits, ceilings)
     passes = uncounted or ("refuse" if names_spending(limits, ceilings) else None)
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
-    limits = replace(limits, landing=None)
-    if parent not in ("around", None):
-        raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
     own, apart, record = prices or {}, parent is None, StoreTerms(store, on_store_failure, name)
     return Contained(
         Terms(limits, pipeline, circuit_breaker, own, part, passes, ledger, on_event, clock, apart, record)
     )
+
+
+def _check_choices(uncounted: object, parent: object) -> None:
+    if uncounted not in (None, "refuse", "allow"):
+        raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
+    if parent not in ("around", None):
+        raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
 
 
 def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
@@ -184,8 +183,13 @@ def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
     return limits.account is not None
 
 
-def _limits(ceilings: Ceilings) -> Limits:
-    """Return the single ceilings as one value; an error names a ceiling as the caller did."""
+def _limits(limits: Limits | None, ceilings: Ceilings) -> Limits:
+    """Return what was given as one value; an error names a ceiling as the caller did."""
+    if limits is not None:
+        if ceilings:
+            raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
+        check_arguments({"limits": limits})
+        return replace(limits, landing=None)
     named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
     try:
         return Limits(**named, landing=None)

@@ -54,9 +54,9 @@ def _end(store: RunStore, run: StoredRun, now: datetime) -> Usage:
         elif event.tag == "tool_invoked":
             usage += Usage(tool_calls=1, steps=1)
         elif event.tag == "call_ended" and fields["status"] != "halted":
-            calls = {"llm": "model_calls", "tool": "tool_calls"}.get(fields["kind"])
-            counts = {"steps": 1} if calls is None else {"steps": 1, calls: 1}
-            usage += Usage(TokenUsage(**fields["usage"]), fields["cost_nanos"], **counts)
+            model = int(fields["kind"] == "llm")
+            tokens, cost = TokenUsage(**fields["usage"]), fields["cost_nanos"]
+            usage += Usage(tokens, cost, model_calls=model, tool_calls=1 - model, steps=1)
     for child in store.children(run.run_id):
         usage += _end(store, child, now)
     if run.ended_at is not None:

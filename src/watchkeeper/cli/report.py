@@ -152,7 +152,7 @@ def _call_ended(body: Body) -> Line:
         price = "cost unknown" if cost is None else format_money(cost)
         said = f"{name}: {counts}{price}, {format_duration(body['duration_ms'] / 1000)}"
         said += "" if status == "ok" else f"; {why or status}"
-    what = {"llm": "model", "tool": "call"}.get(body["kind"], body["kind"])
+    what = "model" if body["kind"] == "llm" else "call"
     return Line("●", "blue" if status == "ok" else "red", what, one_line(said, 2 * CUT))
 
 
