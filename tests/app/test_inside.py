@@ -35,6 +35,7 @@ from watchkeeper.shield.decision import Decision
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 
 pytestmark = pytest.mark.spec("FR-180")
@@ -126,6 +127,7 @@ def test_the_log_of_the_run_around_it_leads_to_it(tmp_path: Path) -> None:
     began, ended = events(result, ChildStarted)[0], events(result, ChildEnded)[0]
     own, above = events(inner, RunStarted)[0], events(result, RunStarted)[0]
     assert (began.kind, began.prompt_name, began.model, began.depth) == ("run", "agents/inner", "scripted:scripted", 1)
+    assert began.call_id == events(result, ToolInvoked)[0].call_id
     assert began.run_context == own.run_context
     assert (began.parent_run_id, own.parent_run_id, ended.run_id) == (result.run_id, result.run_id, inner.run_id)
     assert (ended.usage, ended.said) == (inner.usage, inner.sentence())

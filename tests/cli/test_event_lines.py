@@ -24,6 +24,7 @@ from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     AdviceAcknowledged,
+    CallEnded,
     ChildEnded,
     ChildStarted,
     CompletionChecked,
@@ -103,6 +104,18 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (invoked("{broken", "invalid", "no JSON"), ("●", "file", "{broken → invalid: no JSON")),
         (ModelFailed(1, 1, "server", "oh no", 2.0, None, AT), ("!", "model failed", "server: oh no; again in 2s")),
         (ModelFailed(1, 1, "auth", "no key", None, None, AT), ("!", "model failed", "auth: no key")),
+        (
+            CallEnded("llm", "gpt-5", "openai", "ok", TokenUsage(1200, 30), 2_000_000, 1500.0, None, None, "n", AT),
+            ("●", "model", "openai:gpt-5: 1,200 in, 30 out, $0.002, 1.5s"),
+        ),
+        (
+            CallEnded("llm", "gpt-5", "openai", "error", TokenUsage(9), None, 1500.0, None, "is\ndown", "n", AT),
+            ("●", "model", "openai:gpt-5: 9 in, 0 out, cost unknown, 1.5s; is down"),
+        ),
+        (
+            CallEnded("tool", "/v1/images", "", "halted", TokenUsage(), 0, 0.0, "step_limit_exceeded", None, "n", AT),
+            ("●", "call", "/v1/images: refused, step_limit_exceeded"),
+        ),
         (
             ModelSwitched(1, "a:b", "c:d", "auth", "no key", AT),
             ("⇄", "switched", "to c:d from a:b: no key"),

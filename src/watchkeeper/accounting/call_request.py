@@ -120,6 +120,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         provider: The provider called; key of its circuit breaker if each provider has one.
         degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
         arguments: What hooks are told about the arguments of a tool; None for nothing.
+        call_id: The provider's id of a tool call; the record of what is started in it names it.
     """
 
     kind: NodeKind
@@ -135,6 +136,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     provider: str = ""
     degraded: bool = False
     arguments: Any = None
+    call_id: str | None = None
 
 
 # --- what is answered -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from concurrent.futures import Future
 from contextvars import Token
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, Typ
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
-from watchkeeper.app.options import check_arguments, check_keywords, renamed
+from watchkeeper.app.block_record import StoreTerms, open_record
+from watchkeeper.app.options import OnStoreFailure, StoreLike, check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
 from watchkeeper.app.listener import is_async
+from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import own_ledger
+from watchkeeper.children.inside import surrounding
 from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing
@@ -39,9 +43,12 @@ from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
 from watchkeeper.core.usage import ModelPrice, dearer
+from watchkeeper.runtime.result import broken_off
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.sqlite import DEFAULT
 
 if TYPE_CHECKING:
     from watchkeeper.store.sqlite_ledger import SqliteLedger
@@ -51,7 +58,7 @@ P = ParamSpec("P")
 
 OWN: Final = (
     *("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "uncounted", "ledger", "on_event", "clock"),
-    "parent",
+    *("parent", "store", "on_store_failure", "name"),
 )
 """The arguments of `contained` beside single ceilings."""
 
@@ -106,6 +113,9 @@ def contained(
     max_part_tokens: CountLike | None = None,
     uncounted: Literal["refuse", "allow"] | None = None,
     ledger: Ledger | Path | str = "default",
+    store: RunStore | StoreLike = DEFAULT,
+    on_store_failure: OnStoreFailure = "stop",
+    name: str = "",
     on_event: Callable[[SafetyEvent], object] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     parent: Literal["around"] | None = "around",
@@ -127,6 +137,11 @@ def contained(
             a step and a tool call of unknown cost. "allow" is also the default where only the default ceilings hold.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if an account is named, else this process's memory.
+        store: Where a record of each block is written while it goes on, as for a run: the user's data folder by
+            default, a path, or None. A block inside a run or another block is recorded where that is.
+        on_store_failure: When a write to the store has failed for 60 s, "stop" (the default) ends the block; "go_on"
+            goes on without the record.
+        name: What the record calls the block; by default the function's name, or the file and line of the block.
         on_event: Told of every stop.
         clock: Where time comes from.
         parent: None makes blocks independent of the block, run or context in which they are entered. By default they
@@ -138,22 +153,24 @@ def contained(
         TypeError: For a ceiling that does not exist.
     """
     check_keywords(ceilings, SINGLE, OWN)
-    hooks = {"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event}
-    check_arguments({**hooks, "prices": prices, "ledger": ledger, "clock": clock})
-    if uncounted not in (None, "refuse", "allow"):
-        raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
-    if limits is None:
-        limits = _limits(ceilings)
-    elif ceilings:
-        raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
-    check_arguments({"limits": limits})
+    check_arguments({"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event, "prices": prices})
+    check_arguments({"ledger": ledger, "clock": clock, "store": store, "name": name})
+    check_arguments({"on_store_failure": on_store_failure})
+    _check_choices(uncounted, parent)
+    limits = _limits(limits, ceilings)
     passes = uncounted or ("refuse" if names_spending(limits, ceilings) else None)
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
-    limits = replace(limits, landing=None)
+    own, apart, record = prices or {}, parent is None, StoreTerms(store, on_store_failure, name)
+    return Contained(
+        Terms(limits, pipeline, circuit_breaker, own, part, passes, ledger, on_event, clock, apart, record)
+    )
+
+
+def _check_choices(uncounted: object, parent: object) -> None:
+    if uncounted not in (None, "refuse", "allow"):
+        raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
     if parent not in ("around", None):
         raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
-    own, apart = prices or {}, parent is None
-    return Contained(Terms(limits, pipeline, circuit_breaker, own, part, passes, ledger, on_event, clock, apart))
 
 
 def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
@@ -166,8 +183,13 @@ def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
     return limits.account is not None
 
 
-def _limits(ceilings: Ceilings) -> Limits:
-    """Return the single ceilings as one value; an error names a ceiling as the caller did."""
+def _limits(limits: Limits | None, ceilings: Ceilings) -> Limits:
+    """Return what was given as one value; an error names a ceiling as the caller did."""
+    if limits is not None:
+        if ceilings:
+            raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
+        check_arguments({"limits": limits})
+        return replace(limits, landing=None)
     named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}
     try:
         return Limits(**named, landing=None)
@@ -196,20 +218,20 @@ class Contained:
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
-        silence = Silence()
+        silence, terms = Silence(), self._terms.named_by(fn)
         if is_async(fn):
             waiting = cast("Callable[P, Any]", fn)
 
             @functools.wraps(fn)
             async def contained_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with Contained(self._terms, silence):
+                async with Contained(terms, silence):
                     return await waiting(*args, **kwargs)
 
             return cast("Callable[P, T]", contained_coroutine)
 
         @functools.wraps(fn)
         def contained_call(*args: P.args, **kwargs: P.kwargs) -> T:
-            with Contained(self._terms, silence):
+            with Contained(terms, silence):
                 value = fn(*args, **kwargs)
                 if inspect.iscoroutine(value):
                     value.close()
@@ -312,6 +334,12 @@ class Terms:
     on_event: Callable[[SafetyEvent], object] | None
     clock: Clock
     apart: bool
+    record: StoreTerms
+
+    def named_by(self, fn: Callable[..., Any]) -> Terms:
+        """Return the same terms, with a record that is called like a function unless it has a name."""
+        called = self.record.name or getattr(fn, "__qualname__", type(fn).__qualname__)
+        return replace(self, record=replace(self.record, name=called))
 
 
 class Block:
@@ -324,6 +352,7 @@ class Block:
     def __init__(self, terms: Terms, silence: Silence) -> None:
         """Open the context and put it in force."""
         outer = None if terms.apart else in_force()
+        around = surrounding(apart=terms.apart)
         self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
         try:
             self.context = open_context(terms, outer, self._ledger)
@@ -349,6 +378,13 @@ class Block:
         self._traffic = block.traffic
         self._silence = silence
         self._earlier = block.traffic.requests
+        try:
+            self._record = open_record(terms.record, around, self.context, price_of)
+        except BaseException:
+            self.context.close()
+            self._shut_ledger()
+            raise
+        self._choice = terms.record.on_failure
         self._mark: Token[Containment | None] = ACTIVE.set(block)
         self._entered = enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
         BLOCKS[id(self.context)] = block
@@ -372,6 +408,12 @@ class Block:
             self._traffic.settle(self.context, self.context.close)
         finally:
             self._shut_ledger()
+            written = self._record_end(ending)
+        if written is not None:
+            try:
+                ending = self._noted(ending, written.result())
+            finally:
+                written.cancel()
         ending.conclude(self.context)
 
     async def aleave(self, error: BaseException | None) -> None:
@@ -382,12 +424,33 @@ class Block:
         finally:
             self.context.close()
             self._shut_ledger()
+            written = self._record_end(ending)
+        if written is not None:
+            ending = self._noted(ending, await asyncio.wrap_future(written))
         ending.conclude(self.context)
+
+    def _record_end(self, ending: Ending) -> Future[str] | None:
+        return None if self._record is None else self._record.end(ending.on_record)
+
+    def _noted(self, ending: Ending, not_stored: str) -> Ending:
+        """Report what is not on record; return the end, which is a stop if nothing else ends the block."""
+        if not not_stored:
+            return ending
+        metadata = self.context.get_snapshot()
+        facts, now = {"chain_id": metadata.chain_id}, self._clock.now()
+        decision = Decision.ALLOW if self._choice == "go_on" else Decision.HALT
+        event = SafetyEvent("store_failed", decision, not_stored, "contained", metadata.request_id, now, facts)
+        self.context.record_event(event)
+        if self._choice == "go_on" or ending.on_record is not None:
+            return ending
+        return replace(ending, stop=store_failed(not_stored))
 
     def _ending(self, error: BaseException | None) -> Ending:
         """Restore what was in force before; return how the block ends."""
         with suppress(ValueError):  # closed in another context, for example by the collector: nothing is in force
             ACTIVE.reset(self._mark)
+        if self._record is not None:
+            self._record.leave()
         enclosing.leave(self.context, self._entered)
         BLOCKS.pop(id(self.context), None)
         context = self.context
@@ -431,6 +494,12 @@ class Ending:
     error: BaseException | None
     refused: CallStopped | None
     stop: Stop | None
+
+    @property
+    def on_record(self) -> Stop | None:
+        """What the record says of why it did not end by itself."""
+        failed = self.error if self.refused is None else self.refused.error
+        return self.stop or (None if failed is None else broken_off(failed))
 
     def conclude(self, context: ExecutionContext) -> None:
         """Raise what the block ends with in place of the error; nothing if that is the error itself."""

@@ -136,6 +136,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
     "rng": Rule(_with("random", "uniform"), "a random.Random"),
     "instructions": Rule(_any_of(str), "text"),
+    "name": Rule(_any_of(str), "text"),
     "task": Rule(_has_text, "text that says what is to be done"),
     "tasks": Rule(_are_several, "a list of texts, one for each task"),
 }

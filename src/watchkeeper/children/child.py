@@ -20,7 +20,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -65,7 +65,7 @@ Execute = Callable[[RunPlan[Any], RunScope], Awaitable[RunResult[Any]]]
 NO_CHARGE: Final = Charge()
 
 _innermost: Final[ContextVar[RunScope | None]] = ContextVar("watchkeeper_innermost_run", default=None)
-"""The scope of the innermost run that this code runs in."""
+"""The scope of the innermost run, or recorded contained block, that this code runs in."""
 
 _runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
 """The ids of the runs inside which this code runs, the outermost first. Ids only, so that code that outlives a run does
@@ -241,7 +241,7 @@ class Children:
             _going_on[scope.run_context.run_id] = scope
         try:
             ids = (*_runs_around.get(), scope.run_context.run_id)
-            with _set_in_block(_runs_around, ids), _set_in_block(_innermost, scope):
+            with _set_in_block(_runs_around, ids), inside_scope(scope):
                 yield
         finally:
             with _lock:
@@ -285,7 +285,7 @@ class Children:
                 with opened as gate, share.drawn_by(gate):
                     below = structs.replace(scope, session=session, gate=gate, run_context=context)
                     try:
-                        with _set_in_block(_innermost, below):
+                        with inside_scope(below):
                             held.append(await self._run(task, rendered, model, below))
                     finally:
                         usage = gate.usage
@@ -379,15 +379,22 @@ def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
 
 
 def record_end(
-    parent: RunScope, child: RunScope, about: ChildFacts, ended: RunResult[Any] | ManyResult[Any] | Stop
+    parent: RunScope,
+    child: RunScope,
+    about: ChildFacts,
+    ended: RunResult[Any] | ManyResult[Any] | Stop | None,
+    said: str = "",
 ) -> None:
-    """Write on the parent's log how the child ended: its result, or the stop that broke it off."""
+    """Write on the parent's log how the child ended: its result, or the stop that broke it off.
+
+    A contained block has no result: it is given its stop or None, and how it ended in words.
+    """
     duration = (child.clock.monotonic() - about.began) * 1000
     usage = child.gate.usage
     stop: Stop | None
     completion: CompletionState = "unchecked"
-    if isinstance(ended, Stop):
-        stop, said = ended, ended.message
+    if isinstance(ended, Stop | None):
+        stop, said = ended, said or ("" if ended is None else ended.message)
     else:
         stop, said = ended.stop, ended.sentence()
         completion = ended.completion if isinstance(ended, RunResult) else completion
@@ -424,9 +431,19 @@ def children_of(session: Session) -> Children | None:
     return runs[-1] if runs else None
 
 
+def inside_scope(scope: RunScope) -> AbstractContextManager[None]:
+    """Make a run, or a contained block that is recorded, the innermost one for the code in a ``with`` block."""
+    return _set_in_block(_innermost, scope)
+
+
 def innermost_run() -> RunScope | None:
-    """Return the scope of the innermost run that this code runs in; None outside of all."""
+    """Return the scope of the innermost run, or recorded contained block, that this code runs in; None outside."""
     return _innermost.get()
+
+
+def is_inside_run() -> bool:
+    """Return whether this code was started by a run, in a contained block or not."""
+    return bool(_runs_around.get())
 
 
 def run_below(gate: ExecutionContext) -> RunScope | None:

@@ -55,6 +55,15 @@ class Surrounding(msgspec.Struct, frozen=True):
         above = self.scope.depths
         return {**above, "run": above.get("run", 0) + 1}
 
+    @property
+    def call_id(self) -> str | None:
+        """The tool call of the run around in which this code runs, or None."""
+        call, scope = CURRENT_CALL.get(), self.scope
+        if call is None or scope is None:
+            return None
+        named = (each.request.call_id for each in call.chain() if each.home() is scope.gate)
+        return next((call_id for call_id in named if call_id is not None), None)
+
     def run_context(self, session_id: UUID, ids: IdSource) -> RunContext:
         """Return the identifiers of a run that is started here: in the trace of the run around, if there is one."""
         if self.scope is None:
@@ -96,7 +105,7 @@ class Surrounding(msgspec.Struct, frozen=True):
         scope = self.scope
         if scope is None:
             return await work()
-        about = ChildFacts("run", name, model, run.clock.monotonic())
+        about = ChildFacts("run", name, model, run.clock.monotonic(), self.call_id)
         record_start(scope, run, about)
         try:
             result = await work()

@@ -54,6 +54,10 @@ def _end(store: RunStore, run: StoredRun, now: datetime) -> Usage:
             usage += Usage(model_calls=1, steps=1)
         elif event.tag == "tool_invoked":
             usage += Usage(tool_calls=1, steps=1)
+        elif event.tag == "call_ended" and fields["status"] != "halted":
+            model = int(fields["kind"] == "llm")
+            tokens, cost = TokenUsage(**fields["usage"]), fields["cost_nanos"]
+            usage += Usage(tokens, cost, model_calls=model, tool_calls=1 - model, steps=1)
     for child in store.children(run.run_id):
         usage += _end(store, child, now)
     usage = usage_if_lost(run.run_id) or usage

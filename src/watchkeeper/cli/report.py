@@ -141,6 +141,21 @@ def _advice_acknowledged(body: Body) -> Line:
     return Line("←", "cyan", "answered", one_line(f"{body['source']} {verb} for {calls}{reason}", 2 * CUT))
 
 
+def _call_ended(body: Body) -> Line:
+    name = ":".join(part for part in (body["provider"], body["name"]) if part) or "a call"
+    status, usage, cost = body["status"], body["usage"], body["cost_nanos"]
+    why = ": ".join(part for part in (body["stop_reason"], body["error"]) if part)
+    if status == "halted":
+        said = f"{name}: refused, {why}"
+    else:
+        counts = f"{usage['input_tokens']:,} in, {usage['output_tokens']:,} out, " if body["kind"] == "llm" else ""
+        price = "cost unknown" if cost is None else format_money(cost)
+        said = f"{name}: {counts}{price}, {format_duration(body['duration_ms'] / 1000)}"
+        said += "" if status == "ok" else f"; {why or status}"
+    what = "model" if body["kind"] == "llm" else "call"
+    return Line("●", "blue" if status == "ok" else "red", what, one_line(said, 2 * CUT))
+
+
 def _model_switched(body: Body) -> Line:
     why = one_line(str(body["why"]), 2 * CUT)
     return Line("⇄", "yellow", "switched", f"to {body['to_model']} from {body['from_model']}: {why}")
@@ -162,15 +177,15 @@ CHILD_KINDS: Final = {
     "verdict": "asked for a verdict",
     "summary": "asked for a summary",
     "run": "started",
+    "block": "contained",
 }
 
 
 def _child_started(body: Body) -> Line:
     what = CHILD_KINDS.get(str(body["kind"]), "dispatched")
     run_id = str(body["run_context"]["run_id"]).partition("-")[0]
-    return Line(
-        "↳", "magenta", what, f"{body['prompt_name']} with {body['model']}, run {run_id}; limits: {body['limits']}"
-    )
+    name = f"block {body['prompt_name']}" if body["kind"] == "block" else f"{body['prompt_name']} with {body['model']}"
+    return Line("↳", "magenta", what, f"{name}, run {run_id}; limits: {body['limits']}")
 
 
 def _child_ended(body: Body) -> Line:
@@ -194,6 +209,7 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "model_replied": _model_replied,
     "tool_invoked": _tool_invoked,
     "model_failed": _model_failed,
+    "call_ended": _call_ended,
     "model_switched": _model_switched,
     "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
@@ -385,7 +401,10 @@ def state_of(run: StoredRun) -> tuple[str, str]:
 def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     """Print one stored run: its head, its items, its events, its end."""
     what = one_line(run.prompt if run.item is None else f"{run.prompt}, item {run.item}")
-    put(console, (what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan"))
+    if run.is_block:
+        put(console, "contained block ", (what, "bold"), f" {run.run_id}")
+    else:
+        put(console, (what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan"))
     put(console, (f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim"))
     answer, said = "", ""
     for event in store.events(run.run_id):

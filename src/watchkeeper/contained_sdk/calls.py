@@ -20,7 +20,7 @@ from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.adapters.reply_bounds import RefusedBodyError
-from watchkeeper.children.child import innermost_run, run_below
+from watchkeeper.children.child import innermost_run, is_inside_run, run_below
 from watchkeeper.contained_sdk.addresses import purpose_of
 from watchkeeper.contained_sdk.jobs import Job, Jobs
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
@@ -74,7 +74,7 @@ class CallStopped(BreakOut):
         self.stop = stop
         self.error = error
         place = enclosing.innermost()
-        self.is_local = place is not None and innermost_run() is not None and id(place.context) not in BLOCKS
+        self.is_local = place is not None and is_inside_run() and id(place.context) not in BLOCKS
 
 
 class Counted:

@@ -343,6 +343,9 @@ class ContextCalls:
         parent = outer.node if outer else None
         node = Node(next(self._numbers), parent, request.kind, request.operation_name, now, ending)
         self.nodes.add_refused(node)
+        witness = self.incidents.witness
+        if witness is not None:
+            witness.call_ended(request, node)
         return node
 
     # --- stops --------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ from watchkeeper.containment.in_flight import (
     run_steps,
 )
 from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener
+from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener, Witness
 from watchkeeper.containment.settlement import abandon, finish, never_began
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
@@ -631,6 +631,10 @@ class ExecutionContext:
         """Close it."""
         enclosing.leave(self, self._mark)
         self.close()
+
+    def tell(self, witness: Witness | None) -> None:
+        """Tell a witness, from now on, of every call and incident here and in the contexts that are opened below."""
+        self._calls.incidents.witness = witness
 
     def record_event(self, event: SafetyEvent) -> None:
         """Append an incident of the caller's own to the chain's record."""

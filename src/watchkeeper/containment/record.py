@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
 
-from watchkeeper.accounting.call_request import NodeKind
+from watchkeeper.accounting.call_request import CallRequest, NodeKind
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.text import logger, shown
@@ -287,18 +287,34 @@ class NodeStore:
 Listener = Callable[[SafetyEvent], object]
 
 
+class Witness(Protocol):
+    """Is told of all that happens at a context, on the thread on which it happens; must not raise, and not wait."""
+
+    def call_ended(self, request: CallRequest, node: Node) -> None:
+        """Take note of a call that has ended or was refused; its node tells how."""
+        ...
+
+    def incident_found(self, event: SafetyEvent) -> None:
+        """Take note of an incident."""
+        ...
+
+
 class Incidents:
     """An append-only list of safety events, and its listener.
 
     Attributes:
         metadata: Who the chain belongs to.
         listener: Told of every event, once.
+        witness: Told of every event and of every call, here and in the contexts that are opened below; or None.
         events: The events, including those of the contexts below.
         dropped: How many are no longer kept.
         ended: Whether the context was aborted or closed, and with it all below.
     """
 
-    __slots__ = ("_above", "_clock", "_lasting", "_lock", "dropped", "ended", "events", "listener", "metadata")
+    __slots__ = (
+        *("_above", "_clock", "_lasting", "_lock", "dropped", "ended", "events", "listener", "metadata"),
+        "witness",
+    )
 
     def __init__(
         self, metadata: ChainMetadata, clock: Clock, listener: Listener | None, above: Incidents | None = None
@@ -306,6 +322,7 @@ class Incidents:
         """Start without events, under the record of the context above."""
         self.metadata = metadata
         self.listener = listener
+        self.witness: Witness | None = None if above is None else above.witness
         self.events: list[SafetyEvent] = []
         self.dropped = 0
         self.ended = False
@@ -350,7 +367,10 @@ class Incidents:
         while level is not None:
             level._append(event, lasting)
             level = None if from_above else level._above
-        if from_above and self._above is not None and self.listener is self._above.listener:
+        above = self._above if from_above else None
+        if self.witness is not None and (above is None or self.witness is not above.witness):
+            self.witness.incident_found(event)
+        if above is not None and self.listener is above.listener:
             return
         if self.listener is None:
             return

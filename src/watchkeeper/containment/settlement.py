@@ -157,6 +157,9 @@ def record(
     said = None if error is None else error_text(error)
     node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
     calls.in_flight.pop(node.number, None)
+    witness = calls.incidents.witness
+    if witness is not None:
+        witness.call_ended(call.request, node)
     if guarded is None:
         return
     if not call.begun:

@@ -168,6 +168,7 @@ class ToolCalls:
             timeout=tool.timeout,
             retry=number > 1,
             arguments=call.arguments,
+            call_id=call.call_id,
         )
         try:
             outcome = await call_through(self._scope, request, work, no_charge)

@@ -116,6 +116,37 @@ class ModelFailed:
     model: str = ""
 
 
+@event("call_ended")
+class CallEnded(msgspec.Struct, frozen=True):
+    """A call that the code of a contained block made is over, or was refused; a call of a run has other events.
+
+    Attributes:
+        kind: ``llm`` for a model call; ``tool`` for any other, also a model request whose cost cannot be counted.
+        name: The model, or the label of the call.
+        provider: Who was asked; empty if nobody was named.
+        status: ``ok``, ``error``, ``timeout``, ``aborted``, or ``halted`` if it was refused.
+        usage: Tokens, as they were charged.
+        cost_nanos: What was charged in nano-dollars; None if unknown.
+        duration_ms: From its admission to its end.
+        stop_reason: Why it was refused or stopped, or None.
+        error: What it raised, as text, or None.
+        node_id: The call at the gate.
+        created_at: When.
+    """
+
+    kind: str
+    name: str
+    provider: str
+    status: str
+    usage: TokenUsage
+    cost_nanos: int | None
+    duration_ms: float
+    stop_reason: str | None
+    error: str | None
+    node_id: str
+    created_at: datetime
+
+
 @event("model_switched")
 @dataclass(frozen=True, slots=True)
 class ModelSwitched:
@@ -384,9 +415,10 @@ class EscalationTaken:
     created_at: datetime
 
 
-ChildKind = Literal["subagent", "evaluation", "verdict", "summary", "run"]
+ChildKind = Literal["subagent", "evaluation", "verdict", "summary", "run", "block"]
 """What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary; or
-``run``: one that the user's code started inside the run, by `run`, `run_many` or an `Agent`."""
+``run``: one that the user's code started inside the run, by `run`, `run_many` or an `Agent`; ``block``: a contained
+block of the user's code."""
 
 
 @event("child_started")

@@ -19,6 +19,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -241,6 +242,10 @@ class Portal:
         if interrupts and on_interrupt is None:
             raise KeyboardInterrupt
         return started[0].result()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin to run a coroutine on the portal's loop; its thread must not wait for it. Cancelling ends the work."""
+        return asyncio.run_coroutine_threadsafe(work, self._running())
 
     def _wait(self, done: threading.Event, interrupts: list[int], cancel: Callable[[], None]) -> None:
         """Wait for the end of the work.

@@ -375,7 +375,12 @@ def items_done(done: int | None, items: int) -> str:
 
 
 def spent(
-    turns: int | None, tool_calls: int, tokens: int, cost_nanos: int | None, duration: timedelta | float | None
+    turns: int | None,
+    tool_calls: int,
+    tokens: int,
+    cost_nanos: int | None,
+    duration: timedelta | float | None,
+    model_calls: int | None = None,
 ) -> str:
     """Say what a run took, in the same words wherever it is said.
 
@@ -385,8 +390,10 @@ def spent(
         tokens: Input and output tokens.
         cost_nanos: Nano-dollars; None if a price was not known.
         duration: A length, or seconds; None if it is not known.
+        model_calls: Model calls of a contained block, which has no turns; None for a run.
     """
     parts = [] if turns is None else [counted(turns, "turn")]
+    parts += [] if model_calls is None else [counted(model_calls, "model call")]
     parts += [counted(tool_calls, "tool call"), counted(tokens, "token")]
     parts.append("cost unknown" if cost_nanos is None else format_money(cost_nanos))
     return ", ".join(parts if duration is None else [*parts, format_duration(duration)])

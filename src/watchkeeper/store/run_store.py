@@ -41,6 +41,9 @@ from watchkeeper.store.sqlite import (
 if TYPE_CHECKING:
     import sqlite3
 
+BLOCK: Final = "contained"
+"""In place of the model: what a block calls is known at its end only. No model's name is without its provider."""
+
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
 BUSY_SECONDS: Final = 30.0
@@ -142,8 +145,8 @@ class StoredRun:
     Attributes:
         run_id: Its id.
         parent_id: The run over many items that it belongs to, or None.
-        prompt: ``ns/key`` of its prompt.
-        model: ``provider:name``.
+        prompt: ``ns/key`` of its prompt; the name of a contained block, or its file and line.
+        model: ``provider:name``; ``contained`` for a contained block.
         item: Which item it is, if it is one of many.
         items: How many items it has, if it is a run over many.
         limits: The limits that were in force, in words.
@@ -192,13 +195,19 @@ class StoredRun:
         """How long it took, once it ended."""
         return None if self.duration_ms is None else self.duration_ms / 1000
 
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a contained block, and no run of ours."""
+        return self.model == BLOCK
+
     def sentence(self, note: str = "") -> str:
         """Return how it ended, in the words of its result; ``note`` is what its completion checker said last."""
         if self.damage is not None:
             return f"Damaged in the store: {self.damage}."
         if self.ended_at is None:
             return "Not ended: it is still running, or its process died."
-        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds)
+        calls = self.usage.get("model_calls") if self.is_block and self.usage is not None else None
+        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds, calls)
         stop = None if self.stop is None else str(self.stop["message"])
         done = "" if self.items is None else items_done(self.items_done, self.items)
         return end_in_words(took, stop, self.completion, note, done=done)

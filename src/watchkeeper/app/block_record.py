@@ -1,0 +1,304 @@
+"""The run record of a contained block: a row in the run store, and an event for each of its calls and incidents.
+
+A block is recorded as a run is: by `RunStarted` and `RunEnded` on a log, which a `Recorder` writes to the store of the
+block, or to that of the run or block around it. What is started inside is its child. The log is not kept in memory: of
+any number of calls only those are held that are not written yet. The recorder works on a loop of its own, so that
+blocks in plain code, and on any loop, have the same one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import structs
+
+from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
+from watchkeeper.app.options import OnStoreFailure, StoreLike
+from watchkeeper.app.recording import Recorder
+from watchkeeper.app.surroundings import open_store
+from watchkeeper.children.child import ChildFacts, innermost_run, inside_scope, record_end, record_start
+from watchkeeper.children.inside import Surrounding
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.record import Node
+from watchkeeper.core.clock import Clock
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.ids import SYSTEM_IDS
+from watchkeeper.core.workers import run_in_worker
+from watchkeeper.runtime.events import CallEnded, RunEnded, RunStarted
+from watchkeeper.runtime.plan import RunScope
+from watchkeeper.runtime.portal import Portal
+from watchkeeper.runtime.result import end_in_words, spent
+from watchkeeper.runtime.user_code import closed
+from watchkeeper.session.log import Envelope
+from watchkeeper.session.session import Session
+from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.store.run_store import BLOCK, RunStore
+from watchkeeper.store.sqlite import DEFAULT
+
+RECORDERS: Final = Portal()
+"""Where recorders of blocks work; none of the caller's code runs there."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=RECORDERS.forget)
+
+OURS: Final = ("watchkeeper.app.contained", "watchkeeper.app.block_record", "contextlib")
+"""Modules between a block and the code that opens it."""
+
+
+class PassingLog(Session):
+    """A session that passes its events on, in order and from any thread, and keeps none of them."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start at number 1."""
+        super().__init__(clock=clock)
+        self._passing = threading.RLock()  # a finaliser may come in here in the middle
+        self._number = 0
+
+    def dispatch(self, event: Any) -> Envelope:
+        """Give an event its number and pass it on to the subscribers."""
+        with self._passing:
+            self._number += 1
+            envelope = Envelope(self._number, self.clock.now(), event)
+            self.dispatcher.publish(envelope)
+        return envelope
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTerms:
+    """What `contained` was told about the record.
+
+    Attributes:
+        store: Where to.
+        on_failure: What follows a failure of the store.
+        name: What the block is called; empty for the place of its code.
+    """
+
+    store: RunStore | StoreLike = DEFAULT
+    on_failure: OnStoreFailure = "stop"
+    name: str = ""
+
+
+class OwnStore:
+    """A recorder, and the store that it writes to."""
+
+    def __init__(self, store: RunStore, *, shut: bool, clock: Clock, choice: OnStoreFailure) -> None:
+        """Start to record; ``shut`` says whether to close the store at the end."""
+        self._store = store
+        self._shut = shut
+        self._process = os.getpid()
+        self.recorder: Recorder = RECORDERS.submit(self._begin(clock, choice)).result()
+
+    async def _begin(self, clock: Clock, choice: OnStoreFailure) -> Recorder:
+        return Recorder(self._store, clock, choice)
+
+    def watch(self, session: Session, run_id: UUID) -> Callable[[], None]:
+        """Write a session's events, given the id of its run; return a function that ends it."""
+
+        def put(envelope: Envelope) -> None:
+            if self._process == os.getpid():  # a forked process has not the thread that writes
+                self.recorder.put((run_id, envelope))
+
+        forget = session.dispatcher.subscribe_all(put)
+
+        def end() -> None:
+            session.flush()  # another thread may be forwarding the last events now
+            forget()
+
+        return end
+
+    def finish(self) -> Future[str]:
+        """Begin to write what is left, and to close; the future tells what is not on record, or an empty text."""
+        if self._process != os.getpid():  # the block's own process records it
+            elsewhere: Future[str] = Future()
+            elsewhere.set_result("")
+            return elsewhere
+        return RECORDERS.submit(self._finish())
+
+    async def _finish(self) -> str:
+        try:
+            return await self.recorder.settled()
+        finally:
+            await self.recorder.close()
+            if self._shut:
+                await closed("the store", run_in_worker(self._store.close, must_run=True))
+
+
+def open_record(
+    terms: StoreTerms, around: Surrounding, context: ExecutionContext, price_of: Callable[[str, str, Any], Any]
+) -> BlockRecord | None:
+    """Open the record of a block, and record that it begins; None if it is to leave none.
+
+    Args:
+        terms: What the caller said about it.
+        around: What the block is opened in; its record goes where that of the run or block around it goes, unless a
+            store is named.
+        context: The gate of the block.
+        price_of: What models charge in it.
+
+    Raises:
+        StoreError: If the store cannot be written.
+    """
+    scope, clock = around.scope, context.clock
+    unnamed = isinstance(terms.store, str) and terms.store == DEFAULT
+    followed = scope.watch if scope is not None and unnamed else None
+    own = None if followed is not None else open_own_store(terms, clock)
+    if own is None and followed is None:
+        return None
+    session = PassingLog(clock)
+    ids = around.run_context(session.session_id, SYSTEM_IDS)
+    chain = context.metadata.chain_id
+    if around.gate is None or around.gate.metadata.chain_id != chain:  # a block inside another shares its chain
+        ids = structs.replace(ids, run_id=UUID(chain))
+    own_scope = RunScope(
+        session,
+        context,
+        ids,
+        clock,
+        SYSTEM_IDS,
+        parent_run_id=around.parent_run_id,
+        depths=around.depths,
+        deepest={} if scope is None else scope.deepest,
+        watch=followed if own is None else own.watch,
+        price_of=price_of,
+        apart=around.apart,
+    )
+    record = BlockRecord(terms.name or place_of_caller(), around, own_scope, own)
+    record.begin()
+    return record
+
+
+def place_of_caller() -> str:
+    """Return file and line of the code that opens a block."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") in OURS:
+        frame = frame.f_back
+    return "a block" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def open_own_store(terms: StoreTerms, clock: Clock) -> OwnStore | None:
+    """Open the store of a block; None if it has none.
+
+    Raises:
+        StoreError: If it cannot be written.
+    """
+    store = open_store(terms.store)
+    if store is None:
+        return None
+    return OwnStore(store, shut=store is not terms.store, clock=clock, choice=terms.on_failure)
+
+
+class BlockRecord:
+    """The record of one block; its context tells it of calls and incidents.
+
+    Attributes:
+        scope: What the block is for runs that are started in it.
+    """
+
+    def __init__(self, name: str, around: Surrounding, scope: RunScope, own: OwnStore | None) -> None:
+        """Keep what the record is about; nothing is recorded yet."""
+        context = scope.gate
+        self.scope = scope
+        self._context = context
+        self._above = around.scope
+        self._own = own
+        self._inside = ExitStack()
+        self._unwatch: Callable[[], None] | None = None
+        self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic(), around.call_id)
+        self._started = RunStarted(
+            run_context=scope.run_context,
+            prompt_name=name,
+            model=BLOCK,
+            limits=replace(context.limits, max_turns=None).describe(),  # it has no turns
+            deadline=None if context.deadline is None else context.deadline.at,
+            started_at=context.clock.now(),
+            parent_run_id=scope.parent_run_id,
+            apart=scope.apart,
+        )
+
+    def begin(self) -> None:
+        """Record that the block begins, and what happens in it from now on."""
+        scope = self.scope
+        if self._own is not None:
+            self._own.recorder.attach(self._context, scope.session)
+        if scope.watch is not None:
+            self._unwatch = scope.watch(scope.session, scope.run_context.run_id)
+        if self._above is not None:
+            record_start(self._above, scope, self._about)
+        scope.record(self._started)
+        self._context.tell(self)
+        self._inside.enter_context(inside_scope(scope))
+
+    def call_ended(self, request: CallRequest, node: Node) -> None:
+        """Record a call, unless a run or a block inside records it."""
+        ending = node.ending
+        if ending is None or request.kind == "child" or not self._is_innermost():
+            return  # a run that is started here has its own pair of events
+        self.scope.record(
+            CallEnded(
+                kind=request.kind,
+                name=request.model or request.operation_name,
+                provider=request.provider,
+                status=ending.status,
+                usage=ending.tokens or NO_TOKENS,
+                cost_nanos=ending.cost_nanos,
+                duration_ms=(ending.at - node.began) * 1000,
+                stop_reason=ending.stop_reason,
+                error=ending.error,
+                node_id=node.node_id,
+                created_at=self.scope.clock.now(),
+            )
+        )
+
+    def incident_found(self, event: SafetyEvent) -> None:
+        """Record an incident, unless a run or a block inside records it."""
+        if self._is_innermost():
+            self.scope.record(event)
+
+    def _is_innermost(self) -> bool:
+        inside = innermost_run()
+        return inside is None or inside is self.scope or not inside.gate.stands_below(self._context)
+
+    def leave(self) -> None:
+        """Take no more runs for its children: code that comes now runs outside."""
+        self._inside.close()
+
+    def end(self, stop: Stop | None) -> Future[str] | None:
+        """Record the end, and begin to write what is left; the future tells what is not on record.
+
+        Returns:
+            None if what is around it writes the record.
+        """
+        scope, context = self.scope, self._context
+        context.tell(None)
+        usage = context.usage
+        deadline, took = context.deadline, scope.clock.monotonic() - self._about.began
+        ended = RunEnded(
+            run_id=scope.run_context.run_id,
+            stop=stop,
+            output=None,
+            partial=None,
+            text="",
+            verdict="unchecked",
+            usage=usage,
+            duration_ms=took * 1000,
+            remaining_seconds=None if deadline is None else deadline.remaining(scope.clock).total_seconds(),
+            ended_at=scope.clock.now(),
+        )
+        scope.record(ended)
+        if self._above is not None:
+            used = usage.tokens.total, usage.cost_nanos, took, usage.model_calls
+            words = end_in_words(spent(None, usage.tool_calls, *used), None if stop is None else stop.message)
+            record_end(self._above, scope, self._about, stop, words)
+        if self._unwatch is not None:
+            self._unwatch()
+        return None if self._own is None else self._own.finish()
