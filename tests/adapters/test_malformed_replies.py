@@ -41,6 +41,7 @@ every_interface = pytest.mark.parametrize(
     [CHAT, RESPONSES, MESSAGES, pytest.param(LITELLM, marks=notes)],
     ids=lambda interface: interface.name,
 )
+every_wire = pytest.mark.parametrize("interface", [CHAT, RESPONSES, MESSAGES], ids=lambda interface: interface.name)
 whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 BATCH = 8
@@ -308,6 +309,70 @@ async def test_a_small_body_that_decodes_to_a_large_one_is_refused(stream: bool,
             await model.turn(request(stream=stream))
         await model.close()
     assert caught.value.fault == "oversized_reply"
+
+
+MANY_OBJECTS = b'{"choices": [], "usage": [' + b"{}," * transport.MOST_OBJECTS + b"{}]}"
+
+
+@every_wire
+@whole_or_streamed
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "compressed"])
+async def test_a_reply_of_very_many_objects_is_not_parsed(interface: Interface, stream: bool, declared: bool) -> None:
+    """Parsing it would hold up everything else in the process for seconds, and take gigabytes."""
+    body = b"data: " + MANY_OBJECTS + b"\n\n" if stream else MANY_OBJECTS
+    headers = {} if declared else {"content-encoding": "gzip"}
+    kind = "text/event-stream" if stream else "application/json"
+    reply = WireReply(body=body if declared else gzip.compress(body), headers=headers, content_type=kind)
+    async with WireServer(lambda sent: reply) as server:
+        result = await asked(interface.model(server.url), stream=stream)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["oversized_reply"]
+
+
+@whole_or_streamed
+async def test_of_a_failed_request_a_mebibyte_is_read(stream: bool) -> None:
+    reply = WireReply(status=400, body=b"x" * (transport.MOST_ERROR_BYTES + 1))
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError, match="larger than 1 MiB") as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.fault == "oversized_reply"
+
+
+@whole_or_streamed
+async def test_other_tasks_run_while_a_large_reply_is_decoded(stream: bool) -> None:
+    bomb = gzip.compress(b"\n" * 4_000_000)
+    reply = WireReply(
+        body=bomb, headers={"content-encoding": "gzip"}, content_type="text/event-stream" if stream else "text/plain"
+    )
+    turns_of_others = 0
+
+    async def others() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError):  # opens the connection
+            await model.turn(request(stream=stream))
+        pieces: list[int] = []
+        counted = transport.BodyBounds.count
+
+        def count(bounds: transport.BodyBounds, piece: bytes) -> None:
+            pieces.append(turns_of_others)
+            counted(bounds, piece)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transport.BodyBounds, "count", count)
+            task = asyncio.create_task(others())
+            with pytest.raises(ProviderError):
+                await model.turn(request(stream=stream))
+            task.cancel()
+        await model.close()
+    assert len(pieces) > 4_000_000 // transport.PIECE
+    assert len(set(pieces)) > len(pieces) - 3
 
 
 async def test_a_compressed_stream_is_read() -> None:

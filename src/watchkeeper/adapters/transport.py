@@ -175,61 +175,91 @@ MOST_STREAM_BYTES: Final = 256 * MEBIBYTE
 MOST_LINE_BYTES: Final = 16 * MEBIBYTE
 """SDKs collect a line of a stream before they look at it, and copy what they have with every piece."""
 
-DECODED_PIECE: Final = 1 << 16
+MOST_ERROR_BYTES: Final = MEBIBYTE
+"""The reply to a request that failed is an error message; SDKs parse it, print it and search it."""
+
+MOST_OBJECTS: Final = 1_000_000
+"""Objects and lists that a reply, or a line of a streamed one, may have; eight commas count as one more. To parse 64 MiB
+of empty objects takes many seconds and gigabytes, and nothing else in the process runs meanwhile."""
+
+PIECE: Final = 1 << 16
+"""Bytes that are handed on before other tasks of the event loop have their turn."""
 ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS
 
 
 class BodyBounds:
-    """Counts the bytes of one reply and refuses a reply that is too large; decodes content encodings that were not
+    """Counts what one reply holds and refuses a reply that is too large; decodes content encodings that were not
     requested.
 
     Args:
         most: Bytes that the reply may have, decoded.
-        most_in_line: Bytes that one line of it may have.
         encoding: The reply's content encoding, or nothing.
+        most_in_line: Bytes that one line of it may have; None if it is read as a whole.
 
     Raises:
         RefusedBodyError: For an encoding that is not known.
     """
 
-    def __init__(self, most: int, most_in_line: int, encoding: str) -> None:
+    def __init__(self, most: int, encoding: str, most_in_line: int | None = None) -> None:
         self._most = most
         self._most_in_line = most_in_line
         self._size = 0
         self._line = 0
+        self._objects = 0
+        self._commas = 0
         self._zlib: Any = None
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._zlib = zlib.decompressobj(ZLIB_OR_GZIP)
         elif encoding not in ("", "identity"):
             raise RefusedBodyError(f"the reply is encoded as {encoding!r}, which nobody asked for", "malformed_reply")
 
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the decoded pieces of a chunk.
+    async def pieces(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield a reply decoded, in pieces that are small enough for other tasks to run in between.
 
         Raises:
             RefusedBodyError: If the reply is too large, or cannot be decoded.
         """
+        async for chunk in chunks:
+            for piece in self._decoded(chunk):
+                self.count(piece)
+                yield piece
+                if len(piece) >= PIECE:
+                    await asyncio.sleep(0)
+
+    def _decoded(self, chunk: bytes) -> Iterator[bytes]:
         if self._zlib is None:
-            self._count(chunk)
-            yield chunk
+            if len(chunk) <= PIECE:
+                yield chunk
+            else:
+                yield from (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
             return
         while chunk:
             try:
-                piece = self._zlib.decompress(chunk, DECODED_PIECE)
+                piece = self._zlib.decompress(chunk, PIECE)
             except zlib.error as error:
                 raise RefusedBodyError(f"the reply cannot be decoded: {error}", "malformed_reply") from None
             chunk = self._zlib.unconsumed_tail
-            self._count(piece)
             yield piece
 
-    def _count(self, piece: bytes) -> None:
+    def count(self, piece: bytes) -> None:
+        """Count a decoded piece.
+
+        Raises:
+            RefusedBodyError: If the reply is too large.
+        """
         self._size += len(piece)
-        end = piece.rfind(b"\n")
-        self._line = self._line + len(piece) if end < 0 else len(piece) - end - 1
         if self._size > self._most:
             raise oversized("reply", self._most)
-        if self._line > self._most_in_line:
+        start = 0 if self._most_in_line is None else piece.rfind(b"\n") + 1
+        if start:
+            self._line = self._objects = self._commas = 0
+        self._line += len(piece) - start
+        if self._most_in_line is not None and self._line > self._most_in_line:
             raise oversized("line of the reply", self._most_in_line)
+        self._objects += piece.count(b"{", start) + piece.count(b"[", start)
+        self._commas += piece.count(b",", start)
+        if self._objects + self._commas // 8 > MOST_OBJECTS:
+            raise RefusedBodyError("a reply has too many objects; it was not read", "oversized_reply")
 
 
 def oversized(what: str, most: int) -> RefusedBodyError:
@@ -253,11 +283,11 @@ class SocketStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            bounds = BodyBounds(MOST_STREAM_BYTES, MOST_LINE_BYTES, encoding_of(self._response))
-            async for chunk in self._response.content.iter_any():
-                for piece in bounds.pieces(chunk):
-                    self._tail = piece[-len(LAST_EVENT) :]
-                    yield piece
+            most = MOST_STREAM_BYTES if self._response.ok else most_whole(self._response)
+            bounds = BodyBounds(most, encoding_of(self._response), MOST_LINE_BYTES)
+            async for piece in bounds.pieces(self._response.content.iter_any()):
+                self._tail = piece[-len(LAST_EVENT) :]
+                yield piece
         except (aiohttp.ClientError, OSError, RefusedBodyError) as error:
             raise as_httpx_error(self._httpx, error) from error
 
@@ -343,12 +373,20 @@ async def whole_body(response: aiohttp.ClientResponse) -> bytes:
         RefusedBodyError: If there are too many.
     """
     length, encoding = response.content_length, encoding_of(response)
-    if length is not None and length > MOST_WHOLE_BYTES:
-        raise oversized("reply", MOST_WHOLE_BYTES)
-    if length is not None and not encoding:
-        return await response.read()
-    bounds = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, encoding)
-    return b"".join([piece async for chunk in response.content.iter_any() for piece in bounds.pieces(chunk)])
+    most = most_whole(response)
+    if length is not None and length > most:
+        raise oversized("reply", most)
+    bounds = BodyBounds(most, encoding)
+    if length is None or encoding:
+        return b"".join([piece async for piece in bounds.pieces(response.content.iter_any())])
+    content = await response.read()
+    bounds.count(content)
+    return content
+
+
+def most_whole(response: aiohttp.ClientResponse) -> int:
+    """Return how many bytes a reply that is read as a whole may have."""
+    return MOST_WHOLE_BYTES if response.ok else min(MOST_ERROR_BYTES, MOST_WHOLE_BYTES)
 
 
 def _timeout(seconds: Any) -> aiohttp.ClientTimeout:
