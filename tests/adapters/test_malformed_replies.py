@@ -375,6 +375,21 @@ async def test_other_tasks_run_while_a_large_reply_is_decoded(stream: bool) -> N
     assert len(set(pieces)) > len(pieces) - 3
 
 
+@every_wire
+@whole_or_streamed
+@pytest.mark.parametrize("charset", ["bz2", "hex", "rot13", "idna", "undefined", "utf-16"])
+async def test_a_charset_that_cannot_decode_text_is_not_used(interface: Interface, stream: bool, charset: str) -> None:
+    """An error's text was decoded as the server says, which fails, or unpacks a small body to a large one."""
+    answer = b'{"error": {"message": "no such model", "code": "model_not_found"}}'
+    reply = WireReply(status=400, body=answer, content_type=f"application/json; charset={charset}")
+    async with WireServer(lambda sent: reply) as server:
+        model = interface.model(server.url)
+        with pytest.raises(ProviderError, match="no such model") as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.status == 400
+
+
 async def test_a_compressed_stream_is_read() -> None:
     fake = FakeOpenAI([say("An owl.")])
 

@@ -352,9 +352,12 @@ class Exchange:
         headers = answer.raw_headers
         if "content-encoding" in answer.headers:  # it is decoded here, where its size is bounded
             headers = tuple(header for header in headers if header[0].lower() != b"content-encoding")
-        return self._httpx.Response(
+        response = self._httpx.Response(
             answer.status, headers=headers, stream=stream, request=request, extensions=extensions
         )
+        # JSON and events are UTF-8. A charset that the server names may be no encoding of text at all, such as bz2.
+        response.encoding = "utf-8"
+        return response
 
     def _target(self, url: str) -> dict[str, Any]:
         target = self._targets.get(url)
