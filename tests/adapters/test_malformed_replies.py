@@ -29,8 +29,10 @@ from tests.adapters.remote import request
 from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, arun
 from watchkeeper.adapters import transport
+from watchkeeper.adapters.provider_errors import MESSAGE_LENGTH
 from watchkeeper.clock import TestClock
 from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.secrets import hold
 from watchkeeper.models import ScriptedModel
 from watchkeeper.runtime.events import ModelFailed, ModelSwitched
 from watchkeeper.testing import FakeAnthropic, FakeOpenAI, Reply, WireReply, WireRequest, WireServer, say
@@ -256,7 +258,7 @@ async def test_one_impossible_count_does_not_spoil_the_turns_that_follow() -> No
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "MOST_WHOLE_BYTES", 100_000)
     monkeypatch.setattr(transport, "MOST_STREAM_BYTES", 200_000)
-    monkeypatch.setattr(transport, "MOST_LINE_BYTES", 50_000)
+    monkeypatch.setattr(transport, "MOST_EVENT_BYTES", 50_000)
 
 
 def endless(line: bytes, streamed: bool) -> WireReply:
@@ -271,8 +273,8 @@ DELTA = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize(
     ("line", "stream"),
-    [(b" " * 100, False), (b"\n", False), (DELTA, True), (b"data: " + b"x" * 94, True)],
-    ids=["whole", "whole-lines", "events", "one-line"],
+    [(b" " * 100, False), (b"\n", False), (DELTA, True), (b"data: " + b"x" * 94, True), (b"data:\n", True)],
+    ids=["whole", "whole-lines", "events", "one-line", "one-event"],
 )
 async def test_a_reply_without_an_end_is_not_read_to_the_end(line: bytes, stream: bool) -> None:
     async with WireServer(lambda sent: endless(line, stream)) as server:
@@ -388,6 +390,33 @@ async def test_a_charset_that_cannot_decode_text_is_not_used(interface: Interfac
             await model.turn(request(stream=stream))
         await model.close()
     assert caught.value.status == 400
+
+
+@every_wire
+@pytest.mark.parametrize("missing", [1, 12, 20])
+async def test_the_beginning_of_a_reply_is_quoted_without_a_part_of_a_key(interface: Interface, missing: int) -> None:
+    """The quotation ends somewhere in the key."""
+    key = "sk-0123456789-abcdefghij"
+    hold(key)
+    body = b"x" * (200 - len(key) + missing) + key.encode()
+    async with WireServer(lambda sent: WireReply(body=body)) as server:
+        model = interface.model(server.url)
+        with pytest.raises(ProviderError, match="xxx") as caught:
+            await model.turn(request())
+        await model.close()
+    assert "sk-" not in str(caught.value)
+
+
+async def test_a_long_error_in_a_reply_is_quoted_without_a_part_of_a_key() -> None:
+    key = "sk-0123456789-klmnopqrst"
+    hold(key)
+    said = "x" * (MESSAGE_LENGTH - 10) + key + "x" * 100
+    async with WireServer(lambda sent: WireReply(body=json.dumps({"error": {"message": said}}).encode())) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError, match="xxx") as caught:
+            await model.turn(request())
+        await model.close()
+    assert "sk-" not in str(caught.value)
 
 
 async def test_a_compressed_stream_is_read() -> None:

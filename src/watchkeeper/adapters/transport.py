@@ -172,15 +172,21 @@ MOST_WHOLE_BYTES: Final = 64 * MEBIBYTE
 MOST_STREAM_BYTES: Final = 256 * MEBIBYTE
 """A stream repeats its frame for every few characters, so it may be larger than a whole reply of the same answer."""
 
-MOST_LINE_BYTES: Final = 16 * MEBIBYTE
-"""SDKs collect a line of a stream before they look at it, and copy what they have with every piece."""
+MOST_EVENT_BYTES: Final = 16 * MEBIBYTE
+"""SDKs collect an event of a stream before they look at it, and copy what they have with every line and piece."""
+
+MOST_COPIED_BYTES: Final = 1 << 31
+"""What an SDK may have to copy because an event is long and has many lines."""
+
+BLANKS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+"""What ends an event."""
 
 MOST_ERROR_BYTES: Final = MEBIBYTE
 """The reply to a request that failed is an error message; SDKs parse it, print it and search it."""
 
 MOST_OBJECTS: Final = 1_000_000
-"""Objects and lists that a reply, or a line of a streamed one, may have; eight commas count as one more. To parse 64 MiB
-of empty objects takes many seconds and gigabytes, and nothing else in the process runs meanwhile."""
+"""Objects and lists that a reply, or an event of a streamed one, may have; eight commas count as one more. To parse
+64 MiB of empty objects takes many seconds and gigabytes, and nothing else in the process runs meanwhile."""
 
 PIECE: Final = 1 << 16
 """Bytes that are handed on before other tasks of the event loop have their turn."""
@@ -194,17 +200,18 @@ class BodyBounds:
     Args:
         most: Bytes that the reply may have, decoded.
         encoding: The reply's content encoding, or nothing.
-        most_in_line: Bytes that one line of it may have; None if it is read as a whole.
+        most_in_event: Bytes that one event of a stream may have; None if the reply is read as a whole.
 
     Raises:
         RefusedBodyError: For an encoding that is not known.
     """
 
-    def __init__(self, most: int, encoding: str, most_in_line: int | None = None) -> None:
+    def __init__(self, most: int, encoding: str, most_in_event: int | None = None) -> None:
         self._most = most
-        self._most_in_line = most_in_line
+        self._most_in_event = most_in_event
         self._size = 0
-        self._line = 0
+        self._event = 0
+        self._copied = 0
         self._objects = 0
         self._commas = 0
         self._zlib: Any = None
@@ -250,16 +257,25 @@ class BodyBounds:
         self._size += len(piece)
         if self._size > self._most:
             raise oversized("reply", self._most)
-        start = 0 if self._most_in_line is None else piece.rfind(b"\n") + 1
-        if start:
-            self._line = self._objects = self._commas = 0
-        self._line += len(piece) - start
-        if self._most_in_line is not None and self._line > self._most_in_line:
-            raise oversized("line of the reply", self._most_in_line)
+        start = 0 if self._most_in_event is None else self._count_event(piece, self._most_in_event)
         self._objects += piece.count(b"{", start) + piece.count(b"[", start)
         self._commas += piece.count(b",", start)
         if self._objects + self._commas // 8 > MOST_OBJECTS:
             raise RefusedBodyError("a reply has too many objects; it was not read", "oversized_reply")
+
+    def _count_event(self, piece: bytes, most: int) -> int:
+        """Count a piece of a stream of events; return where the event begins that it does not end."""
+        if self._event > PIECE:
+            first = min(end for end in (len(piece), *(piece.find(blank) for blank in BLANKS)) if end >= 0)
+            lines = piece.count(b"\n", 0, first) + piece.count(b"\r", 0, first)
+            self._copied += lines * self._event
+        start = max(piece.rfind(blank) for blank in BLANKS) + 1
+        if start:
+            self._event = self._objects = self._commas = self._copied = 0
+        self._event += len(piece) - start
+        if self._event > most or self._copied > MOST_COPIED_BYTES:
+            raise oversized("single event of the reply", most)
+        return start
 
 
 def oversized(what: str, most: int) -> RefusedBodyError:
@@ -284,7 +300,7 @@ class SocketStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             most = MOST_STREAM_BYTES if self._response.ok else most_whole(self._response)
-            bounds = BodyBounds(most, encoding_of(self._response), MOST_LINE_BYTES)
+            bounds = BodyBounds(most, encoding_of(self._response), MOST_EVENT_BYTES)
             async for piece in bounds.pieces(self._response.content.iter_any()):
                 self._tail = piece[-len(LAST_EVENT) :]
                 yield piece
