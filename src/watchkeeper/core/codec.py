@@ -21,7 +21,7 @@ from typing import Any, Final, TypeGuard, TypeVar, cast
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
-from watchkeeper.core.text import clipped
+from watchkeeper.core.text import clipped, shown
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ def display(value: Any) -> str:
     try:
         return encode(value).decode()
     except CodecError:
-        return repr(value)
+        return shown(value)
 
 
 def json_schema(type_: Any) -> dict[str, Any]:
