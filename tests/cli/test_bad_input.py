@@ -83,7 +83,7 @@ def test_an_argument_that_cannot_work_is_refused(
         f"[tool.watchkeeper]\nmax_cost = 0x{'f' * 5000}\n",
         f"[tool.watchkeeper]\nmax_tokens = 0x{'f' * 5000}\n",
         f"[tool.watchkeeper]\ntimeout = 0x{'f' * 5000}\n",
-        f"[tool.watchkeeper]\nmodel = 0x{'f' * 5000}\n",
+        f"[tool.watchkeeper]\non_context_full = 0x{'f' * 5000}\n",
         f"[tool.watchkeeper]\naccount = 0x{'f' * 5000}\n",
         f"[tool.watchkeeper]\nprices = 0x{'f' * 5000}\n",
         f"[tool.watchkeeper.prices]\nx = 0x{'f' * 5000}\n",
