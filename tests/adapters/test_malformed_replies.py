@@ -28,9 +28,11 @@ from benchmarks.malformed_replies import (
 from tests.adapters.remote import request
 from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, arun
-from watchkeeper.adapters import transport
+from watchkeeper.adapters import reply_bounds, transport
+from watchkeeper.adapters.provider_errors import MESSAGE_LENGTH
 from watchkeeper.clock import TestClock
 from watchkeeper.core.errors import ProviderError
+from watchkeeper.core.secrets import hold
 from watchkeeper.models import ScriptedModel
 from watchkeeper.runtime.events import ModelFailed, ModelSwitched
 from watchkeeper.testing import FakeAnthropic, FakeOpenAI, Reply, WireReply, WireRequest, WireServer, say
@@ -41,6 +43,7 @@ every_interface = pytest.mark.parametrize(
     [CHAT, RESPONSES, MESSAGES, pytest.param(LITELLM, marks=notes)],
     ids=lambda interface: interface.name,
 )
+every_wire = pytest.mark.parametrize("interface", [CHAT, RESPONSES, MESSAGES], ids=lambda interface: interface.name)
 whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 BATCH = 8
@@ -255,7 +258,7 @@ async def test_one_impossible_count_does_not_spoil_the_turns_that_follow() -> No
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "MOST_WHOLE_BYTES", 100_000)
     monkeypatch.setattr(transport, "MOST_STREAM_BYTES", 200_000)
-    monkeypatch.setattr(transport, "MOST_LINE_BYTES", 50_000)
+    monkeypatch.setattr(transport, "MOST_EVENT_BYTES", 50_000)
 
 
 def endless(line: bytes, streamed: bool) -> WireReply:
@@ -270,8 +273,8 @@ DELTA = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 @pytest.mark.usefixtures("small_bounds")
 @pytest.mark.parametrize(
     ("line", "stream"),
-    [(b" " * 100, False), (b"\n", False), (DELTA, True), (b"data: " + b"x" * 94, True)],
-    ids=["whole", "whole-lines", "events", "one-line"],
+    [(b" " * 100, False), (b"\n", False), (DELTA, True), (b"data: " + b"x" * 94, True), (b"data:\n", True)],
+    ids=["whole", "whole-lines", "events", "one-line", "one-event"],
 )
 async def test_a_reply_without_an_end_is_not_read_to_the_end(line: bytes, stream: bool) -> None:
     async with WireServer(lambda sent: endless(line, stream)) as server:
@@ -308,6 +311,112 @@ async def test_a_small_body_that_decodes_to_a_large_one_is_refused(stream: bool,
             await model.turn(request(stream=stream))
         await model.close()
     assert caught.value.fault == "oversized_reply"
+
+
+MANY_OBJECTS = b'{"choices": [], "usage": [' + b"{}," * reply_bounds.MOST_OBJECTS + b"{}]}"
+
+
+@every_wire
+@whole_or_streamed
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "compressed"])
+async def test_a_reply_of_very_many_objects_is_not_parsed(interface: Interface, stream: bool, declared: bool) -> None:
+    """Parsing it would hold up everything else in the process for seconds, and take gigabytes."""
+    body = b"data: " + MANY_OBJECTS + b"\n\n" if stream else MANY_OBJECTS
+    headers = {} if declared else {"content-encoding": "gzip"}
+    kind = "text/event-stream" if stream else "application/json"
+    reply = WireReply(body=body if declared else gzip.compress(body), headers=headers, content_type=kind)
+    async with WireServer(lambda sent: reply) as server:
+        result = await asked(interface.model(server.url), stream=stream)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["oversized_reply"]
+
+
+@whole_or_streamed
+async def test_of_a_failed_request_a_mebibyte_is_read(stream: bool) -> None:
+    reply = WireReply(status=400, body=b"x" * (transport.MOST_ERROR_BYTES + 1))
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError, match="larger than 1 MiB") as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.fault == "oversized_reply"
+
+
+@whole_or_streamed
+async def test_other_tasks_run_while_a_large_reply_is_decoded(stream: bool) -> None:
+    bomb = gzip.compress(b"\n" * 4_000_000)
+    reply = WireReply(
+        body=bomb, headers={"content-encoding": "gzip"}, content_type="text/event-stream" if stream else "text/plain"
+    )
+    turns_of_others = 0
+
+    async def others() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError):  # opens the connection
+            await model.turn(request(stream=stream))
+        pieces: list[int] = []
+        counted = transport.BodyBounds.count
+
+        def count(bounds: transport.BodyBounds, piece: bytes) -> None:
+            pieces.append(turns_of_others)
+            counted(bounds, piece)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transport.BodyBounds, "count", count)
+            task = asyncio.create_task(others())
+            with pytest.raises(ProviderError):
+                await model.turn(request(stream=stream))
+            task.cancel()
+        await model.close()
+    assert len(pieces) > 4_000_000 // reply_bounds.PIECE
+    assert len(set(pieces)) > len(pieces) - 3
+
+
+@every_wire
+@whole_or_streamed
+@pytest.mark.parametrize("charset", ["bz2", "hex", "rot13", "idna", "undefined", "utf-16"])
+async def test_a_charset_that_cannot_decode_text_is_not_used(interface: Interface, stream: bool, charset: str) -> None:
+    """An error's text was decoded as the server says, which fails, or unpacks a small body to a large one."""
+    answer = b'{"error": {"message": "no such model", "code": "model_not_found"}}'
+    reply = WireReply(status=400, body=answer, content_type=f"application/json; charset={charset}")
+    async with WireServer(lambda sent: reply) as server:
+        model = interface.model(server.url)
+        with pytest.raises(ProviderError, match="no such model") as caught:
+            await model.turn(request(stream=stream))
+        await model.close()
+    assert caught.value.status == 400
+
+
+@every_wire
+@pytest.mark.parametrize("missing", [1, 12, 20])
+async def test_the_beginning_of_a_reply_is_quoted_without_a_part_of_a_key(interface: Interface, missing: int) -> None:
+    """The quotation ends somewhere in the key."""
+    key = "sk-0123456789-abcdefghij"
+    hold(key)
+    body = b"x" * (200 - len(key) + missing) + key.encode()
+    async with WireServer(lambda sent: WireReply(body=body)) as server:
+        model = interface.model(server.url)
+        with pytest.raises(ProviderError, match="xxx") as caught:
+            await model.turn(request())
+        await model.close()
+    assert "sk-" not in str(caught.value)
+
+
+async def test_a_long_error_in_a_reply_is_quoted_without_a_part_of_a_key() -> None:
+    key = "sk-0123456789-klmnopqrst"
+    hold(key)
+    said = "x" * (MESSAGE_LENGTH - 10) + key + "x" * 100
+    async with WireServer(lambda sent: WireReply(body=json.dumps({"error": {"message": said}}).encode())) as server:
+        model = CHAT.model(server.url)
+        with pytest.raises(ProviderError, match="xxx") as caught:
+            await model.turn(request())
+        await model.close()
+    assert "sk-" not in str(caught.value)
 
 
 async def test_a_compressed_stream_is_read() -> None:

@@ -47,6 +47,7 @@ ROWS = {
     "stop": "UPDATE runs SET stop = '{\"reason\": ' WHERE run_id = ?",
     "stop without a message": 'UPDATE runs SET stop = \'{"reason": "x"}\' WHERE run_id = ?',
     "stop of another kind": "UPDATE runs SET stop = '[1]' WHERE run_id = ?",
+    "stop of no text": "UPDATE runs SET stop = '' WHERE run_id = ?",
     "begin": "UPDATE runs SET started_at = 'yesterday' WHERE run_id = ?",
     "end": "UPDATE runs SET ended_at = x'ff' WHERE run_id = ?",
     "no text": "UPDATE runs SET prompt = CAST(x'ff41' AS TEXT) WHERE run_id = ?",

@@ -95,7 +95,7 @@ ONCE = {"max_tokens": 300}
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MOST_WHOLE_BYTES", 100_000)
     monkeypatch.setattr(exchange, "MOST_STREAM_BYTES", 200_000)
-    monkeypatch.setattr(exchange, "MOST_LINE_BYTES", 50_000)
+    monkeypatch.setattr(exchange, "MOST_EVENT_BYTES", 50_000)
 
 
 @every_side

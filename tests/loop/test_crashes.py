@@ -248,3 +248,17 @@ async def test_an_abort_from_a_thread_ends_runs_with_children_as_aborted() -> No
 
     ends = await asyncio.gather(*(once() for _ in range(50)), return_exceptions=True)
     assert Counter(map(str, ends)) == {"aborted": 50}
+
+
+@pytest.mark.parametrize("value", [10**5000, {10**5000}, {"a": [10**5000]}], ids=["int", "set", "nested"])
+async def test_a_number_with_too_many_digits_to_be_written_ends_no_run(value: object) -> None:
+    """Python writes no whole number of more than 4,300 digits."""
+
+    @tool
+    def factorial() -> object:
+        """Return a large number."""
+        return value
+
+    result = await play(template(factorial), ScriptedModel([Call("factorial"), "Done."]))
+    assert (result.output, result.stop) == ("Done.", None)
+    assert [invoked.outcome for invoked in events(result, ToolInvoked)] == ["ok"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -317,6 +318,15 @@ async def test_a_provider_that_fails_is_tried_again_with_its_retry_after() -> No
     assert [(item.attempt, item.fault, item.retry_in) for item in failed] == [(1, "rate_limit", 30.0)]
     assert failed[0].node_id
     assert (result.usage.retries, result.usage.model_calls) == (1, 2)
+
+
+@pytest.mark.parametrize("seconds", [1e308, math.inf, math.nan, 1e30])
+@pytest.mark.parametrize("deadline", ["1m", None])
+async def test_a_wait_that_no_calendar_holds_ends_the_run(seconds: float, deadline: str | None) -> None:
+    """Providers ask for it in a header, as text."""
+    limits = Limits(deadline=deadline, max_retries=0)
+    result = await play(agent(), ScriptedModel([ThrottleError("slow down", retry_after=seconds)]), limits)
+    assert reason(result) in ("provider_rate_limit", "retry_budget_exceeded")
 
 
 async def test_waits_grow_and_are_jittered_from_the_injected_source() -> None:

@@ -28,7 +28,7 @@ from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
-from watchkeeper.core.secrets import hold, hold_headers, hold_url, scrub
+from watchkeeper.core.secrets import hold, hold_headers, hold_url, redacted, scrub
 
 T = TypeVar("T")
 
@@ -177,12 +177,18 @@ def reading(provider: str, passing: tuple[type[Exception], ...] = (), content: b
     except Exception as error:
         if isinstance(error, (ProviderError, *passing)):
             raise
-        start = f": {content[:QUOTED_BYTES].decode('utf-8', 'replace')!r}" if content else ""
-        why = f"{type(error).__name__}: {error}"[:QUOTED_BYTES]
+        start = f": {quoted(content.decode('utf-8', 'replace'))!r}" if content else ""
+        why = quoted(f"{type(error).__name__}: {error}")
         raise unreadable(provider, f"a reply of its interface ({why}){start}") from error
 
 
-QUOTED_BYTES: Final = 200
+QUOTED: Final = 200
+SEARCHED: Final = 20_000
+
+
+def quoted(text: str) -> str:
+    """Return the beginning of a text, for a message; credentials are replaced before the cut could leave a part."""
+    return redacted(text[:SEARCHED])[:QUOTED]
 
 
 def unreadable(provider: str, expected: str) -> ProviderError:

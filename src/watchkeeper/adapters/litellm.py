@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from watchkeeper.adapters.endpoint import (
-    QUOTED_BYTES,
+    quoted,
     check_base_url,
     check_extra,
     check_remote,
@@ -181,7 +181,7 @@ def _translated(error: Exception, provider: str, url: str) -> ProviderError:
         return provider_error(http[0], provider=provider, url=url)
     if any(isinstance(each, ImportError) for each in chain):
         return provider_error(error, provider=provider, url=url)
-    return unreadable(provider, f"a reply that LiteLLM can read ({str(error)[:QUOTED_BYTES]})")
+    return unreadable(provider, f"a reply that LiteLLM can read ({quoted(str(error))})")
 
 
 HTTP_LIBRARIES: Final = frozenset({"openai", "httpx", "httpx2", "aiohttp"})

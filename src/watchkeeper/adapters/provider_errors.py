@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from watchkeeper.adapters.reply_bounds import RefusedBodyError
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.secrets import redacted
 from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
 
 # Types and codes: https://docs.claude.com/en/api/errors, https://platform.openai.com/docs/guides/error-codes,
@@ -184,8 +185,8 @@ def say(provider: str, status: int | None, text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Cut a provider's words to what fits a message."""
-    return text if len(text) <= MESSAGE_LENGTH else f"{text[:MESSAGE_LENGTH]} [...]"
+    """Cut a provider's words to what fits a message; a credential in them is replaced first, so that no part stays."""
+    return text if len(text) <= MESSAGE_LENGTH else f"{redacted(text)[:MESSAGE_LENGTH]} [...]"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,14 +1,15 @@
 """How much of a reply is read, and how it is unpacked on the way.
 
 A server may send without end, or a little that unpacks to much.
-`BodyBounds` counts decoded bytes, all together and in one line, and refuses what is too large. Nothing here does input
-or output.
+`BodyBounds` counts decoded bytes and the objects in them, all together and in one event, and refuses what is too large.
+Nothing here does input or output.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 from watchkeeper.core.errors import ProviderFault
@@ -18,10 +19,24 @@ MOST_WHOLE_BYTES: Final = 64 * MEBIBYTE
 MOST_STREAM_BYTES: Final = 256 * MEBIBYTE
 """A stream repeats its frame for every few characters, so it may be larger than a whole reply of the same answer."""
 
-MOST_LINE_BYTES: Final = 16 * MEBIBYTE
-"""SDKs collect a line of a stream before they look at it, and copy what they have with every piece."""
+MOST_EVENT_BYTES: Final = 16 * MEBIBYTE
+"""SDKs collect an event of a stream before they look at it, and copy what they have with every line and piece."""
 
-DECODED_PIECE: Final = 1 << 16
+MOST_COPIED_BYTES: Final = 1 << 31
+"""What an SDK may have to copy because an event is long and has many lines."""
+
+BLANKS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+"""What ends an event."""
+
+MOST_ERROR_BYTES: Final = MEBIBYTE
+"""The reply to a request that failed is an error message; SDKs parse it, print it and search it."""
+
+MOST_OBJECTS: Final = 1_000_000
+"""Objects and lists that a reply, or an event of a streamed one, may have; eight commas count as one more. To parse
+64 MiB of empty objects takes many seconds and gigabytes, and nothing else in the process runs meanwhile."""
+
+PIECE: Final = 1 << 16
+"""Bytes that are handed on before other tasks of the event loop have their turn."""
 ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS
 
 
@@ -38,56 +53,101 @@ class RefusedBodyError(Exception):
 
 
 class BodyBounds:
-    """Counts the bytes of one reply and refuses a reply that is too large; decodes content encodings that were not
+    """Counts what one reply holds and refuses a reply that is too large; decodes content encodings that were not
     requested.
 
     Args:
         most: Bytes that the reply may have, decoded.
-        most_in_line: Bytes that one line of it may have.
         encoding: The reply's content encoding, or nothing.
+        most_in_event: Bytes that one event of a stream may have; None if the reply is read as a whole.
+        parsed: Whether the bytes are parsed as they are; False for those of a stream that is passed on encoded.
 
     Raises:
         RefusedBodyError: For an encoding that is not known.
     """
 
-    def __init__(self, most: int, most_in_line: int, encoding: str) -> None:
+    def __init__(self, most: int, encoding: str, most_in_event: int | None = None, *, parsed: bool = True) -> None:
         self._most = most
-        self._most_in_line = most_in_line
+        self._parsed = parsed
+        self._most_in_event = most_in_event
         self._size = 0
-        self._line = 0
+        self._event = 0
+        self._copied = 0
+        self._objects = 0
+        self._commas = 0
         self._zlib: Any = None
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._zlib = zlib.decompressobj(ZLIB_OR_GZIP)
         elif encoding not in ("", "identity"):
             raise RefusedBodyError(f"the reply is encoded as {encoding!r}, which nobody asked for", "malformed_reply")
 
-    def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the decoded pieces of a chunk.
+    async def pieces(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield a reply decoded, in pieces that are small enough for other tasks to run in between.
 
         Raises:
             RefusedBodyError: If the reply is too large, or cannot be decoded.
         """
+        async for chunk in chunks:
+            for piece in self.decoded(chunk):
+                yield piece
+                if len(piece) >= PIECE:
+                    await asyncio.sleep(0)
+
+    def decoded(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the pieces of a chunk, decoded and counted.
+
+        Raises:
+            RefusedBodyError: If the reply is too large, or cannot be decoded.
+        """
+        for piece in self._pieces(chunk):
+            self.count(piece)
+            yield piece
+
+    def _pieces(self, chunk: bytes) -> Iterator[bytes]:
         if self._zlib is None:
-            self._count(chunk)
-            yield chunk
+            if len(chunk) <= PIECE:
+                yield chunk
+            else:
+                yield from (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
             return
         while chunk:
             try:
-                piece = self._zlib.decompress(chunk, DECODED_PIECE)
+                piece = self._zlib.decompress(chunk, PIECE)
             except zlib.error as error:
                 raise RefusedBodyError(f"the reply cannot be decoded: {error}", "malformed_reply") from None
             chunk = self._zlib.unconsumed_tail
-            self._count(piece)
             yield piece
 
-    def _count(self, piece: bytes) -> None:
+    def count(self, piece: bytes) -> None:
+        """Count a decoded piece.
+
+        Raises:
+            RefusedBodyError: If the reply is too large.
+        """
         self._size += len(piece)
-        end = piece.rfind(b"\n")
-        self._line = self._line + len(piece) if end < 0 else len(piece) - end - 1
         if self._size > self._most:
             raise oversized("reply", self._most)
-        if self._line > self._most_in_line:
-            raise oversized("line of the reply", self._most_in_line)
+        if not self._parsed:
+            return
+        start = 0 if self._most_in_event is None else self._count_event(piece, self._most_in_event)
+        self._objects += piece.count(b"{", start) + piece.count(b"[", start)
+        self._commas += piece.count(b",", start)
+        if self._objects + self._commas // 8 > MOST_OBJECTS:
+            raise RefusedBodyError("a reply has too many objects; it was not read", "oversized_reply")
+
+    def _count_event(self, piece: bytes, most: int) -> int:
+        """Count a piece of a stream of events; return where the event begins that it does not end."""
+        if self._event > PIECE:
+            first = min(end for end in (len(piece), *(piece.find(blank) for blank in BLANKS)) if end >= 0)
+            lines = piece.count(b"\n", 0, first) + piece.count(b"\r", 0, first)
+            self._copied += lines * self._event
+        start = max(piece.rfind(blank) for blank in BLANKS) + 1
+        if start:
+            self._event = self._objects = self._commas = self._copied = 0
+        self._event += len(piece) - start
+        if self._event > most or self._copied > MOST_COPIED_BYTES:
+            raise oversized("single event of the reply", most)
+        return start
 
 
 def oversized(what: str, most: int) -> RefusedBodyError:

@@ -25,7 +25,8 @@ import yarl
 
 from watchkeeper.adapters.endpoint import BODY, is_loopback, sdk_httpx
 from watchkeeper.adapters.reply_bounds import (
-    MOST_LINE_BYTES,
+    MOST_ERROR_BYTES,
+    MOST_EVENT_BYTES,
     MOST_STREAM_BYTES,
     MOST_WHOLE_BYTES,
     BodyBounds,
@@ -189,11 +190,11 @@ class SocketStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            bounds = BodyBounds(MOST_STREAM_BYTES, MOST_LINE_BYTES, encoding_of(self._response))
-            async for chunk in self._response.content.iter_any():
-                for piece in bounds.pieces(chunk):
-                    self._tail = piece[-len(LAST_EVENT) :]
-                    yield piece
+            most = MOST_STREAM_BYTES if self._response.ok else most_whole(self._response)
+            bounds = BodyBounds(most, encoding_of(self._response), MOST_EVENT_BYTES)
+            async for piece in bounds.pieces(self._response.content.iter_any()):
+                self._tail = piece[-len(LAST_EVENT) :]
+                yield piece
         except (aiohttp.ClientError, OSError, RefusedBodyError) as error:
             raise as_httpx_error(self._httpx, error) from error
 
@@ -258,9 +259,12 @@ class Exchange:
         headers = answer.raw_headers
         if "content-encoding" in answer.headers:  # it is decoded here, where its size is bounded
             headers = tuple(header for header in headers if header[0].lower() != b"content-encoding")
-        return self._httpx.Response(
+        response = self._httpx.Response(
             answer.status, headers=headers, stream=stream, request=request, extensions=extensions
         )
+        # JSON and events are UTF-8. A charset that the server names may be no encoding of text at all, such as bz2.
+        response.encoding = "utf-8"
+        return response
 
     def _target(self, url: str) -> dict[str, Any]:
         target = self._targets.get(url)
@@ -279,12 +283,20 @@ async def whole_body(response: aiohttp.ClientResponse) -> bytes:
         RefusedBodyError: If there are too many.
     """
     length, encoding = response.content_length, encoding_of(response)
-    if length is not None and length > MOST_WHOLE_BYTES:
-        raise oversized("reply", MOST_WHOLE_BYTES)
-    if length is not None and not encoding:
-        return await response.read()
-    bounds = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, encoding)
-    return b"".join([piece async for chunk in response.content.iter_any() for piece in bounds.pieces(chunk)])
+    most = most_whole(response)
+    if length is not None and length > most:
+        raise oversized("reply", most)
+    bounds = BodyBounds(most, encoding)
+    if length is None or encoding:
+        return b"".join([piece async for piece in bounds.pieces(response.content.iter_any())])
+    content = await response.read()
+    bounds.count(content)
+    return content
+
+
+def most_whole(response: aiohttp.ClientResponse) -> int:
+    """Return how many bytes a reply that is read as a whole may have."""
+    return MOST_WHOLE_BYTES if response.ok else min(MOST_ERROR_BYTES, MOST_WHOLE_BYTES)
 
 
 def _timeout(seconds: Any) -> aiohttp.ClientTimeout:

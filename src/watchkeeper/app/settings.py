@@ -19,6 +19,7 @@ from watchkeeper.app.options import STORE_CHOICES, OnStoreFailure, renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import METERS
+from watchkeeper.core.text import shown
 from watchkeeper.core.quantities import duration, path_from
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
@@ -113,7 +114,7 @@ def _table(path: Path) -> dict[str, Any]:
     for name in ("tool", "watchkeeper"):
         table = cast("dict[str, object]", table).get(name, {})
         if not isinstance(table, dict):
-            raise ConfigurationError(f"[tool.watchkeeper] of {path} must be a table, not {table!r}")
+            raise ConfigurationError(f"[tool.watchkeeper] of {path} must be a table, not {shown(table)}")
     return cast("dict[str, Any]", table)
 
 
@@ -233,7 +234,7 @@ def text_from(settings: Settings, name: str) -> str | None:
     if setting is None:
         return None
     if not isinstance(setting.value, str):
-        raise ConfigurationError(f"{setting.source}: {setting.value!r} must be text")
+        raise ConfigurationError(f"{setting.source}: {shown(setting.value)} must be text")
     return setting.value
 
 
@@ -273,14 +274,14 @@ def prices_from(settings: Settings) -> dict[str, ModelPrice]:
         return {}
     table: object = setting.value
     if not isinstance(table, dict):
-        raise ConfigurationError(f"{setting.source}: {table!r} must be a table of models")
+        raise ConfigurationError(f"{setting.source}: {shown(table)} must be a table of models")
     return {name: _price(name, rates, setting.source) for name, rates in cast("dict[str, Any]", table).items()}
 
 
 def _price(model: str, rates: Any, source: str) -> ModelPrice:
     wanted = f"{source}: write {model!r} = {{ input = 0.25, output = 2 }}, in dollars per million tokens"
     if not isinstance(rates, dict):
-        raise ConfigurationError(f"{wanted}, not {rates!r}")
+        raise ConfigurationError(f"{wanted}, not {shown(rates)}")
     given = cast("dict[str, Any]", rates)
     strange = sorted(given.keys() - RATES.keys())
     missing = sorted({"input", "output"} - given.keys())
@@ -289,5 +290,5 @@ def _price(model: str, rates: Any, source: str) -> ModelPrice:
         raise ConfigurationError(f"{wanted}; {wrong}")
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigurationError(f"{wanted}; {name} = {value!r} is not a number")
+            raise ConfigurationError(f"{wanted}; {name} = {shown(value)} is not a number")
     return ModelPrice.per_million(**{RATES[name]: value for name, value in given.items()})

@@ -331,10 +331,10 @@ def _value(text: str, hint: Any, where: str) -> Any:
     """Read text as a type; if that fails, as JSON."""
     try:
         return msgspec.convert(text, hint, strict=False, dec_hook=_path)
-    except (msgspec.ValidationError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         try:
             return msgspec.json.decode(text, type=hint, dec_hook=_path)
-        except (msgspec.DecodeError, RecursionError, TypeError, NotImplementedError):
+        except (ValueError, RecursionError, TypeError, NotImplementedError):
             raise ConfigurationError(f"{where}: {error}") from error
 
 

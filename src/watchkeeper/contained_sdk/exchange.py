@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY
-from watchkeeper.adapters.reply_bounds import MOST_LINE_BYTES, MOST_STREAM_BYTES, MOST_WHOLE_BYTES, BodyBounds
+from watchkeeper.adapters.reply_bounds import MOST_EVENT_BYTES, MOST_STREAM_BYTES, MOST_WHOLE_BYTES, BodyBounds
 from watchkeeper.contained_sdk.calls import (
     CallStopped,
     ContainedCall,
@@ -148,9 +148,9 @@ class Exchange:
                 if self._call.streaming and streams(response):
                     return (yield from self.pass_on(response, chunks))
                 content = bytearray()
-                bounds = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, encoding_of(response))
+                bounds = BodyBounds(MOST_WHOLE_BYTES, encoding_of(response))
                 while (chunk := (yield ways.next(chunks))) is not None:
-                    for piece in bounds.pieces(chunk):
+                    for piece in bounds.decoded(chunk):
                         content += piece
                 return as_answer(self._call, as_whole(request, response, bytes(content)))
             finally:
@@ -267,14 +267,13 @@ class Streamed(Exchange):
     def pass_on(self, response: Any, chunks: Any) -> Steps:
         """Hand on a stream as it comes, without the token counts that only we asked for."""
         reader = reader_of(self._call, response)
-        line = MOST_STREAM_BYTES if encoding_of(response) else MOST_LINE_BYTES  # compressed bytes have no lines
-        bounds = BodyBounds(MOST_STREAM_BYTES, line, "")
+        bounds = BodyBounds(MOST_STREAM_BYTES, "", MOST_EVENT_BYTES, parsed=not encoding_of(response))
         self.connected(socket_of(response))
         try:
             self.put(self.response(response))
             while (chunk := (yield self.ways.next(chunks))) is not None:
                 self.check()
-                for piece in bounds.pieces(chunk):
+                for piece in bounds.decoded(chunk):
                     self.put(reader.feed(piece) if reader else piece)
             self.put(reader.finish() if reader else b"")
         finally:

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from watchkeeper.core.clock import Clock, Deadline, DeadlineLike, earliest
 from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.meters import BY_FIELD, METERS, NO_CEILINGS, TOLD
+from watchkeeper.core.text import shown
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, duration, format_duration, format_money, money
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import dollars
@@ -34,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
 
 def _check_share(share: object, field: str) -> None:
     if not isinstance(share, float) or not 0 < share < 0.5:
-        raise LimitsError(f"{field}={share!r} must be more than 0 and less than 0.5")
+        raise LimitsError(f"{field}={shown(share)} must be more than 0 and less than 0.5")
 
 
 def _seconds(total: float, share: float) -> float:
@@ -218,7 +219,7 @@ def _deadline(given: object) -> Deadline | timedelta | None:
         return Deadline(given)
     if isinstance(given, Deadline | None):
         return given
-    raise LimitsError(f"deadline={given!r} must be a text like '30m', a timedelta, a datetime or a Deadline")
+    raise LimitsError(f"deadline={shown(given)} must be a text like '30m', a timedelta, a datetime or a Deadline")
 
 
 @own_value("account_limit")
@@ -252,7 +253,7 @@ class AccountLimit:
         match = _PERIOD.fullmatch(given.strip()) if isinstance(given, str) else None
         if match is None:
             raise LimitsError(
-                f"{field}={given!r} is not an amount for a period; write for example '$20/day', '$300/month' or "
+                f"{field}={shown(given)} is not an amount for a period; write for example '$20/day', '$300/month' or "
                 "'500k tokens/day'"
             )
         amount, period = match[1], _period(match[2])
@@ -290,8 +291,8 @@ def account_name(given: object, field: str) -> str:
     if isinstance(given, str) and _NAME.fullmatch(given):
         return given
     raise LimitsError(
-        f"{field}={given!r} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, such "
-        "as 'team-a'"
+        f"{field}={shown(given)} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, "
+        "such as 'team-a'"
     )
 
 
@@ -302,7 +303,7 @@ def _period(text: str) -> Period:
 def _account_limit(account: object, limit: object) -> AccountLimit:
     """Return the limit of an account; raise a LimitsError if only one of name and limit is given."""
     if account is None:
-        raise LimitsError(f"account_limit={limit!r} needs an account to hold for, for example account='team-a'")
+        raise LimitsError(f"account_limit={shown(limit)} needs an account to hold for, for example account='team-a'")
     name = account_name(account, "account")
     if limit is None:
         raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, TypeGuard
 
 from watchkeeper.core.errors import ConfigurationError, LimitsError
+from watchkeeper.core.text import shown
 from watchkeeper.core.usage import NANOS_PER_USD
 
 DurationLike = timedelta | str | int | float
@@ -38,6 +39,8 @@ _MONEY: Final = re.compile(rf"(?:\$\s*)?({_NUMBER})?(\.\d+)?(?:\s*(?:USD|usd|\$)
 _LARGEST_SECONDS: Final = 10 * 365 * 86_400.0
 _LARGEST_USD: Final = Decimal(10_000_000_000)
 _LARGEST_COUNT: Final = 2**62
+_ENDLESS_SECONDS: Final = 1e15
+"""Tens of millions of years; a float cannot hold the milliseconds of everything that it can hold as seconds."""
 
 
 def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
@@ -82,10 +85,10 @@ def duration(value: DurationLike, field: str) -> timedelta:
     """
     seconds = _seconds(value, field)
     if not 0 < seconds <= _LARGEST_SECONDS:
-        raise LimitsError(f"{field}={value!r} must be more than 0 and at most ten years")
+        raise LimitsError(f"{field}={shown(value)} must be more than 0 and at most ten years")
     length = timedelta(seconds=seconds)
     if not length:
-        raise LimitsError(f"{field}={value!r} is less than a microsecond")
+        raise LimitsError(f"{field}={shown(value)} is less than a microsecond")
     return length
 
 
@@ -96,7 +99,7 @@ def _seconds(value: object, field: str) -> float:
         return _seconds_of_text(value, field)
     if is_whole(value) or isinstance(value, float):
         return value
-    raise LimitsError(f"{field}={value!r} is not a duration; write '30m', '90s', a timedelta or seconds")
+    raise LimitsError(f"{field}={shown(value)} is not a duration; write '30m', '90s', a timedelta or seconds")
 
 
 def _seconds_of_text(text: str, field: str) -> float:
@@ -126,12 +129,12 @@ def money(value: MoneyLike, field: str) -> int:
     """
     dollars = _dollars(value)
     if dollars is None:
-        raise LimitsError(f"{field}={value!r} is not an amount of money; write for example 2, '2.50' or '$2'")
+        raise LimitsError(f"{field}={shown(value)} is not an amount of money; write for example 2, '2.50' or '$2'")
     if not dollars.is_finite() or dollars <= 0 or dollars > _LARGEST_USD:
-        raise LimitsError(f"{field}={value!r} must be more than $0 and at most ${_LARGEST_USD:,}")
+        raise LimitsError(f"{field}={shown(value)} must be more than $0 and at most ${_LARGEST_USD:,}")
     nanos = int((dollars * NANOS_PER_USD).to_integral_value(rounding=ROUND_DOWN))
     if nanos == 0:
-        raise LimitsError(f"{field}={value!r} is less than a nano-dollar")
+        raise LimitsError(f"{field}={shown(value)} is less than a nano-dollar")
     return nanos
 
 
@@ -143,7 +146,7 @@ def _dollars(value: object) -> Decimal | None:
         return Decimal(_plain(match[1] or "0") + (match[2] or ""))
     if isinstance(value, bool) or not isinstance(value, Decimal | int | float):
         return None
-    return Decimal(str(value))
+    return Decimal(value if isinstance(value, int) else str(value))
 
 
 def _plain(number: str) -> str:
@@ -163,10 +166,10 @@ def count(value: CountLike, field: str, *, zero: bool = False) -> int:
     """
     number = _whole(value)
     if number is None:
-        raise LimitsError(f"{field}={value!r} is not a whole number; write for example 500000, '500k' or '2M'")
+        raise LimitsError(f"{field}={shown(value)} is not a whole number; write for example 500000, '500k' or '2M'")
     if number < 0 or (number == 0 and not zero) or number > _LARGEST_COUNT:
         least = "0 or more" if zero else "at least 1"
-        raise LimitsError(f"{field}={value!r} must be {least} and at most 2**62")
+        raise LimitsError(f"{field}={shown(value)} must be {least} and at most 2**62")
     return number
 
 
@@ -188,6 +191,8 @@ def counted(number: int, one: str, many: str = "") -> str:
 def format_duration(value: timedelta | float) -> str:
     """Write a duration for people: ``850ms``, ``12.4s``, ``3m 20s``, ``2h 5m``, ``3d 4h``; never negative."""
     seconds = max(value.total_seconds() if isinstance(value, timedelta) else value, 0.0)
+    if not seconds < _ENDLESS_SECONDS:  # also what is no number
+        return "forever"
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f}ms"
     if round(seconds, 1) < 60:

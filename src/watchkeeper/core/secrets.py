@@ -45,7 +45,7 @@ class Secrets:
     def __init__(self) -> None:
         """Hold nothing."""
         self._lock = threading.Lock()
-        self._held: dict[str, None] = {}
+        self._held: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._texts: tuple[str, ...] = ()
         self._in_json: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
@@ -64,22 +64,29 @@ class Secrets:
         if not isinstance(text, str) or text in self._held or len(text) < LEAST or text in PLACEHOLDERS:
             return
         with self._lock:
-            held = {**self._held, text: None}
+            forms = _forms(text)
+            held = {**self._held, text: (forms, frozenset(map(_in_json, forms)))}
             while len(held) > MOST_HELD:
                 del held[next(iter(held))]
-            forms = {form for secret in held for form in _forms(secret)}
-            texts = tuple(sorted(forms, key=len, reverse=True))
-            self._pattern = re.compile("|".join(map(re.escape, texts)))
-            self._in_json = tuple({_in_json(form) for form in texts})
-            self._texts, self._held = texts, held
+            plain = frozenset[str]().union(*(forms for forms, _ in held.values()))
+            # The pattern is compiled when it is needed: that takes 100 ms, and signatures change with every request.
+            self._pattern = None
+            self._in_json = tuple(frozenset[str]().union(*(in_json for _, in_json in held.values())))
+            self._texts, self._held = tuple(sorted(plain, key=len, reverse=True)), held
 
     def redacted(self, text: str) -> str:
         """Return a text without the credentials in it."""
         # A substring search per text is many times faster than the pattern, and almost never finds a credential.
         for secret in self._texts:
             if secret in text:
-                return cast("re.Pattern[str]", self._pattern).sub(REDACTED, text)
+                return self._compiled().sub(REDACTED, text)
         return text
+
+    def _compiled(self) -> re.Pattern[str]:
+        with self._lock:
+            if self._pattern is None:
+                self._pattern = re.compile("|".join(map(re.escape, self._texts)))
+            return self._pattern
 
     def redacted_json(self, text: str) -> str:
         """Return JSON, as `session.tagging` writes it, without the credentials in its texts; it stays valid JSON."""
@@ -118,13 +125,16 @@ class Secrets:
         return text if said == inside else base64.b64encode(said.encode(encoding, "surrogatepass")).decode("ascii")
 
 
-def _forms(secret: str) -> set[str]:
+def _forms(secret: str) -> frozenset[str]:
     """Return the forms in which a credential may appear in texts: plain, inside JSON, and inside a URL."""
     import json
     import urllib.parse
 
-    quoted = urllib.parse.quote(secret, safe="")
-    return {secret, _in_json(secret), json.dumps(secret)[1:-1], quoted, urllib.parse.quote_plus(secret)}
+    escaped = (_in_json(secret), json.dumps(secret)[1:-1])
+    slashes = (form.replace("/", "\\/") for form in escaped)  # as PHP and others write them
+    quoted = (urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret))
+    small = (re.sub("%[0-9A-F]{2}", lambda digits: digits[0].lower(), form) for form in quoted)
+    return frozenset({secret, *escaped, *slashes, *quoted, *small})
 
 
 def _in_json(text: str) -> str:

@@ -26,6 +26,7 @@ _UNSEEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1: escape sequences, the cursor, the bell
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of text
     "\u2028\u2029"  # other line ends
+    "\u17b4\u17b5\u3164\uffa0"  # invisible letters
     "\xad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # invisible, and needed by no script
     "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\ud800-\udfff]"  # lone surrogates

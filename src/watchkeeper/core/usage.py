@@ -10,12 +10,13 @@ selects applies to the whole call, as providers bill it; a worst case uses the h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, Overflow
 from typing import Any, Final, cast
 
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.text import clipped, shown
 from watchkeeper.core.type_tags import own_value
 
 NANOS_PER_USD: Final = 1_000_000_000
@@ -152,6 +153,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 RATES: Final = ("input", "output", "cached", "cache_write")
 
 _MILLION: Final = 1_000_000
+_MOST_RATE_DIGITS: Final = 30
+"""Far beyond every price, and far below the exponents that take minutes to write out as whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +294,10 @@ def _up(millionths: int) -> int:
 def _rate(usd_per_million: Decimal | str | float) -> int:
     try:
         rate = Decimal(str(usd_per_million)) * 1_000_000_000
-    except InvalidOperation:
+    except (InvalidOperation, Overflow, ValueError):  # an int may have too many digits to be written
         rate = Decimal("NaN")
-    if not rate.is_finite() or rate < 0:
-        raise ConfigurationError(f"price {usd_per_million!r} must be 0 or more dollars per million tokens, as 1.25")
+    if not rate.is_finite() or rate < 0 or rate.adjusted() > _MOST_RATE_DIGITS:
+        raise ConfigurationError(
+            f"price {clipped(shown(usd_per_million), 80)} must be 0 or more dollars per million tokens, as 1.25"
+        )
     return int(rate.to_integral_value(rounding="ROUND_CEILING"))

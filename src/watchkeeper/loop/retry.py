@@ -41,6 +41,8 @@ FEWER_ATTEMPTS: Final = {"malformed_reply": 2}
 """Maximum attempts for faults that a retry rarely cures and for which each attempt is paid."""
 
 LONGEST_WAIT: Final = 30.0
+LONGEST_ASKED: Final = 10 * 365 * 86_400.0
+"""The longest that a limit may be, in seconds. A provider may ask for any wait, as text in a header."""
 LOOK_UP_SECONDS: Final = 0.5
 """Interval at which a wait checks whether the work is over, for example because of a Ctrl-C."""
 
@@ -78,7 +80,7 @@ class Backoff:
             return None
         wait = self.growing(number) if error.retry_after is None else max(error.retry_after, 0.0)
         left = self.seconds_left()
-        outlasts = left is not None and wait >= left
+        outlasts = not wait <= LONGEST_ASKED or (left is not None and wait >= left)
         return (
             None
             if number >= MAX_ATTEMPTS

@@ -32,7 +32,7 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, is_pydantic, number_problem
 from watchkeeper.core.errors import SnapshotError
-from watchkeeper.core.text import clipped, error_text, is_storable
+from watchkeeper.core.text import clipped, error_text, is_storable, shown
 from watchkeeper.core.type_tags import OURS, register, tag_of, type_of
 
 MARK: Final = "$type"
@@ -470,7 +470,7 @@ def register_sequence(type_: Callable[[Iterable[Any]], Iterable[Any]], tag: str,
 
     def write(value: Iterable[Any]) -> dict[str, Any]:
         items: list[Any] = list(map(_dump, value))
-        return {MARK: tag, "items": items if ordered else sorted(items, key=repr)}
+        return {MARK: tag, "items": items if ordered else sorted(items, key=shown)}
 
     form = Form(
         write,

@@ -519,7 +519,7 @@ def _whole_run(row: Sequence[Any]) -> StoredRun:
             raise TypeError(f"{value!r} is of the wrong type")
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    if values[9]:
+    if values[9] is not None:
         values[9] = untyped(as_fields(json.loads(values[9])))
         as_text(values[9].get("reason"), values[9].get("message"))
     if values[8] is not None and body is None:
