@@ -13,8 +13,6 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
-from contextvars import Token
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +24,7 @@ from watchkeeper.app.options import check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
 from watchkeeper.app.listener import is_async
 from watchkeeper.app.surroundings import own_ledger
-from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
+from watchkeeper.contained_sdk.calls import BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import Around, ExecutionContext
@@ -349,8 +347,7 @@ class Block:
         self._traffic = block.traffic
         self._silence = silence
         self._earlier = block.traffic.requests
-        self._mark: Token[Containment | None] = ACTIVE.set(block)
-        self._entered = enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
+        enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
         BLOCKS[id(self.context)] = block
         self._guard: Guard | None = None
 
@@ -386,9 +383,7 @@ class Block:
 
     def _ending(self, error: BaseException | None) -> Ending:
         """Restore what was in force before; return how the block ends."""
-        with suppress(ValueError):  # closed in another context, for example by the collector: nothing is in force
-            ACTIVE.reset(self._mark)
-        enclosing.leave(self.context, self._entered)
+        enclosing.leave(self.context)
         BLOCKS.pop(id(self.context), None)
         context = self.context
         if self._traffic.requests > self._earlier or context.usage.steps:

@@ -11,7 +11,6 @@ import importlib
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -166,10 +165,6 @@ class Containment:
             raise CallStopped(Stop("policy_halt", "hook", said))
 
 
-ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_contained", default=None)
-"""The block inside which the running code was called; None outside of all."""
-
-
 def in_force() -> Containment | None:
     """Return the block of the innermost context that this code runs in; None outside of all.
 
@@ -179,7 +174,11 @@ def in_force() -> Containment | None:
         ConfigurationError: If that context is over.
     """
     context: ExecutionContext | None = enclosing.current()
-    return None if context is None else _block_of(context, ACTIVE.get(), innermost_run())
+    if context is None:
+        return None
+    blocks = (BLOCKS.get(id(around)) for around in enclosing.entered_here())
+    block = next((block for block in blocks if block is not None), None)
+    return _block_of(context, block, innermost_run())
 
 
 def for_request() -> Containment | None:

@@ -8,8 +8,8 @@ nothing. Contexts are held weakly: a task or a timer that outlives one never kee
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
@@ -34,11 +34,13 @@ class Entered(NamedTuple):
         context: The context.
         name: What an error calls it.
         call: Number of the call under way at that moment, so that it is known which of the two is inside the other.
+        around: What was entered before it and is not left yet; None if nothing was.
     """
 
     context: ReferenceType[Any]
     name: str
     call: int
+    around: Entered | None
 
 
 class Place(NamedTuple):
@@ -71,19 +73,46 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_forget)
 
 
-def enter(context: object, name: str) -> Token[Entered | None]:
-    """Put a context in force; give what is returned to `leave`."""
-    call, own = CURRENT_CALL.get(), ref(context)
-    if call is None and ENTERED.get() is None:
+def enter(context: object, name: str) -> None:
+    """Put a context in force, until `leave`."""
+    call, around, own = CURRENT_CALL.get(), ENTERED.get(), ref(context)
+    if call is None and around is None:
         _outermost[id(context)] = own
-    return ENTERED.set(Entered(own, name, NO_CALL if call is None else call.node.number))
+    ENTERED.set(Entered(own, name, NO_CALL if call is None else call.node.number, around))
 
 
-def leave(context: object, mark: Token[Entered | None]) -> None:
-    """Put the previous context in force again."""
+def leave(context: object) -> None:
+    """Put the previous context in force again.
+
+    Generators and fixtures may be left in another order than they were entered: what was entered later stays in force,
+    and the context that is left is not restored after it. Closed from elsewhere, for example by the collector, a
+    context is not in force here, and nothing changes.
+    """
     _outermost.pop(id(context), None)
-    with suppress(ValueError):  # closed from elsewhere, for example by the collector: nothing is in force here
-        ENTERED.reset(mark)
+    ENTERED.set(_without(context, ENTERED.get()))
+
+
+def _without(context: object, entered: Entered | None) -> Entered | None:
+    """Return what was entered, without the innermost entry of a context."""
+    later: list[Entered] = []
+    found = entered
+    while found is not None and found.context() is not context:
+        later.append(found)
+        found = found.around
+    if found is None:
+        return entered
+    kept = found.around
+    for each in reversed(later):
+        kept = each._replace(around=kept)
+    return kept
+
+
+def entered_here() -> Iterator[Any]:
+    """Yield the contexts that this code entered and has not left, innermost first."""
+    entered = ENTERED.get()
+    while entered is not None:
+        yield entered.context()
+        entered = entered.around
 
 
 def innermost() -> Place | None:

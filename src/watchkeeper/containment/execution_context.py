@@ -617,14 +617,14 @@ class ExecutionContext:
 
     def __enter__(self) -> ExecutionContext:
         """Return the context; runs, blocks and contexts that are started inside are bound by it."""
-        self._mark = enclosing.enter(self, f"the context {self.metadata.chain_id}")
+        enclosing.enter(self, f"the context {self.metadata.chain_id}")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close it."""
-        enclosing.leave(self, self._mark)
+        enclosing.leave(self)
         self.close()
 
     def record_event(self, event: SafetyEvent) -> None:
