@@ -101,6 +101,23 @@ class Around(TypedDict, total=False):
     parent: ExecutionContext | None
 
 
+def parent_of(around: Around) -> ExecutionContext | None:
+    """Return the context above a new one, from the keywords that were given for it.
+
+    Raises:
+        TypeError: For a keyword that does not exist; else a misspelt one would change nothing.
+        ConfigurationError: If the parent is no context, or the context around is over.
+    """
+    if not around:
+        return enclosing.current()
+    for name in around.keys() - {"parent"}:
+        raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
+    parent = around["parent"]
+    if parent is not None and not isinstance(parent, ExecutionContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"parent={parent!r} is neither an ExecutionContext nor None")
+    return parent
+
+
 class ExecutionContext:
     """The gate of one run, chain or request.
 
@@ -148,7 +165,7 @@ class ExecutionContext:
             ConfigurationError: If the context around it is over, or for a ledger, a clock or an account of its own.
         """
         limits = limits_of(config)
-        parent: ExecutionContext | None = around["parent"] if "parent" in around else enclosing.current()
+        parent = parent_of(around)
         if parent is None:
             metadata = metadata or ChainMetadata(str(ids.uuid()), str(ids.uuid()))
             numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
