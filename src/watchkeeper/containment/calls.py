@@ -91,6 +91,12 @@ def operation_exhausted(request: CallRequest) -> Stop:
     return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
 
 
+def begun_too_late(around: InFlightCall) -> Stop:
+    """Say that a call would have begun inside one that overran its own time; a run that is started there is aborted."""
+    name = around.node.name or f"a {KINDS[around.node.kind]}"
+    return Stop("aborted", "gate", f"The time of {name}, inside which the call was made, is over.", "timeout_ms")
+
+
 class Tree(NamedTuple):
     """What all contexts of one tree share."""
 
@@ -164,6 +170,9 @@ class ContextCalls:
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer = self._guards, CURRENT_CALL.get()
+        overrun = None if outer is None else outer.overrun_around(self.account)
+        if overrun is not None and not self.closed:
+            return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, self.clock.monotonic())
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
             demand.number = next(self._numbers)  # nodes are in the order of their numbers
