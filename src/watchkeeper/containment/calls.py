@@ -32,7 +32,7 @@ from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_
 from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
-from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
@@ -530,7 +530,7 @@ def block_for_turn(
     """
     clock = calls.clock
     waiter.last_chance = running_loop() is not None
-    woken = threading.Event()
+    woken = Bell()
     waiter.notify = woken.set
     until = calls.phase_ends(request)
     unlink = calls.cancellation.on_cancel(lambda _: woken.set())
