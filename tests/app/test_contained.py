@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -180,7 +180,7 @@ def test_a_block_shows_what_is_used(client: OpenAI) -> None:
 
 
 def test_blocks_of_generators_that_are_left_in_the_order_of_their_start_leave_nothing_in_force(client: OpenAI) -> None:
-    def asking(steps: int) -> Iterator[str | None]:
+    def asking(steps: int) -> Generator[str | None]:
         with contained(max_steps=steps, parent=None):
             yield ask(client)
             yield ask(client)

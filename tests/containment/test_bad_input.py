@@ -501,6 +501,8 @@ def test_a_parent_that_is_no_context_is_refused() -> None:
 
 
 def test_charges_that_several_threads_make_at_once_all_count() -> None:
+    ticket: Any = None
+
     class Slow(float):
         """An amount that another thread charges, too, while this one is read."""
 
@@ -517,6 +519,5 @@ def test_charges_that_several_threads_make_at_once_all_count() -> None:
             ticket = given
             ticket.charge(Slow(0.1))
 
-        ticket: Any = None
         assert ctx.wrap_llm_call(work, HINT) is Decision.ALLOW
         assert ctx.usage.cost_nanos == dollars(0.30)

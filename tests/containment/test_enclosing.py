@@ -9,7 +9,7 @@ import contextvars
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import timedelta
 from typing import Any
 
@@ -306,7 +306,7 @@ def test_what_outlives_a_context_does_not_keep_it() -> None:
 # --- left in another order than entered -------------------------------------------------------------------------------
 
 
-def held_open(context: ExecutionContext) -> Iterator[ExecutionContext]:
+def held_open(context: ExecutionContext) -> Generator[ExecutionContext]:
     with context:
         yield context
 

@@ -155,6 +155,9 @@ def test_the_clock_keeps_no_context_alive() -> None:
 def test_an_abort_by_a_signal_handler_is_safe_wherever_it_interrupts_a_call() -> None:
     """A trace function stands in for the handler: it, too, runs in the middle of the interrupted thread's code."""
 
+    def work(ticket: Ticket) -> bool:
+        return ticket.cancellation.wait(0)
+
     def interrupt_at(place: int) -> bool:
         gate, lines = ExecutionContext(Limits(deadline="1m", landing=None)), iter(range(10_000))
 
@@ -168,7 +171,7 @@ def test_an_abort_by_a_signal_handler_is_safe_wherever_it_interrupts_a_call() ->
         before = sys.gettrace()
         sys.settrace(handler)
         try:
-            gate.call_tool(lambda ticket: ticket.cancellation.wait(0))
+            gate.call_tool(work)
         finally:
             sys.settrace(before)
         interrupted = next(lines) > place

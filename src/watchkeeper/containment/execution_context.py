@@ -109,10 +109,11 @@ def parent_of(around: Around) -> ExecutionContext | None:
         ConfigurationError: If the parent is no context, or the context around is over.
     """
     if not around:
-        return enclosing.current()
+        current: ExecutionContext | None = enclosing.current()
+        return current
     for name in around.keys() - {"parent"}:
         raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
-    parent = around["parent"]
+    parent = around.get("parent")
     if parent is not None and not isinstance(parent, ExecutionContext):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"parent={parent!r} is neither an ExecutionContext nor None")
     return parent
