@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.app import contained as contained_block
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import Contained, contained
-from watchkeeper.contained_sdk.calls import ACTIVE, CallStopped
+from watchkeeper.contained_sdk.calls import CallStopped, in_force
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.core.clock import TestClock
@@ -135,7 +135,7 @@ async def test_an_async_function_is_contained(server: FakeOpenAI) -> None:
 async def test_an_object_with_an_async_call_is_contained() -> None:
     class Job:
         async def __call__(self) -> bool:
-            return ACTIVE.get() is not None
+            return in_force() is not None
 
     assert await contained()(Job())() is True
 
@@ -147,7 +147,7 @@ def test_errors_of_the_function_pass_as_they_are() -> None:
 
     with pytest.raises(KeyError):
         broken()
-    assert ACTIVE.get() is None
+    assert in_force() is None
 
 
 def test_generator_functions_are_refused() -> None:
@@ -179,6 +179,25 @@ def test_a_block_shows_what_is_used(client: OpenAI) -> None:
         assert ctx.usage.model_calls == 1
     assert ctx.get_snapshot().step_count == 1
     assert (str(status.max_cost_usd), status.steps_used) == ("1", 1)
+
+
+def test_blocks_of_generators_that_are_left_in_the_order_of_their_start_leave_nothing_in_force(client: OpenAI) -> None:
+    def asking(steps: int) -> Generator[str | None]:
+        with contained(max_steps=steps, parent=None):
+            yield ask(client)
+            yield ask(client)
+
+    first, second = asking(5), asking(6)
+    next(first)
+    next(second)
+    next(first)
+    first.close()
+    next(second)
+    second.close()
+    assert in_force() is None
+    with contained(max_steps=1) as gate:
+        ask(client)
+    assert gate.usage.steps == 1
 
 
 def test_a_block_is_open_once_at_a_time() -> None:
@@ -471,7 +490,7 @@ def test_a_block_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path, monke
     with pytest.raises(TypeError):
         contained(ledger=tmp_path / "ledger.sqlite3").__enter__()
     assert tmp_path / "ledger.sqlite3" in shut
-    assert ACTIVE.get() is None
+    assert in_force() is None
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -551,7 +570,7 @@ async def test_code_that_ends_well_in_spite_of_the_deadline_has_ended_well() -> 
 def test_an_async_block_needs_a_task() -> None:
     with pytest.raises(ConfigurationError, match="task"):
         contained().__aenter__().send(None)
-    assert ACTIVE.get() is None
+    assert in_force() is None
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -610,14 +629,14 @@ async def test_a_block_leaves_nothing_behind(client: OpenAI) -> None:
     left = [sync_block(), await async_block()]
     collect_garbage()
     assert [context() for context in left] == [None, None]
-    assert ACTIVE.get() is None
+    assert in_force() is None
 
 
 def test_a_block_that_is_closed_from_elsewhere_closes_all_the_same() -> None:
     block: Contained = contained()
     contextvars.copy_context().run(block.__enter__)
     block.__exit__(None, None, None)
-    assert ACTIVE.get() is None
+    assert in_force() is None
 
 
 # --- a client without a block of its own ------------------------------------------------------------------------------

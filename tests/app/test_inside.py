@@ -480,4 +480,4 @@ def test_what_generators_hold_open_may_be_left_in_any_order(opened: Callable[[],
             assert next(generator, None) is None
         assert enclosing.current() is around
     assert enclosing.current() is None
-    assert enclosing.LEFT.get() == ()
+    assert enclosing.ENTERED.get() is None

@@ -21,6 +21,7 @@ from tests.subagents.support import DIG, dispatching, parent_template
 from tests.subagents.support import task as dispatched
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import ChildRun, ChildTask, children_of
+from watchkeeper.core import workers
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import (
     ConfigurationError,
@@ -519,7 +520,10 @@ async def test_a_verdict_is_paid_from_what_was_kept_back_when_the_works_ceiling_
     assert checker.said[0].result.stop.reason == "token_limit_exceeded"
 
 
-async def test_a_verdict_that_loses_the_race_against_the_end_of_the_work_still_has_its_slice() -> None:
+async def test_a_verdict_that_loses_the_race_against_the_end_of_the_work_still_has_its_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "BRIEF_SECONDS", 5.0)  # the loop hears of the end after `hydrate`, not during it
     clock = TestClock()
     raced: list[str] = []
     short = replace(BARE, deadline=timedelta(seconds=4))

@@ -484,3 +484,40 @@ def test_a_late_result_of_bad_work_is_recorded_and_nothing_is_lost() -> None:
         until_other_thread(lambda: ctx.in_flight == ())
         assert ctx.usage.cost_nanos == dollars(0.2)
         check_nothing_is_lost(ctx)
+
+
+def test_a_keyword_that_does_not_exist_is_refused_by_name() -> None:
+    misspelt: dict[str, Any] = {"parnet": None}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'parnet'"):
+        ExecutionContext(config(), **misspelt)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_steps'; limits belong to its config"):
+        ExecutionContext(config(), parent=None, max_steps=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_a_parent_that_is_no_context_is_refused() -> None:
+    parent: Any = "the other one"
+    with pytest.raises(ConfigurationError, match="parent='the other one' is neither an ExecutionContext nor None"):
+        ExecutionContext(config(), parent=parent)
+
+
+def test_charges_that_several_threads_make_at_once_all_count() -> None:
+    ticket: Any = None
+
+    class Slow(float):
+        """An amount that another thread charges, too, while this one is read."""
+
+        def __mul__(self, other: Any) -> Any:
+            racer = threading.Thread(target=ticket.charge, args=(0.2,))
+            racer.start()
+            racer.join()
+            return float(self) * other
+
+    with ExecutionContext(config(), clock=TestClock()) as ctx:
+
+        def work(given: Ticket) -> None:
+            nonlocal ticket
+            ticket = given
+            ticket.charge(Slow(0.1))
+
+        assert ctx.wrap_llm_call(work, HINT) is Decision.ALLOW
+        assert ctx.usage.cost_nanos == dollars(0.30)

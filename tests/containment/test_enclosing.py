@@ -9,6 +9,7 @@ import contextvars
 import gc
 import threading
 import weakref
+from collections.abc import Generator
 from datetime import timedelta
 from typing import Any
 
@@ -300,3 +301,43 @@ def test_what_outlives_a_context_does_not_keep_it() -> None:
             later.run(ExecutionContext, config())
     finally:
         gc.enable()
+
+
+# --- left in another order than entered -------------------------------------------------------------------------------
+
+
+def held_open(context: ExecutionContext) -> Generator[ExecutionContext]:
+    with context:
+        yield context
+
+
+def test_generators_that_are_closed_in_the_order_of_their_start_leave_nothing_in_force() -> None:
+    first, second = held_open(ExecutionContext(config())), held_open(ExecutionContext(config()))
+    next(first)
+    inner = next(second)
+    first.close()
+    assert inner.is_closed is False
+    assert ExecutionContext(config()).get_snapshot().parent_id == inner.metadata.chain_id
+    second.close()
+    assert ExecutionContext(config()).get_snapshot().parent_id is None
+
+
+def test_what_was_entered_later_stays_in_force_when_what_was_entered_before_is_left() -> None:
+    first, second = ExecutionContext(config()), ExecutionContext(config(), parent=None)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    inside = ExecutionContext(config())
+    assert inside.get_snapshot().parent_id == second.metadata.chain_id
+    second.__exit__(None, None, None)
+    assert ExecutionContext(config()).get_snapshot().parent_id is None
+
+
+def test_a_context_that_is_entered_twice_is_closed_by_the_first_exit_and_left_by_the_second() -> None:
+    gate = ExecutionContext(config())
+    with gate:
+        with gate:
+            assert gate.wrap_tool_call(lambda: None) is Decision.ALLOW
+        with pytest.raises(ConfigurationError, match="closed"):
+            gate.wrap_tool_call(lambda: None)
+    assert ExecutionContext(config()).get_snapshot().parent_id is None

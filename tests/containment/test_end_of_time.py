@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from typing import Any
 
 import pytest
 
@@ -145,3 +147,36 @@ def test_the_clock_keeps_no_context_alive() -> None:
         assert ALARMS.pending <= before
     finally:
         gc.enable()
+
+
+# --- an abort by a signal handler -------------------------------------------------------------------------------------
+
+
+def test_an_abort_by_a_signal_handler_is_safe_wherever_it_interrupts_a_call() -> None:
+    """A trace function stands in for the handler: it, too, runs in the middle of the interrupted thread's code."""
+
+    def work(ticket: Ticket) -> bool:
+        return ticket.cancellation.wait(0)
+
+    def interrupt_at(place: int) -> bool:
+        gate, lines = ExecutionContext(Limits(deadline="1m", landing=None)), iter(range(10_000))
+
+        def handler(frame: Any, event: str, _: object) -> Any:
+            if frame.f_code.co_filename.endswith(("threading.py", "workers.py", "cancellation.py")):
+                if event == "line" and next(lines) == place:
+                    gate.abort("SIGTERM")
+                return handler
+            return handler
+
+        before = sys.gettrace()
+        sys.settrace(handler)
+        try:
+            gate.call_tool(work)
+        finally:
+            sys.settrace(before)
+        interrupted = next(lines) > place
+        assert (gate.stop is not None and gate.stop.reason == "aborted") == interrupted
+        gate.close()
+        return interrupted
+
+    assert any(not interrupt_at(place) for place in range(400))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.containment.gates import costing, dollars, settle, unlimited
+from tests.containment.gates import costing, dollars, settle, started, unlimited
 from tests.kit import Call, Report, Say, agent, events, play
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Admitted
@@ -262,3 +264,60 @@ async def test_what_is_closed_when_its_time_is_over_is_closed_all_the_same(
             await task
     waiting.release()
     assert ended == ["True"]
+
+
+# --- calls inside a call whose time is over ---------------------------------------------------------------------------
+
+
+async def test_a_call_is_not_begun_inside_one_that_overran_its_time(clock: TestClock) -> None:
+    gate, begun, said = ExecutionContext(CONFIG, clock=clock), list[str](), list[Outcome[None]]()
+    go_on = asyncio.Event()
+
+    async def inner() -> None:
+        begun.append("inner")
+
+    async def in_the_background() -> None:
+        await go_on.wait()
+        said.append(await gate.acall_tool(inner))
+
+    async def outer() -> None:
+        task = asyncio.ensure_future(in_the_background())
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(task)
+        said.append(await gate.acall_tool(inner))
+
+    call = await started(gate.acall_tool(outer, WrapOptions("outer", timeout_ms=100)))
+    for seconds in (0.1, 0.02):  # its time, and its grace
+        clock.advance(seconds)
+        await settle()
+    outcome = await call
+    assert outcome.decision is Decision.RETRY
+    go_on.set()
+    await settle()
+    assert begun == []
+    refused = (Decision.HALT, False, "aborted")
+    assert [(each.decision, each.admitted, each.stop_reason) for each in said] == [refused] * 2
+    assert str(said[0].stop) == "The time of outer, inside which the call was made, is over."
+    assert gate.usage.steps == 1
+    assert gate.wrap_tool_call(lambda: None) is Decision.ALLOW
+
+
+def test_a_plain_call_is_not_begun_inside_one_that_overran_its_time(clock: TestClock) -> None:
+    gate, begun = ExecutionContext(CONFIG, clock=clock), list[str]()
+    left, ended = threading.Event(), threading.Event()
+
+    def outer() -> Decision:
+        clock.advance(0.2)
+        left.wait(5)
+        try:
+            with ExecutionContext(CONFIG, parent=None) as apart:
+                assert apart.wrap_tool_call(lambda: begun.append("apart")) is Decision.ALLOW
+            return gate.wrap_tool_call(lambda: begun.append("inner"))
+        finally:
+            ended.set()
+
+    assert gate.wrap_tool_call(outer, WrapOptions("outer", timeout_ms=100)) is Decision.RETRY
+    left.set()
+    ended.wait(5)
+    assert begun == ["apart"]

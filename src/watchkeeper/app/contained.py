@@ -13,9 +13,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from concurrent.futures import Future
-from contextvars import Token
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +28,7 @@ from watchkeeper.app.listener import is_async
 from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import own_ledger
 from watchkeeper.children.inside import surrounding
-from watchkeeper.contained_sdk.calls import ACTIVE, BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
+from watchkeeper.contained_sdk.calls import BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import Around, ExecutionContext
@@ -385,8 +383,7 @@ class Block:
             self._shut_ledger()
             raise
         self._choice = terms.record.on_failure
-        self._mark: Token[Containment | None] = ACTIVE.set(block)
-        self._entered = enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
+        enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
         BLOCKS[id(self.context)] = block
         self._guard: Guard | None = None
 
@@ -447,11 +444,9 @@ class Block:
 
     def _ending(self, error: BaseException | None) -> Ending:
         """Restore what was in force before; return how the block ends."""
-        with suppress(ValueError):  # closed in another context, for example by the collector: nothing is in force
-            ACTIVE.reset(self._mark)
         if self._record is not None:
             self._record.leave()
-        enclosing.leave(self.context, self._entered)
+        enclosing.leave(self.context)
         BLOCKS.pop(id(self.context), None)
         context = self.context
         if self._traffic.requests > self._earlier or context.usage.steps:

@@ -11,7 +11,6 @@ import importlib
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -167,10 +166,6 @@ class Containment:
             raise CallStopped(Stop("policy_halt", "hook", said))
 
 
-ACTIVE: Final[ContextVar[Containment | None]] = ContextVar("watchkeeper_contained", default=None)
-"""The block inside which the running code was called; None outside of all."""
-
-
 def in_force() -> Containment | None:
     """Return the block of the innermost context that this code runs in; None outside of all.
 
@@ -182,7 +177,9 @@ def in_force() -> Containment | None:
     context: ExecutionContext | None = enclosing.current()
     if context is None:
         return None
-    return _block_of(context, BLOCKS.get(id(context)) or ACTIVE.get(), innermost_run())
+    blocks = (BLOCKS.get(id(around)) for around in enclosing.entered_here())
+    block = next((block for block in blocks if block is not None), None)
+    return _block_of(context, block, innermost_run())
 
 
 def for_request() -> Containment | None:

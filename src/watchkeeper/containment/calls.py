@@ -32,7 +32,7 @@ from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_
 from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
-from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
@@ -89,6 +89,12 @@ def operation_exhausted(request: CallRequest) -> Stop:
     name, retries = request.operation_name or f"A {KINDS[request.kind]} without a name", request.max_retries
     said = f"{name} has failed too often in a row: {retries} {'retry is' if retries == 1 else 'retries are'} allowed."
     return Stop("retry_budget_exceeded", "gate", said, "retry_policy_override", f"{retries}")
+
+
+def begun_too_late(around: InFlightCall) -> Stop:
+    """Say that a call would have begun inside one that overran its own time; a run that is started there is aborted."""
+    name = around.node.name or f"a {KINDS[around.node.kind]}"
+    return Stop("aborted", "gate", f"The time of {name}, inside which the call was made, is over.", "timeout_ms")
 
 
 class Tree(NamedTuple):
@@ -164,6 +170,9 @@ class ContextCalls:
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer = self._guards, CURRENT_CALL.get()
+        overrun = None if outer is None else outer.overrun_around(self.account)
+        if overrun is not None and not self.closed:
+            return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, self.clock.monotonic())
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
             demand.number = next(self._numbers)  # nodes are in the order of their numbers
@@ -525,7 +534,7 @@ def block_for_turn(
     """
     clock = calls.clock
     waiter.last_chance = running_loop() is not None
-    woken = threading.Event()
+    woken = Bell()
     waiter.notify = woken.set
     until = calls.phase_ends(request)
     unlink = calls.cancellation.on_cancel(lambda _: woken.set())

@@ -8,7 +8,8 @@ nothing. Contexts are held weakly: a task or a timer that outlives one never kee
 from __future__ import annotations
 
 import os
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
@@ -33,23 +34,13 @@ class Entered(NamedTuple):
         context: The context.
         name: What an error calls it.
         call: Number of the call under way at that moment, so that it is known which of the two is inside the other.
+        around: What was entered before it and is not left yet; None if nothing was.
     """
 
     context: ReferenceType[Any]
     name: str
     call: int
-
-
-class Left(NamedTuple):
-    """A context that was left before one that was entered later.
-
-    Attributes:
-        context: The context.
-        outer: What was in force before it.
-    """
-
-    context: ReferenceType[Any]
-    outer: Entered | None
+    around: Entered | None
 
 
 class Place(NamedTuple):
@@ -67,9 +58,6 @@ class Place(NamedTuple):
 ENTERED: Final[ContextVar[Entered | None]] = ContextVar("watchkeeper_entered", default=None)
 """The context of the innermost ``with`` that this code runs in."""
 
-LEFT: Final[ContextVar[tuple[Left, ...]]] = ContextVar("watchkeeper_left", default=())
-"""The contexts that were left here before one that was entered later, each with what was in force before it."""
-
 
 _outermost: Final[dict[int, ReferenceType[Any]]] = {}
 """The contexts of this process that were entered outside of all others and are not left yet, by `id`."""
@@ -85,38 +73,46 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_forget)
 
 
-def enter(context: object, name: str) -> Token[Entered | None]:
-    """Put a context in force; give what is returned to `leave`."""
-    call, own = CURRENT_CALL.get(), ref(context)
-    if call is None and ENTERED.get() is None:
+def enter(context: object, name: str) -> None:
+    """Put a context in force, until `leave`."""
+    call, around, own = CURRENT_CALL.get(), ENTERED.get(), ref(context)
+    if call is None and around is None:
         _outermost[id(context)] = own
-    return ENTERED.set(Entered(own, name, NO_CALL if call is None else call.node.number))
+    ENTERED.set(Entered(own, name, NO_CALL if call is None else call.node.number, around))
 
 
-def leave(context: object, mark: Token[Entered | None]) -> None:
+def leave(context: object) -> None:
     """Put the previous context in force again.
 
-    Two generators with a `with` each may end in any order. A context that is left while another is the innermost is
-    only noted, and is passed over when that one is left.
+    Generators and fixtures may be left in another order than they were entered: what was entered later stays in force,
+    and the context that is left is not restored after it. Closed from elsewhere, for example by the collector, a
+    context is not in force here, and nothing changes.
     """
     _outermost.pop(id(context), None)
-    inner = ENTERED.get()
-    try:
-        ENTERED.reset(mark)
-    except ValueError:  # closed from elsewhere, for example by the collector: nothing is in force here
-        return
-    left: tuple[Left, ...] = LEFT.get()
-    if inner is not None and inner.context() is not context:
-        LEFT.set((*left, Left(ref(context), ENTERED.get())))
-        ENTERED.set(inner)
-        return
-    while left and (outer := ENTERED.get()) is not None:
-        passed = next((each for each in left if each.context == outer.context), None)
-        if passed is None:
-            return
-        left = tuple(each for each in left if each is not passed)
-        LEFT.set(left)
-        ENTERED.set(passed.outer)
+    ENTERED.set(_without(context, ENTERED.get()))
+
+
+def _without(context: object, entered: Entered | None) -> Entered | None:
+    """Return what was entered, without the innermost entry of a context."""
+    later: list[Entered] = []
+    found = entered
+    while found is not None and found.context() is not context:
+        later.append(found)
+        found = found.around
+    if found is None:
+        return entered
+    kept = found.around
+    for each in reversed(later):
+        kept = each._replace(around=kept)
+    return kept
+
+
+def entered_here() -> Iterator[Any]:
+    """Yield the contexts that this code entered and has not left, innermost first."""
+    entered = ENTERED.get()
+    while entered is not None:
+        yield entered.context()
+        entered = entered.around
 
 
 def innermost() -> Place | None:

@@ -101,6 +101,24 @@ class Around(TypedDict, total=False):
     parent: ExecutionContext | None
 
 
+def parent_of(around: Around) -> ExecutionContext | None:
+    """Return the context above a new one, from the keywords that were given for it.
+
+    Raises:
+        TypeError: For a keyword that does not exist; else a misspelt one would change nothing.
+        ConfigurationError: If the parent is no context, or the context around is over.
+    """
+    if not around:
+        current: ExecutionContext | None = enclosing.current()
+        return current
+    for name in around.keys() - {"parent"}:
+        raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
+    parent = around.get("parent")
+    if parent is not None and not isinstance(parent, ExecutionContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"parent={parent!r} is neither an ExecutionContext nor None")
+    return parent
+
+
 class ExecutionContext:
     """The gate of one run, chain or request.
 
@@ -148,7 +166,7 @@ class ExecutionContext:
             ConfigurationError: If the context around it is over, or for a ledger, a clock or an account of its own.
         """
         limits = limits_of(config)
-        parent: ExecutionContext | None = around["parent"] if "parent" in around else enclosing.current()
+        parent = parent_of(around)
         if parent is None:
             metadata = metadata or ChainMetadata(str(ids.uuid()), str(ids.uuid()))
             numbers = itertools.count(ids.uuid().int >> COUNTER_BITS << COUNTER_BITS)
@@ -622,14 +640,14 @@ class ExecutionContext:
 
     def __enter__(self) -> ExecutionContext:
         """Return the context; runs, blocks and contexts that are started inside are bound by it."""
-        self._mark = enclosing.enter(self, f"the context {self.metadata.chain_id}")
+        enclosing.enter(self, f"the context {self.metadata.chain_id}")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close it."""
-        enclosing.leave(self, self._mark)
+        enclosing.leave(self)
         self.close()
 
     def tell(self, witness: Witness | None) -> None:

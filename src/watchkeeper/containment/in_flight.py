@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ GRACE_SECONDS: Final = 0.015
 NEVER: Final = float("inf")
 
 Interruption = Literal["deadline", "call_timeout", "aborted", "closed"]
+
+
+CHARGING: Final = threading.RLock()
+"""Held while a charge is added, because the work of one call may use several threads."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -93,7 +98,7 @@ class Ticket:
         return self._parent_token.reason or (TIME_IS_OVER if self.interrupted == "deadline" else f"{self.interrupted}")
 
     def charge(self, usd: Dollars) -> None:
-        """Say what the work costs, in dollars; several charges add up, and take the place of the hint.
+        """Say what the work costs, in dollars; several charges, from any thread, add up and take the place of the hint.
 
         Raises:
             LimitsError: If it is no amount.
@@ -103,7 +108,9 @@ class Ticket:
             raise ConfigurationError(
                 f"{self.node.name or 'the call'} is over, and what it cost is booked; charge before it returns"
             )
-        self.charged_nanos = (self.charged_nanos or 0) + nanos(usd, "charge")
+        amount = nanos(usd, "charge")
+        with CHARGING:
+            self.charged_nanos = (self.charged_nanos or 0) + amount
 
 
 Work = Callable[[Ticket], Awaitable[T]]
@@ -174,6 +181,16 @@ class InFlightCall(Ticket):
         for call in self.chain():
             if call.demand.may_fail and call.demand.account.chain[-1] is account.chain[-1]:
                 return call.demand
+        return None
+
+    def overrun_around(self, account: Account) -> InFlightCall | None:
+        """Return the nearest call, this one or around it, that ended by its own time-out in the tree of an account.
+
+        Its grace is not over yet while it is under way: what it does in its clean-up may still begin.
+        """
+        for call in self.chain():
+            if call.done and call.interrupted == "call_timeout" and call.demand.account.chain[-1] is account.chain[-1]:
+                return call
         return None
 
     def nearest_guarded(self) -> GuardedCall | None:

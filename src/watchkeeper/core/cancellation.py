@@ -9,11 +9,48 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from weakref import ref
 
 from watchkeeper.core.text import logger
+
+
+class Bell(threading.Event):
+    """An event that may be set at any moment, also by a signal handler that interrupts its own `wait` or `set`.
+
+    The lock of a plain event is not reentrant: a handler that sets the event while its thread holds that lock waits for
+    ever. Here nothing is held: whoever waits takes a lock that `set` releases, and passes it on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_rung = False
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_rung
+
+    def set(self) -> None:
+        """Wake whoever waits; harmless if it is set already."""
+        self._is_rung = True
+        with suppress(RuntimeError):  # released before
+            self._turn.release()
+
+    def clear(self) -> None:
+        """Let `wait` block again; only for the one thread that waits."""
+        self._is_rung = False
+        self._turn.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is set or the time in seconds is over; return whether it is set."""
+        seconds = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        if not self._is_rung and self._turn.acquire(timeout=seconds):
+            with suppress(RuntimeError):
+                self._turn.release()
+        return self._is_rung
 
 
 class CancellationToken:
@@ -24,7 +61,7 @@ class CancellationToken:
     def __init__(self, parent: CancellationToken | None = None) -> None:
         # A token and all tokens below it share one lock; reentrant: a finaliser may cancel a token while it is held.
         self._lock: AbstractContextManager[Any] = threading.RLock() if parent is None else parent._lock
-        self._event: threading.Event | None = None
+        self._event: Bell | None = None
         self._reason: str | None = None
         self._callbacks: dict[object, Callable[[str], None]] = {}
         self._children: set[ref[CancellationToken]] | None = None
@@ -74,7 +111,7 @@ class CancellationToken:
             if self._reason is not None:
                 return True
             if self._event is None:
-                self._event = threading.Event()
+                self._event = Bell()
         return self._event.wait(timeout_s)
 
     def on_cancel(self, callback: Callable[[str], None]) -> Callable[[], None]:

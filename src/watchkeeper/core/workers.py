@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer
 from watchkeeper.core.text import CrashError
 
@@ -393,7 +393,7 @@ class BlockingCall(Generic[T]):
     __slots__ = ("_handover", "_job", "_woken")
 
     def __init__(self, fn: Callable[[], T]) -> None:
-        self._woken = threading.Event()
+        self._woken = Bell()
         self._handover: _Handover[T] = _Handover()
         self._job = Job(fn, self._done)
         WORKERS.run(self._job)
