@@ -3,7 +3,8 @@
 #   make run       the example agent on six real messages, with the bundled local model (no key, no account)
 #   make test      all tests that are not slow
 #   make verify    the slow tests: those that need the local model
-#   make lint, make types, make layers, make shape, make wheel, make test-newest, make bench, make clean
+#   make lint, make types, make layers, make shape, make wheel, make test-newest, make test-lowest,
+#   make bench, make clean
 #
 # make run MODEL=openai:gpt-5-mini, or ARGS="--model openai:gpt-5-mini --max-cost 0.10": the same agent elsewhere.
 # make test ARGS="-k budget": more options for pytest. PYTHON=... chooses the interpreter of a new environment.
@@ -38,15 +39,19 @@ RUN_EXTRA := $(filter openai anthropic litellm local,$(PROVIDER))
 endif
 RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
 
+# Where a dependency is used, and where an older one would be noticed.
+TOUCHING := $(addprefix tests/,adapters cli contained_sdk core/test_codec.py loop/test_driver.py prompt store tools \
+    $(addprefix packaging/,test_exports.py test_isolation.py test_lowest.py))
+
 # Layers 0 to 5 carry the coverage gate.
 MEASURED := core session shield accounting tools containment prompt kernel runtime children oversight loop
 COVERAGE := $(addprefix --cov=watchkeeper.,$(MEASURED)) --cov-report=term
 
-.PHONY: run test test-newest verify lint format types layers shape wheel bench setup clean help
+.PHONY: run test test-newest test-lowest verify lint format types layers shape wheel bench setup clean help
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,9p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,10p'
 
 run: $(RUN_NEEDS) $(RUN_STAMP)
 	@$(BIN)/watchkeeper run $(EXAMPLE) $(if $(findstring --model,$(ARGS)),,--model '$(MODEL)') $(ARGS)
@@ -62,6 +67,15 @@ test-newest: $(STAMPS)/dev
 	$(BIN)/python -m build --wheel --outdir build/wheel . >/dev/null && \
 	.venv-newest/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl && \
 	.venv-newest/bin/python -m pytest -n $(JOBS) $(ARGS); fi
+
+# The tests that touch a dependency, on the lowest Python of this machine, with the lowest versions that pyproject.toml
+# allows, against a wheel that the lowest hatchling built. All tests take longer than CI has: make test-lowest ARGS=
+test-lowest:
+	@$(MAKE) --no-print-directory setup VENV=.venv-lowest PYTHON="$$(sh scripts/find-python --lowest)" \
+	    PINS='-c requirements/lowest.txt' WANTED='pyproject.toml requirements/lowest.txt'
+	@rm -rf build/lowest && .venv-lowest/bin/python -m build --wheel --no-isolation --outdir build/lowest . >/dev/null
+	@.venv-lowest/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps build/lowest/*.whl
+	.venv-lowest/bin/python -m pytest -n $(JOBS) $(if $(filter file,$(origin ARGS)),$(TOUCHING),$(ARGS))
 
 verify: $(STAMPS)/dev $(STAMPS)/model
 	$(BIN)/python -m pytest -m "slow or model" $(ARGS)
@@ -95,7 +109,7 @@ bench: $(STAMPS)/dev
 setup: $(STAMPS)/dev
 
 clean:
-	rm -rf $(VENV) .venv-newest build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-newest .venv-lowest build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- environments -----------------------------------------------------------------------------------------------------

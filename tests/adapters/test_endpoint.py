@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -50,7 +52,9 @@ broken_text = st.text(st.characters(exclude_categories=()))
 
 @given(st.recursive(broken_text | st.integers(-9, 9), containers))
 def test_every_text_can_be_encoded(value: Any) -> None:
-    msgspec.json.decode(encode(value))
+    # The standard library writes halves as escapes and reads two that belong together as one character.
+    paired = json.dumps(json.loads(json.dumps(value)), ensure_ascii=False)
+    assert msgspec.json.decode(encode(value)) == json.loads(re.sub("[\ud800-\udfff]", "\ufffd", paired))
 
 
 def test_what_is_no_json_is_named() -> None:
@@ -170,7 +174,8 @@ class Pair:
     both: tuple[int, str]
 
 
-def accepted(schema: Schema) -> None:
+def check_accepted(schema: Schema) -> None:
+    """Assert that both providers' fakes take what a schema becomes."""
     named = {"name": "x", "strict": True, "schema": strict_schema(schema)}
     assert check_openai_schema(named, "response_format") is None
     assert check_anthropic_schema(strict_schema(schema, ANTHROPIC_KEYWORDS) or {}) is None
@@ -178,7 +183,7 @@ def accepted(schema: Schema) -> None:
 
 @pytest.mark.parametrize("type_", [Person, Report, Tree])
 def test_dataclasses_are_expressible(type_: type[Any]) -> None:
-    accepted(json_schema(type_))
+    check_accepted(json_schema(type_))
 
 
 @pytest.mark.parametrize("type_", [Open, Anything, Pair])
@@ -285,10 +290,13 @@ parts: st.SearchStrategy[Schema] = st.recursive(st.sampled_from(LEAVES), larger,
 
 
 @given(objects(parts))
-def test_what_comes_out_is_accepted_or_nothing_comes_out(schema: Schema) -> None:
+def test_what_can_be_said_is_accepted_and_of_anything_else_nothing_comes_out(schema: Schema) -> None:
     whole = {**schema, "$defs": {"Leaf": {"type": "string", "maxLength": 3}}}
-    if strict_schema(whole) is not None:
-        accepted(whole)
+    written = json.dumps(schema)
+    if "{}" in written or "additionalProperties" in written:
+        assert strict_schema(whole) is None
+    else:
+        check_accepted(whole)
 
 
 def test_a_schema_in_words() -> None:

@@ -558,13 +558,17 @@ async def test_a_cancellation_from_outside_beside_the_deadline_stays_one() -> No
 
 async def test_code_that_ends_well_in_spite_of_the_deadline_has_ended_well() -> None:
     clock = TestClock()
+    interrupted = False
     async with contained(timeout="10s", clock=clock):
         try:
             waiting = asyncio.Event().wait()
             asyncio.get_running_loop().call_soon(clock.advance, 11)
             await waiting
         except asyncio.CancelledError:
-            pass
+            interrupted = True
+    assert interrupted
+    assert (task := asyncio.current_task()) is not None
+    assert task.cancelling() == 0
 
 
 def test_an_async_block_needs_a_task() -> None:

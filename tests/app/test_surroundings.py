@@ -197,9 +197,12 @@ async def test_closing_delivers_what_another_thread_has_just_put() -> None:
 
 
 async def test_closing_without_items_does_nothing() -> None:
-    listener = Listener("test", Gathered())
+    gathered = Gathered()
+    listener: Listener[int] = Listener("test", gathered)
     await listener.close()
     await listener.close()
+    assert gathered.batches == []
+    assert listener.failure is None
 
 
 class AsyncCallable:

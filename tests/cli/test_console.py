@@ -99,4 +99,7 @@ def test_a_reader_that_went_away_is_printed_nothing_more() -> None:
 
 
 def test_a_stream_without_a_file_cannot_be_silenced_and_that_is_no_error() -> None:
-    silence(io.StringIO())
+    stream = io.StringIO()
+    silence(stream)
+    stream.write("still there")
+    assert stream.getvalue() == "still there"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contained_sdk.test_http import GPT, PRICES, USAGE, Plain, chat, events_of, every_side, whole_or_streamed
 from watchkeeper.app.contained import contained
-from watchkeeper.contained_sdk.http import contained_http_client
+from watchkeeper.contained_sdk.http import contained_http_client, environment_proxies
 from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.egress import EgressAllowList
@@ -55,6 +55,73 @@ def test_a_transport_of_ones_own_asks_no_environment(monkeypatch: pytest.MonkeyP
         with contained_http_client(httpx2.HTTPTransport()) as http, contained() as ctx:
             http.post(f"{server.url}/v1/chat/completions", json=BODY)
             assert ctx.usage.tokens == TokenUsage(3, 4)
+
+
+ADDRESS, LOOPBACK6 = "http://127.0.0.1:8080", "http://[::1]:8080"
+NEAR, FAR = "http://near.example/v1", "https://api.far.example:8443/v1"
+WAYS: list[tuple[dict[str, str], dict[str, str]]] = [
+    ({}, {NEAR: "", FAR: ""}),
+    ({"HTTP_PROXY": "http://p:1"}, {NEAR: "http://p:1", FAR: ""}),
+    ({"https_proxy": "p:1"}, {NEAR: "", FAR: "http://p:1"}),
+    ({"ALL_PROXY": "http://a:1", "HTTPS_PROXY": "http://s:2"}, {NEAR: "http://a:1", FAR: "http://s:2"}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "*"}, {NEAR: "", FAR: ""}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "near.example, *"}, {FAR: ""}),
+    (
+        {"ALL_PROXY": "p:1", "NO_PROXY": "far.example"},
+        {NEAR: "http://p:1", FAR: "", "http://sofar.example": "http://p:1"},
+    ),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": ".far.example"}, {FAR: "", "http://far.example": "http://p:1"}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "*.far.example"}, {FAR: "", "http://far.example": "http://p:1"}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "far.example:8443,near.example:81"}, {NEAR: "http://p:1", FAR: ""}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "https://api.far.example"}, {FAR: "", "http://api.far.example": "http://p:1"}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "localhost,127.0.0.1,::1"}, {"http://localhost": "", ADDRESS: "", LOOPBACK6: ""}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "[::1], 127.0.0.1:8080"}, {ADDRESS: "", LOOPBACK6: ""}),
+    ({"ALL_PROXY": "p:1", "NO_PROXY": "notlocalhost"}, {"http://localhost": "http://p:1"}),
+    (
+        {"ALL_PROXY": "p:1", "NO_PROXY": "10.0.0.0/99,[::1,a b,near.example/x,://,,far.example"},
+        {NEAR: "http://p:1", FAR: ""},
+    ),
+]
+
+
+@pytest.mark.parametrize("package", ["httpx", "httpx2"])
+@pytest.mark.parametrize(("environment", "ways"), WAYS)
+def test_which_addresses_go_through_which_proxy(
+    package: str, environment: dict[str, str], ways: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = pytest.importorskip(package)
+    set_proxies(monkeypatch, environment)
+    for address, proxy in ways.items():
+        assert way_of(module, address) == proxy, address
+
+
+def test_a_network_needs_no_proxy_where_httpx_knows_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = pytest.importorskip("httpx2")
+    set_proxies(monkeypatch, {"ALL_PROXY": "p:1", "NO_PROXY": "10.0.0.0/8,fe80::/10"})
+    assert way_of(module, "http://10.1.2.3") == way_of(module, "http://[fe80::1]") == ""
+    assert way_of(module, "http://11.1.2.3") == way_of(module, "http://[::1]") == "http://p:1"
+
+
+def set_proxies(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def way_of(module: Any, address: str) -> str:
+    """Return the proxy that a request to this address goes to; empty if it goes there by itself."""
+
+    def to(proxy: str) -> Any:
+        def answer(request: object) -> Any:
+            return module.Response(200, text=proxy)
+
+        return module.MockTransport(answer)
+
+    mounts = {pattern: proxy and to(proxy) for pattern, proxy in environment_proxies(module).items()}
+    with module.Client(transport=to(""), mounts=mounts) as client:
+        return str(client.get(address).text)
 
 
 def moving_to(where: str, status: int) -> WireServer:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import ipaddress
 import sys
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final, Self
+from urllib.request import getproxies
 
 from watchkeeper.contained_sdk.addresses import purpose_of
 from watchkeeper.contained_sdk.calls import (
@@ -194,13 +196,44 @@ def _client(kind: str, transport: Any, provider: str, output_cap: int, httpx: Mo
 
 
 def environment_proxies(module: ModuleType) -> dict[str, str | None]:
-    """Return the proxies that the environment names, by the addresses they are for, as httpx itself reads them.
+    """Return the proxies that the environment names, by the addresses they are for; None for those that need no proxy.
 
-    A client that is given a transport does not look for them; the SDKs' own clients do.
+    A client that is given a transport does not look for them (the SDKs' own clients do), and httpx has no public
+    function that tells them. The rule is the one of its page "Environment variables", with the patterns of its mounts.
+    An entry that cannot be read is skipped.
     """
-    utilities: Any = importlib.import_module(f"{module.__name__}._utils")
-    proxies: dict[str, str | None] = utilities.get_environment_proxies()
+    named = getproxies()
+    exempt = [entry.strip() for entry in named.get("no", "").split(",")]
+    if "*" in exempt:
+        return {}
+    proxies: dict[str, str | None] = {}
+    for scheme in ("http", "https", "all"):
+        if address := named.get(scheme):
+            proxies[f"{scheme}://"] = address if "://" in address else f"http://{address}"
+    for pattern in filter(None, map(pattern_without_proxy, filter(None, exempt))):
+        with suppress(module.InvalidURL):
+            module.URL(pattern)
+            proxies[pattern] = None
     return proxies
+
+
+def pattern_without_proxy(entry: str) -> str:
+    """Return httpx's pattern of the addresses that an entry of ``NO_PROXY`` is for; empty if it is no entry.
+
+    A name stands also for its subdomains; one that begins with a dot only for them. As for curl, numeric addresses and
+    their networks are entries too.
+    """
+    if "://" in entry:
+        return entry
+    host, slash, bits = entry.partition("/")
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        address = ipaddress.ip_interface(f"{bare}{slash}{bits}").ip
+    except ValueError:
+        if slash:
+            return ""
+        return f"all://{entry}" if entry.startswith(("[", "*.")) or entry.lower() == "localhost" else f"all://*{entry}"
+    return f"all://{f'[{bare}]' if address.version == 6 else bare}{slash}{bits}"
 
 
 def import_interfaces() -> None:
