@@ -224,29 +224,18 @@ HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
 
 
 class Progress:
-    """Prints events as they happen.
-
-    Attributes:
-        first_run: The id of the run that everything belongs to, once it has begun.
-    """
+    """Prints events as they happen."""
 
     def __init__(self, console: Console) -> None:
         """Print to ``console``."""
-        self.first_run: UUID | None = None
         self._console = console
         self._items: dict[UUID, str] = {}
         self._depths: dict[UUID, int] = {}
         self._many: ManyStarted | None = None
         self._width = 0
 
-    def note(self, run_id: UUID, envelope: Envelope) -> None:
-        """Note the first run, and print nothing."""
-        if self.first_run is None and isinstance(envelope.event, RunStarted | ManyStarted):
-            self.first_run = run_id
-
     def __call__(self, run_id: UUID, envelope: Envelope) -> None:
         """Print one event, if it is worth a line."""
-        self.note(run_id, envelope)
         event: object = envelope.event
         match event:
             case ManyStarted():

@@ -187,11 +187,11 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
         after = None if order.after is None else loaded.function(order.after, "--after")
         store = open_store(text_from(asked.settings, "store") or "default")
         with nullcontext() if store is None else store:
-            progress = Progress(console)
-            told = progress.note if order.as_json else progress
-            options: RunOptions = {**asked.options, "store": store, "on_record": told}
+            options: RunOptions = {**asked.options, "store": store}
+            if not order.as_json:
+                options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
-            result = ended(partial(start, order, loaded, asked, options), requests, store, progress)
+            result = ended(partial(start, order, loaded, asked, options), requests, store)
             if result is None:
                 say(console, ("not recorded: the run was broken off", "yellow"))
                 return signalled(requests)
@@ -207,10 +207,8 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
     return exit_code(result, requests) or lost or failed or (STOPPED if unstored else DONE)
 
 
-def ended(
-    work: Callable[[], AnyResult], requests: EndRequests, store: RunStore | None, progress: Progress
-) -> AnyResult | StoredRun | None:
-    """Do the work; if it has to be broken off, put its end on record and return it as stored, or None without a store.
+def ended(work: Callable[[], AnyResult], requests: EndRequests, store: RunStore | None) -> AnyResult | StoredRun | None:
+    """Do the work; if it has to be broken off, put its end on record and return it as stored; None if it is not stored.
 
     Raises:
         KeyboardInterrupt: If it was broken off before anything began.
@@ -220,9 +218,9 @@ def ended(
     except KeyboardInterrupt:
         if not requests.ending:
             raise
-        if store is None or progress.first_run is None:
+        if store is None or store.first_run is None:
             return None
-        return end_on_record(store, progress.first_run, SYSTEM_CLOCK.now())
+        return end_on_record(store, store.first_run, SYSTEM_CLOCK.now())
 
 
 def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, console: Console, *, quiet: bool) -> None:

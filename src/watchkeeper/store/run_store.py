@@ -237,6 +237,7 @@ class RunStore:
     Attributes:
         path: The file.
         failure: The first write that failed, if one did.
+        first_run: The first run whose beginning was written through this object, or None.
         closed: Whether it was closed; no write works any more.
     """
 
@@ -255,6 +256,7 @@ class RunStore:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
         self.path = found
         self.failure: StoreError | None = None
+        self.first_run: UUID | None = None
         self.closed = False
         self._file: tuple[int, int] | None = None
         self._lock = threading.Lock()
@@ -301,6 +303,7 @@ class RunStore:
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
         headers = [row for run_id, item in batch if (row := _header(str(run_id), item.event)) is not None]
+        begun = (run_id for run_id, item in batch if isinstance(item.event, RunStarted | ManyStarted))
         try:
             # The connection commits at the end of the block, or rolls back if anything was raised in it.
             with self._used(f"{len(rows)} events could not be written to"):
@@ -313,6 +316,7 @@ class RunStore:
         except StoreError as error:
             self.failure = self.failure or error
             raise
+        self.first_run = self.first_run or next(begun, None)
 
     def _check_in_place(self) -> None:
         """Refuse to write to a file that was deleted: SQLite would continue to write to it, and no reader would see it.
