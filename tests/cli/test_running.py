@@ -694,3 +694,36 @@ def test_files_named_on_the_command_line_take_the_place_of_the_agents_own(cli: C
     cli.write(AGENT + GUARDED)
     assert cli("run", "triage.py:guarded", "-p", "task=rest", "--files", ".").code == 0
     assert (cli.folder / "kept.txt").read_text() == "b"
+
+
+KEY = "sk-0123456789-secret"
+HOLDING = f'''
+from watchkeeper.adapters.openai_chat import OpenAIChatModel
+
+OpenAIChatModel("m", api_key="{KEY}", base_url="http://localhost:1/v1")
+last_words = Say({{"summary": "{KEY}", "count": 2}})
+SCRIPT = [Call("look", {{"path": "{"x" * 80}{KEY}"}}), last_words]
+
+
+def report(result):
+    return "reported {KEY}"
+
+
+def broken(result):
+    raise ValueError("{KEY}")
+'''
+
+
+@pytest.mark.parametrize("arguments", [(), ("--after", "report"), ("--after", "broken"), ("--json",)], ids=str)
+def test_a_credential_of_the_process_is_not_printed(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    cli.write(AGENT.replace('print("the tool speaks")', "pass") + HOLDING)
+    said = cli.run("-p", "folder=x", *arguments)
+    assert "[redacted]" in said.out
+    assert KEY[:10] not in said.out + said.err
+
+
+def test_a_credential_of_the_process_is_not_printed_for_items(cli: CommandLine) -> None:
+    cli.write(AGENT.replace('print("the tool speaks")', "pass") + HOLDING)
+    (cli.folder / "a.txt").touch()
+    said = cli.run("--each", "*.txt")
+    assert KEY[:10] not in said.out + said.err

@@ -19,6 +19,7 @@ from rich.text import Text
 from watchkeeper.cli.console import CUT, Part, print_fenced, print_table, put, styled
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
@@ -276,7 +277,7 @@ class Progress:
         put(self._console, (f"limits: {started.limits}", "dim"))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
-        line = line_of(tag_of(type(event)), dump(event))
+        line = line_of(tag_of(type(event)), HELD.redacted_data(dump(event)))  # before it is cut
         if line is None:
             return
         label = "" if run_id is None else self._items.get(run_id, "")
@@ -323,7 +324,7 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
     rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
         if item.ok:
-            mark, said = styled(done_mark(item.completion)), one_line(display(item.output), cut)
+            mark, said = styled(done_mark(item.completion)), one_line(redacted(display(item.output)), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
         rows.append((one_line(item.item or "", cut and LABEL_WIDTH), mark, said))
