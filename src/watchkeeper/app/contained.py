@@ -145,7 +145,7 @@ def contained(
     if limits is None:
         limits = _limits(ceilings)
     elif ceilings:
-        raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
+        raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}; put all into Limits(...)")
     check_arguments({"limits": limits})
     passes = uncounted or ("refuse" if names_spending(limits, ceilings) else None)
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")

@@ -147,7 +147,7 @@ class ContextCalls:
         if is_inherited(self.account):
             raise ConfigurationError(INHERITED.message)
         if self.closed:
-            raise ConfigurationError("this ExecutionContext is closed; open a new one, or close it later")
+            raise ConfigurationError("this ExecutionContext is closed; make calls before its end, or open a new one")
 
     # --- admission ----------------------------------------------------------------------------------------------------
 

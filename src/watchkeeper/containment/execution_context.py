@@ -295,7 +295,9 @@ class ExecutionContext:
             return None
         account = self.account
         if any(account.verdict_hold) or not (account.keeps_verdict or self._calls.nodes.newest is None):
-            raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
+            raise ConfigurationError(
+                "a verdict can be kept only once, before the first call; close the earlier one first"
+            )
         verdict = self._below(
             replace(self.limits, deadline=None, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
         )

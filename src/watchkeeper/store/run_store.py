@@ -467,7 +467,7 @@ def _whole_run(row: Sequence[Any]) -> StoredRun:
     *values, body = row
     for kind, value in zip(KINDS, values, strict=True):
         if not isinstance(value, kind):
-            raise TypeError(f"{value!r} is of the wrong type")
+            raise TypeError(f"{value!r} in its row is no {getattr(kind, '__name__', kind)}")
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
     if values[9]:
@@ -479,7 +479,7 @@ def _whole_run(row: Sequence[Any]) -> StoredRun:
     values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
     for kind, value in zip((str | None, int | None, dict | None), values[-3:], strict=True):
         if not isinstance(value, kind):
-            raise TypeError(f"{value!r} is of the wrong type")
+            raise TypeError(f"{value!r} in its last event is no {getattr(kind, '__name__', kind)}")
     return StoredRun(*values)
 
 

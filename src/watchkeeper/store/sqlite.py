@@ -124,7 +124,8 @@ def chosen_file(
         return None
     if where != DEFAULT:
         if os.fspath(where) == ":memory:":
-            raise ConfigurationError("':memory:' would be lost with the process: name a file, or 'none' for none")
+            instead = "name a file" + (", or 'none' for none" if lifted else "")
+            raise ConfigurationError(f"':memory:' is no file, and memory is lost with the process; {instead}")
         return path_from(where)
     from platformdirs import user_data_path
 
