@@ -413,7 +413,7 @@ def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
-    """Print a table, one line for each account, and another one of the calls whose truth nobody knows."""
+    """Print a table, one line for each account, and another one of the calls whose real charge is not known."""
     rows: list[tuple[Text | str, ...]] = []
     for report in reports:
         day, month = report.day, report.month

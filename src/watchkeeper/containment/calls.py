@@ -127,7 +127,7 @@ class ContextCalls:
         incidents: Incidents,
         home: ReferenceType[Any],
     ) -> None:
-        """Open for calls."""
+        """Begin to admit calls."""
         self.home = home
         self.apart = False
         self.clock, self.ledger, self._numbers, self._guards = tree
