@@ -433,6 +433,19 @@ def test_a_store_that_fails_in_the_middle_is_said_and_is_no_success(
     assert result["ok"] is (choice == "go_on")
 
 
+def test_a_store_that_is_deleted_in_the_middle_is_said_at_once_and_at_the_end(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("watchkeeper.app.recording.STORE_SECONDS", 0.0)
+    cli.write(AGENT.replace('print("the tool speaks")', "__import__('os').remove('runs.db')"))
+    said = cli.run("--store", "runs.db", *FOLDER)
+    assert said.code == 1
+    assert "store.failing" in caplog.text
+    assert "the file was deleted while it was open" in said.out.splitlines()[-2]
+    assert said.out.splitlines()[-1] == "not stored"
+    assert not (cli.folder / "runs.db").exists()
+
+
 def test_what_a_failing_store_leads_to_has_two_choices(cli: CommandLine) -> None:
     assert "--on-store-failure: 'panic' must be stop or go_on" in cli.refused("--on-store-failure", "panic", *FOLDER)
 

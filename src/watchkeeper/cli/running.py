@@ -316,7 +316,7 @@ def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
 
 def where_to_look(run_id: UUID | str, store: RunStore | None, settings: Settings) -> str:
     """Return how to see what happened; the store is named if the next command would not find it without an option."""
-    if store is None:
+    if store is None or not store.path.exists():
         return "not stored"
     named = settings.get("store")
     option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""

@@ -11,7 +11,6 @@ program or a newer version is refused and not changed.
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,7 +40,7 @@ from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
-from watchkeeper.store.sqlite import RECOVER, Schema, chosen_file, connect, failing_as
+from watchkeeper.store.sqlite import RECOVER, Identity, Schema, chosen_file, connect, failing_as, identities
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 KEEP_SECONDS: Final = 400 * 86_400.0
@@ -229,7 +228,6 @@ class LedgerFile:
         self.path = path
         self._busy_seconds = busy_seconds
         self._connection: sqlite3.Connection | None = None
-        self._names = str(path), f"{path}-wal", f"{path}-shm"
         self._openings = 0
         self._identity: Identity = None
         self._found: tuple[Identity, ...] = ()
@@ -243,15 +241,14 @@ class LedgerFile:
         """
         connection = self._connection
         if connection is None:
-            if self._identity is not None and self._identity != identity(self.path):
+            if self._identity is not None and self._identity != identities(self.path)[0]:
                 raise replaced(self.path)
             connection = self._connection = connect(self.path, SCHEMA, self._busy_seconds)
             self._found = ()
             self._openings += 1
         connection.execute("BEGIN IMMEDIATE")
         # A process that writes into a deleted file shares its figures with no other, so a ceiling could be spent twice.
-        main, wal, shm = self._names
-        found = identity(main), identity(wal), identity(shm)
+        found = identities(self.path)
         if found != self._found:
             if self._found or self._identity not in (None, found[0]):
                 raise replaced(self.path)
@@ -439,19 +436,6 @@ class LedgerFile:
     def _used(self) -> sqlite3.Connection:
         assert self._connection is not None, "outside a transaction"
         return self._connection
-
-
-Identity = tuple[int, int] | None
-"""Device and number of a file; None if there is none."""
-
-
-def identity(path: Path | str) -> Identity:
-    """Return the identity of a file, which differs from that of a later file with the same name."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def replaced(path: Path) -> StoreError:

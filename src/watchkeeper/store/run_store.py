@@ -27,7 +27,8 @@ from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStar
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
-from watchkeeper.store.sqlite import DEFAULT, RECOVER, Schema, chosen_file, connect, connect_to_read, failing_as
+from watchkeeper.store.sqlite import DEFAULT, RECOVER, Identity, Schema, chosen_file, connect, connect_to_read
+from watchkeeper.store.sqlite import failing_as, identities
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
@@ -258,7 +259,7 @@ class RunStore:
         self.failure: StoreError | None = None
         self.first_run: UUID | None = None
         self.closed = False
-        self._file: tuple[int, int] | None = None
+        self._files: tuple[Identity, ...] = ()
         self._lock = threading.Lock()
         if not read_only:
             advice = (
@@ -268,8 +269,7 @@ class RunStore:
                 self._connection = connect(found, SCHEMA, BUSY_SECONDS)
                 self._connection.text_factory = text_or_bytes
                 self._connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
-                at = found.stat()
-                self._file = (at.st_dev, at.st_ino)
+                self._files = identities(found)
             return
         if not found.is_file():
             raise StoreError(
@@ -322,13 +322,16 @@ class RunStore:
         """Refuse to write to a file that was deleted: SQLite would continue to write to it, and no reader would see it.
 
         Raises:
-            OSError: If it was deleted or replaced by another file.
+            OSError: If it, or one of its side files, was deleted or replaced by another file.
         """
-        if self._file is None:  # opened for reading only
+        found = identities(self.path)
+        if not self._files or found == self._files:  # none: opened for reading only
             return
-        found = self.path.stat()
-        if (found.st_dev, found.st_ino) != self._file:
+        if found[0] is None:
+            raise OSError("the file was deleted while it was open; put it back, or start again with another one")
+        if found[0] != self._files[0]:
             raise OSError(f"another file was put in the place of {self.path} while it was open")
+        raise OSError("its -wal or -shm file was deleted or replaced while it was open; nothing else can be written")
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:

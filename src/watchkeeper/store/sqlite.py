@@ -132,6 +132,23 @@ def chosen_file(
     return user_data_path("watchkeeper", appauthor=False) / name
 
 
+Identity = tuple[int, int] | None
+"""Device and number of a file; None if there is none."""
+
+
+def identities(path: Path) -> tuple[Identity, ...]:
+    """Return the identities of a file and of its side files; a later file with the same name has another one."""
+    found: list[Identity] = []
+    for end in ("", *SIDE_FILES):
+        try:
+            at = os.stat(f"{path}{end}")
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((at.st_dev, at.st_ino))
+    return tuple(found)
+
+
 @contextmanager
 def failing_as(what: str, advice: str = "") -> Generator[None]:
     """Turn errors of the file or the disk into a StoreError.
