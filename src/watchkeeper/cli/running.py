@@ -224,7 +224,7 @@ def ended(work: Callable[[], AnyResult], requests: EndRequests, store: RunStore 
 
 
 def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, console: Console, *, quiet: bool) -> None:
-    """Run the command of ``--notify``; what goes wrong is said, and changes nothing else."""
+    """Run the command of ``--notify``; if it fails, that is printed, and nothing else changes."""
     try:
         complaint = requests.broken_off_by(partial(notify, program, data, quiet=quiet))
     except KeyboardInterrupt:

@@ -359,7 +359,7 @@ class ContextCalls:
         return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
     def watch_time(self, until: float, *, is_late: bool = False) -> None:
-        """Have the clock tell when the work is over, or everything is, even if nobody asks for a call."""
+        """Set an alarm for the end of the work, or of everything, so that it is noticed also between calls."""
         if self._alarm is not None:
             self._alarm.cancel()
         if until != NEVER:

@@ -601,7 +601,7 @@ class ExecutionContext:
         self.cancellation.cancel(reason)
 
     def land(self, stop: Stop) -> None:
-        """End the work by the caller's wish: what is under way goes on, and a landing turn may follow."""
+        """End the work because the caller asks for it: calls under way go on, and a landing turn may follow."""
         self._calls.land(stop)
 
     def close(self) -> None:
