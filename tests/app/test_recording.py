@@ -172,7 +172,15 @@ def test_a_file_that_is_deleted_while_the_run_writes_to_it_is_noticed(disk: Disk
     result = disk.run([Call("deletes"), ANSWER], named("deletes", disk.path.unlink))
     assert result.stop is not None
     assert result.stop.reason == "store_failed"
-    assert "No such file" in result.not_stored
+    assert "the file was deleted while it was open" in result.not_stored
+    assert "the file was deleted while it was open" in result.sentence()
+
+
+def test_a_side_file_that_is_deleted_while_the_run_writes_is_noticed(disk: Disk) -> None:
+    result = disk.run([Call("deletes"), ANSWER], named("deletes", Path(f"{disk.path}-wal").unlink))
+    assert result.stop is not None
+    assert result.stop.reason == "store_failed"
+    assert "its -wal or -shm file was deleted" in result.not_stored
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ RUN = ("run", "triage.py:triage", "--model", "scripted", "-p", "folder=x")
         ("run", "x\0.py:x"),
         ("run", "triage.py:\0"),
         ("run", DEEP),
+        ("run", "x" * 300),
+        ("run", f"{'x' * 300}:x"),
         (*RUN, "-p", f"names={DEEP}"),
         (*RUN, "-p", "limit=\0"),
         (*RUN, "-p", "limit=\ud800"),
@@ -103,3 +105,50 @@ def test_a_settings_file_that_cannot_work_is_refused(cli: CommandLine, text: str
     assert said.code == 2, said
     assert "Traceback" not in said.err + said.out
     assert said.err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--on-store-failure", "maybe"),
+        ("--on-context-full", "maybe"),
+        ("--store", "triage.py"),
+        ("--store", ":memory:"),
+        ("--model", "opnai:x"),
+        ("--fallback", "http://h/v1"),
+        ("--files", "nowhere"),
+        ("-p", "folder"),
+        ("--each", "nowhere/*"),
+        ("--first", "2"),
+        ("--concurrency", "2"),
+        ("--notify", "no-such-program"),
+        ("--max-cost", "much"),
+        ("--timeout", "soon"),
+        ("--account", "a b", "--account-limit", "$1/day"),
+        ("--account-limit", "much"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_is_checked_before_the_agents_file_is_executed(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    cli.write(f"raise SystemExit('executed')\n{AGENT}")
+    said = cli("run", "triage.py:triage", *arguments)
+    assert said.code == 2, said
+    assert said.err.startswith("error: ")
+    assert "executed" not in said.err
+
+
+@pytest.mark.parametrize("setting", ["prices.x = 3", "ledger = ':memory:'", "store = ':memory:'", "model = 3"])
+def test_a_setting_is_checked_before_the_agents_file_is_executed(cli: CommandLine, setting: str) -> None:
+    cli.write(f"raise SystemExit('executed')\n{AGENT}")
+    (cli.folder / "pyproject.toml").write_text(f"[tool.watchkeeper]\n{setting}\n")
+    said = cli("run", "triage.py:triage")
+    assert said.code == 2, said
+    assert said.err.startswith("error: ")
+    assert not list(cli.folder.glob(":memory:*"))
+
+
+def test_an_account_needs_only_what_the_agents_file_does_not_give(cli: CommandLine) -> None:
+    cli.write(AGENT.replace("Limits(max_steps=9", "Limits(account='team', account_limit='$9/day', max_steps=9"))
+    for given in (("--account-limit", "$1/day"), ("--account", "other"), ("--account", "none")):
+        said = cli("run", "triage.py:agent", "-p", "task=x", "--store", "none", *given)
+        assert said.code == 0, said

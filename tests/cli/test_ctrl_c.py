@@ -218,6 +218,36 @@ def test_the_third_ctrl_c_ends_the_command_itself(start: Callable[..., Running])
 
 
 @pytest.mark.spec("FR-148")
+def test_code_that_holds_the_loop_at_once_does_not_keep_the_run_off_the_record(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start("blocked", "-p", "path=x", "--notify", NOTE)
+    running.until("WAITING")
+    while running.process.poll() is None:  # what comes at once may count as one
+        running.press_ctrl_c()
+    code, said = running.end()
+    assert code == 130
+    assert "not recorded" not in said
+    assert reason_in(tmp_path) == "aborted"
+    assert json.loads((tmp_path / "noted").read_text())["stop"]["reason"] == "aborted"
+
+
+@pytest.mark.parametrize("over", [("-p", "path=x"), ("--each", "*.txt")], ids=["one", "many"])
+def test_a_run_that_is_killed_while_code_holds_the_loop_has_a_row(
+    start: Callable[..., Running], tmp_path: Path, over: tuple[str, str]
+) -> None:
+    (tmp_path / "a.txt").touch()
+    running = start("blocked", *over, "--json")
+    running.until("WAITING")
+    running.send("SIGTERM")
+    running.process.kill()
+    assert running.end()[0] == -signal.SIGKILL
+    with RunStore(tmp_path / "runs.db", read_only=True) as store:
+        (row,) = store.runs()
+    assert row.ended_at is None
+
+
+@pytest.mark.spec("FR-148")
 @pytest.mark.parametrize(
     ("name", "storm", "codes"),
     [("on_loop", ["SIGINT"], {130}), ("on_thread", ["SIGTERM", "SIGINT", "SIGHUP"], {129, 130, 143})],

@@ -433,6 +433,19 @@ def test_a_store_that_fails_in_the_middle_is_said_and_is_no_success(
     assert result["ok"] is (choice == "go_on")
 
 
+def test_a_store_that_is_deleted_in_the_middle_is_said_at_once_and_at_the_end(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("watchkeeper.app.recording.STORE_SECONDS", 0.0)
+    cli.write(AGENT.replace('print("the tool speaks")', "__import__('os').remove('runs.db')"))
+    said = cli.run("--store", "runs.db", *FOLDER)
+    assert said.code == 1
+    assert "store.failing" in caplog.text
+    assert "the file was deleted while it was open" in said.out.splitlines()[-2]
+    assert said.out.splitlines()[-1] == "not stored"
+    assert not (cli.folder / "runs.db").exists()
+
+
 def test_what_a_failing_store_leads_to_has_two_choices(cli: CommandLine) -> None:
     assert "--on-store-failure: 'panic' must be stop or go_on" in cli.refused("--on-store-failure", "panic", *FOLDER)
 
@@ -694,3 +707,36 @@ def test_files_named_on_the_command_line_take_the_place_of_the_agents_own(cli: C
     cli.write(AGENT + GUARDED)
     assert cli("run", "triage.py:guarded", "-p", "task=rest", "--files", ".").code == 0
     assert (cli.folder / "kept.txt").read_text() == "b"
+
+
+KEY = "sk-0123456789-secret"
+HOLDING = f'''
+from watchkeeper.adapters.openai_chat import OpenAIChatModel
+
+OpenAIChatModel("m", api_key="{KEY}", base_url="http://localhost:1/v1")
+last_words = Say({{"summary": "{KEY}", "count": 2}})
+SCRIPT = [Call("look", {{"path": "{"x" * 80}{KEY}"}}), last_words]
+
+
+def report(result):
+    return "reported {KEY}"
+
+
+def broken(result):
+    raise ValueError("{KEY}")
+'''
+
+
+@pytest.mark.parametrize("arguments", [(), ("--after", "report"), ("--after", "broken"), ("--json",)], ids=str)
+def test_a_credential_of_the_process_is_not_printed(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    cli.write(AGENT.replace('print("the tool speaks")', "pass") + HOLDING)
+    said = cli.run("-p", "folder=x", *arguments)
+    assert "[redacted]" in said.out
+    assert KEY[:10] not in said.out + said.err
+
+
+def test_a_credential_of_the_process_is_not_printed_for_items(cli: CommandLine) -> None:
+    cli.write(AGENT.replace('print("the tool speaks")', "pass") + HOLDING)
+    (cli.folder / "a.txt").touch()
+    said = cli.run("--each", "*.txt")
+    assert KEY[:10] not in said.out + said.err

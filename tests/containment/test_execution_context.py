@@ -702,7 +702,7 @@ def test_what_bounds_nothing_and_what_is_no_event_is_refused_by_value() -> None:
     with ExecutionContext(unlimited()) as ctx:
         with pytest.raises(ConfigurationError, match="5 bounds no context"):
             ctx.child(5)  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match="'oops' is no SafetyEvent"):
+        with pytest.raises(ConfigurationError, match="'oops' must be a SafetyEvent"):
             ctx.record_event("oops")  # type: ignore[arg-type]
         assert ctx.get_snapshot().events == ()
 

@@ -153,7 +153,7 @@ def test_nothing_is_kept_unless_a_run_asks_for_it(clock: TestClock) -> None:
 def test_a_verdict_is_kept_first_of_all_and_one_at_a_time(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1, deadline="10m")
     verdict = keep(root)
-    with pytest.raises(ConfigurationError, match="keep a verdict once"):
+    with pytest.raises(ConfigurationError, match="can be kept only once"):
         root.keep_verdict()
     used = gate_with(clock, max_cost_usd=1)
     used.call(TOOL, lambda _: None)

@@ -68,11 +68,11 @@ def test_a_template_is_no_prompt_yet() -> None:
 
 @pytest.mark.parametrize("make", [LLMCompletionVerifier, LLMTrajectoryFeedback])
 def test_a_budget_that_is_none_is_refused(make: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"budget=500 is none; give for example Budget\("):
+    with pytest.raises(ConfigurationError, match=r"budget=500 must be a Budget, for example Budget\("):
         make(budget=500)
 
 
 def test_a_tracker_that_is_none_is_refused() -> None:
     tracker: Any = 500
-    with pytest.raises(ConfigurationError, match=r"budget_tracker=500 is none; give BudgetTracker\("):
+    with pytest.raises(ConfigurationError, match=r"budget_tracker=500 must be BudgetTracker\("):
         evaluator(Adapter(ScriptedModel([]))).evaluate(budget_tracker=tracker)

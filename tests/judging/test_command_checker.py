@@ -194,9 +194,9 @@ def test_what_an_error_means_is_stated_at_the_checker() -> None:
         ("echo 'open", {}, "cannot be split: No closing quotation"),
         ("make && make test", {}, r"'&&' in 'make && make test' needs a shell, and none is used; .*\['sh', '-c', "),
         ("pytest > log.txt", {}, "'>' in 'pytest > log.txt' needs a shell"),
-        ("true", {"cwd": ""}, "cwd='' is no name of a folder"),
-        ("true", {"cwd": 7}, "cwd=7 is no name of a folder"),
-        ("true", {"cwd": b"sub"}, "cwd=b'sub' is no name of a folder"),
+        ("true", {"cwd": ""}, "cwd='' must be the name of a folder"),
+        ("true", {"cwd": 7}, "cwd=7 must be the name of a folder"),
+        ("true", {"cwd": b"sub"}, "cwd=b'sub' must be the name of a folder"),
         ("true", {"on_error": "close"}, "on_error='close' must be 'open' or 'closed'"),
     ],
 )

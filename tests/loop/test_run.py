@@ -57,8 +57,8 @@ class Slow(ScriptedModel):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("openai:gpt-5-mini", r"'openai:gpt-5-mini' is none; make one: .*\.model_from\('openai:gpt-5-mini'\)$"),
-        (None, "needs a Model, and None is none$"),
+        ("openai:gpt-5-mini", r"not 'openai:gpt-5-mini'; make one: .*\.model_from\('openai:gpt-5-mini'\)$"),
+        (None, "needs a Model, not None$"),
     ],
     ids=["string", "none"],
 )

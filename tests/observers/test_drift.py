@@ -314,8 +314,8 @@ def test_only_the_beginning_of_a_long_task_is_read_for_its_place() -> None:
     [
         ({"paths": "src"}, r"DriftDetector\(paths='src'\) must be a list of paths"),
         ({"paths": 3}, r"DriftDetector\(paths=3\) must be a list"),
-        ({"paths": ["src", ""]}, r"must hold paths; '' is none"),
-        ({"paths": ["src", 3]}, r"must hold paths; 3 is none"),
+        ({"paths": ["src", ""]}, r"must be a list of paths; '' is no path"),
+        ({"paths": ["src", 3]}, r"must be a list of paths; 3 is no path"),
         ({"paths": ["main.py"]}, r"'main.py' names no folder, so nothing could lie outside of it; give folders"),
         *(({"paths": ["src/", path]}, "names no folder") for path in (".", "/", "./", "~", "..", "../..", " / ", "\\")),
         ({"paths": [f"part{number}/" for number in range(60)]}, r"names 60 folders at the top; .* at most 50"),

@@ -79,7 +79,7 @@ class TestConfig:
         config = NestedExecutionConfig(max_nested_duration=timedelta(seconds=15))
         template = PromptTemplate[str](ns="t", key="k", sections=(section,), nested_execution_config=config)
         assert template.nested_execution_config is config
-        with pytest.raises(PromptDefinitionError, match="nested_execution_config='30s' is none"):
+        with pytest.raises(PromptDefinitionError, match="nested_execution_config='30s' must be"):
             PromptTemplate[str](ns="t", key="k", sections=(section,), nested_execution_config=cast("Any", "30s"))
 
 
@@ -146,7 +146,7 @@ class TestContext:
     @pytest.mark.parametrize(
         ("given", "words"),
         [
-            ({"deadline": "30s"}, r"deadline='30s' of a nested run is of the wrong type; .*derive_nested_deadline\("),
+            ({"deadline": "30s"}, r"deadline='30s' of a nested run must be a value such as .*derive_nested_deadline\("),
             ({"budget": 3}, r"budget=3 of a nested run .*Budget\("),
             ({"resource_overrides": 3}, "resource_overrides=3 of a nested run"),
             ({"config": 3}, r"config=3 of a nested run .*NestedExecutionConfig\("),

@@ -20,6 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule
 from tests.session.samples import Plan, Step, Unstorable, buffers
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import SessionError, SnapshotError
+from watchkeeper.core.secrets import hold
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import SNAPSHOT_VERSION, WIDTH, Append, SliceView, Snapshot, append_event
 from watchkeeper.session.tagging import dump, load
@@ -372,3 +373,12 @@ def test_a_snapshot_can_be_part_of_an_event() -> None:
     child.rollback(session.snapshot())
     event = child.log[0].event
     assert load(dump(event)) == event
+
+
+def test_a_snapshot_is_written_without_the_credentials_of_the_process() -> None:
+    hold("sk-0123456789-of-slices")
+    session = Session()
+    session[str].seed("it is sk-0123456789-of-slices")
+    text = session.snapshot().to_json()
+    assert "sk-0123456789" not in text
+    assert Snapshot.from_json(text).to_json() == text

@@ -255,10 +255,18 @@ def test_a_number_that_sqlite_cannot_hold_costs_nothing_else(store: RunStore) ->
 def test_a_file_that_is_gone_is_no_file_to_write_to(store: RunStore) -> None:
     store.append(log(uuid4(), Note("x")))
     store.path.unlink()
-    with pytest.raises(StoreError, match="No such file"):
+    with pytest.raises(StoreError, match="the file was deleted while it was open"):
         store.append(log(uuid4(), Note("x")))
     RunStore(store.path).close()
     with pytest.raises(StoreError, match="another file was put in the place"):
+        store.append(log(uuid4(), Note("x")))
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+def test_a_side_file_that_is_gone_is_noticed(store: RunStore, end: str) -> None:
+    store.append(log(uuid4(), Note("x")))
+    Path(f"{store.path}{end}").unlink()
+    with pytest.raises(StoreError, match="its -wal or -shm file was deleted"):
         store.append(log(uuid4(), Note("x")))
 
 

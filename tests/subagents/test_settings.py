@@ -33,8 +33,8 @@ def test_own_settings_stand_over_those_of_all() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"model": 7}, "model=7 of a subagent makes no sense; give for example 'openai:gpt-5-mini'"),
-        ({"limits": "1h"}, "limits='1h' of a subagent makes no sense; give for example Limits"),
+        ({"model": 7}, "model=7 of a subagent must be a model or its name, for example 'openai:gpt-5-mini'"),
+        ({"limits": "1h"}, "limits='1h' of a subagent must be Limits, for example Limits"),
         ({"description": None}, "description=None"),
         ({"hydrate": "x"}, "hydrate='x' must be a function that takes the child's session"),
         ({"hydrate": later}, "must be a function that takes the child's session, and not async"),

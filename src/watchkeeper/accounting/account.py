@@ -175,7 +175,11 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         return self.limits.landing is not None
 
     def stops_work_only(self, *, landing: bool) -> bool:
-        """Return whether something may still run here after the work is over, or after a landing turn."""
+        """Return whether a stop of the work leaves something that may still run: a landing turn or a verdict.
+
+        Args:
+            landing: Whether the landing turn itself was stopped; then only a verdict is left.
+        """
         return self.keeps_verdict or (self.has_landing and not landing)
 
     def ends_at(self, *, landing: bool) -> float:
@@ -303,7 +307,7 @@ def tell_reached(caller: Account, limiting: Account, stop: Stop, number: int) ->
 
 
 def retries_left(account: Account) -> bool:
-    """Return whether another failure in this chain would still find a retry."""
+    """Return whether the retry ceilings of this chain allow one more retry."""
     limiting = (row for row in (*account.ceilings, *account.beyond) if row[0] == RETRIES)
     return all(level.settled[RETRIES] < ceiling for _, ceiling, level in limiting)
 

@@ -232,7 +232,7 @@ def firm_hold(demand: Demand, held: tuple[int, ...], level: Account, count: int)
 
 
 def held_again(demand: Demand) -> tuple[int, ...]:
-    """Return the landing hold as it was before a call was admitted, as far as there still is room for it."""
+    """Return what may be held for a landing turn again after a call: as much as before it, if there is still room."""
     account = demand.account
     hold = list(demand.held_before)
     for count, ceiling, level in account.ceilings:

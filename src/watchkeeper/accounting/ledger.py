@@ -82,7 +82,7 @@ class Ledger(Protocol):
     """Where reservations and settlements of a tree of contexts are kept."""
 
     def open(self, account: Account) -> Stop | None:
-        """Take in a new account, carve what it wishes from those above it, and keep a step for its landing turn.
+        """Open an account: carve what it asks for from those above it, and keep a step for its landing turn.
 
         For a parent's verdict, what is carved is what the parent keeps for that.
 
@@ -273,7 +273,7 @@ class MemoryLedger:
         self._waiters = Waiters(elsewhere)
 
     def open(self, account: Account) -> Stop | None:
-        """Carve what the account wishes, and keep one step for its landing turn."""
+        """Carve what the account asks for, and keep one step for its landing turn."""
         with self._lock:
             above = account.chain[1:]
             if account.for_verdict:

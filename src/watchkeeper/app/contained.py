@@ -185,7 +185,9 @@ def _limits(limits: Limits | None, ceilings: Ceilings) -> Limits:
     """Return what was given as one value; an error names a ceiling as the caller did."""
     if limits is not None:
         if ceilings:
-            raise ConfigurationError(f"contained() was given limits=... and {sorted(ceilings)}: say it in one way")
+            raise ConfigurationError(
+                f"contained() was given limits=... and {sorted(ceilings)}; put all into Limits(...)"
+            )
         check_arguments({"limits": limits})
         return replace(limits, landing=None)
     named: dict[str, Any] = {("deadline" if key == "timeout" else key): value for key, value in ceilings.items()}

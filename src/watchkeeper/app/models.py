@@ -52,6 +52,7 @@ HELP: Final = (
 )
 
 
+SERVERS: Final = ("http://", "https://")
 SERVER_PROVIDER: Final = "openai-compatible"
 SERVER_KEY: Final = "WATCHKEEPER_API_KEY"
 NO_KEY: Final = "no-key"
@@ -65,9 +66,28 @@ def model_from(text: str) -> Model:
         MissingExtraError: If the provider's SDK, or the engine, is not installed.
         MissingKeyError: If the provider needs a key that is not set.
     """
-    if text.startswith(("http://", "https://")):
-        hold_url(text)
+    check_model_text(text)
+    if text.startswith(SERVERS):
         return _server(text)
+    provider, _, name = text.partition(":")
+    model_class: Callable[[str], Model] = pkgutil.resolve_name(PROVIDERS[provider])
+    return model_class(name)
+
+
+def check_model_text(text: str) -> None:
+    """Refuse a text that names no model; nothing is imported or opened, and keys are not looked for.
+
+    Raises:
+        UnknownModelError: If it names none; the message lists the forms.
+    """
+    if text.startswith(SERVERS):
+        hold_url(text)
+        url, _, name = text.partition("#")
+        if not url.isprintable() or " " in url:
+            raise UnknownModelError(f"{url!r} is no address: it has characters that no address has")
+        if not name:
+            raise UnknownModelError(f"{text!r} does not say which model to ask for; write '{url}#NAME'")
+        return
     provider, _, name = text.partition(":")
     if provider not in PROVIDERS:
         near = difflib.get_close_matches(provider, PROVIDERS, n=1)
@@ -77,16 +97,10 @@ def model_from(text: str) -> Model:
         raise UnknownModelError(f"there is no model {text!r}; {hint}{HELP}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
-    model_class: Callable[[str], Model] = pkgutil.resolve_name(PROVIDERS[provider])
-    return model_class(name)
 
 
 def _server(text: str) -> Model:
     url, _, name = text.partition("#")
-    if not url.isprintable() or " " in url:
-        raise UnknownModelError(f"{url!r} is no address: it has characters that no address has")
-    if not name:
-        raise UnknownModelError(f"{text!r} does not say which model to ask for; write '{url}#NAME'")
     from watchkeeper.adapters.openai_chat import OpenAIChatModel
 
     key = os.environ.get(SERVER_KEY) or NO_KEY

@@ -3,7 +3,8 @@
 A write that fails is tried again for 60 s, with everything that came since. If the store still fails then, the run ends
 as `store_failed` or goes on without its record, whichever was chosen; both are logged and put on the session's log at
 once, and the result says so. Nothing is dropped: unwritten events stay in memory and are tried again, at the latest
-when the run ends. The run's own loop never waits for a write, except at its end.
+when the run ends. A run waits for a write only at its end, and shortly after its first event: code of the user that
+holds the loop later can no longer keep the run off the record.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ STORE_SECONDS: Final = 60.0
 FIRST_WAIT: Final = 0.25
 LONGEST_WAIT: Final = 5.0
 """Seconds between two attempts: twice as long each time, at most the second."""
+
+FIRST_SECONDS: Final = 1.0
+"""How long a run waits for the write of its first event, in real seconds; it then goes on in any case."""
 
 HURRIED_SECONDS: Final = 2.0
 """How long the end of an interrupted run waits for a store that fails; real seconds, because a kill may follow."""
@@ -74,6 +78,10 @@ class Recorder:
                 gate.land(store_failed(str(error)))
 
         self._on_failure = failed
+
+    async def begun(self) -> None:
+        """Wait, for a limited time, until what was queued is written: the beginning of the run."""
+        await self._listener.drained(FIRST_SECONDS)
 
     def hurry(self) -> None:
         """Wait no longer for a store that fails: the run was interrupted."""

@@ -35,6 +35,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
+from watchkeeper.loop.driver import Ending, drive
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
@@ -310,6 +311,11 @@ class _Opened(Generic[OutputT]):
     gate: ExecutionContext
     start: _Start
 
+    async def begun(self) -> None:
+        """Wait until the start of the run is in the store, if it has one."""
+        if self.around.record is not None:
+            await self.around.record.begun()
+
     def plan(self, prompt: Prompt[OutputT], gate: ExecutionContext) -> RunPlan[OutputT]:
         """Render a prompt, once, and return the plan of its run."""
         models = self.around.models
@@ -364,7 +370,12 @@ def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     start = opened.start
     plan = opened.plan(opened.prompt, opened.gate)
-    return await execute(plan, opened.scope(start.session, opened.gate, start.context))
+
+    async def once_on_record(*run: Any) -> Ending:
+        await opened.begun()
+        return await drive(*run)
+
+    return await execute(plan, opened.scope(start.session, opened.gate, start.context), once_on_record)
 
 
 class _Items(Generic[OutputT]):
@@ -410,6 +421,7 @@ class _Items(Generic[OutputT]):
                 apart=start.around.apart,
             )
         )
+        await opened.begun()
         async with asyncio.TaskGroup() as group:
             for _ in range(min(self.concurrency, len(self.results))):
                 group.create_task(self._worker())

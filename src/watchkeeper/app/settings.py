@@ -49,6 +49,9 @@ PREFIX: Final = "WATCHKEEPER_"
 OTHER_VARIABLES: Final = frozenset({"api_key", "run_id", "ok"})
 """Variables with the prefix that are not settings: a server's key, and what ``--notify`` tells its command."""
 
+UNPLACED: Final = ("default", ":memory:")
+"""Values of ``store`` and ``ledger`` that are not paths."""
+
 LIFTED: Final = frozenset({"none", "off"})
 
 
@@ -101,7 +104,7 @@ def file_settings(start: Path) -> dict[str, Setting]:
             raise ConfigurationError(f"{setting.source}: there is no such setting; {others} {', '.join(known)}")
     for name in ("store", "ledger"):
         file = settings.get(name)
-        if file is not None and isinstance(file.value, str) and not file.lifted and file.value != "default":
+        if file is not None and isinstance(file.value, str) and not file.lifted and file.value not in UNPLACED:
             settings[name] = replace(file, value=str(path.parent / path_from(file.value)))
     return settings
 
@@ -194,6 +197,23 @@ def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
         except LimitsError as error:
             raise LimitsError(f"{setting.source}: {renamed(error, field, name)}; 'none' lifts the limit") from error
     return with_account(settings, limits)
+
+
+def check_values(settings: Settings) -> None:
+    """Refuse values of settings that are wrong whatever the agent is that they are for.
+
+    Raises:
+        ConfigurationError: Naming the value and where it was written.
+    """
+    given = {name: setting for name, setting in settings.items() if not setting.lifted}
+    if "account" in settings and "account" not in given:
+        given.pop("account_limit", None)
+    limits_from(given, Limits(account="any", account_limit="$1/day"))  # the agent's file may give the one not given
+    for name in TEXTS:
+        text_from(settings, name)
+    context_full_from(settings)
+    store_failure_from(settings)
+    prices_from(settings)
 
 
 def _limit(field: str, setting: Setting) -> Any:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from watchkeeper.core.cancellation import CancellationToken
+from watchkeeper.core.secrets import redacted
 from watchkeeper.core.text import fold_points, printable
 from watchkeeper.shield.tool_permission import Questioner
 
@@ -80,7 +81,7 @@ def laid_out(question: str, width: int) -> str:
         width: Columns of the terminal.
     """
     lines: list[str] = []
-    for line in printable(question).split("\n"):
+    for line in printable(redacted(question)).split("\n"):
         points = [0, *fold_points(line, width, len(MARGIN)), len(line)]
         lines.append(f"\n{MARGIN}".join(line[begin:end] for begin, end in pairwise(points)))
     return "\n".join(lines)

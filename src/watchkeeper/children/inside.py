@@ -117,7 +117,7 @@ class Surrounding(msgspec.Struct, frozen=True):
 
 
 def surrounding(*, apart: bool = False) -> Surrounding:
-    """Return what a run is started in.
+    """Return the context, and the run, inside which a run is started.
 
     Args:
         apart: Whether the run is to be independent of the enclosing context.

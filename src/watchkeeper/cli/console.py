@@ -1,10 +1,11 @@
 """The output of the command line: plain lines, the same in a terminal, a pipe, a CI log and a file.
 
 If the output is not a terminal, nothing is cut or folded. Nothing foreign acts on a terminal or imitates a line of the
-report: `styled` escapes what it is given (`watchkeeper.core.text.printable`) and makes one line of it, a line that is
-too long for a terminal goes on behind a margin, and texts of several lines, such as answers, are printed by
-`print_fenced`, with a mark before every line that nothing else begins with. Modules of this folder print only with
-`put`, `say`, `print_fenced`, `say_fenced` and `print_table`, or write JSON, which is escaped anyway.
+report: `styled` replaces credentials, escapes what it is given (`watchkeeper.core.text.printable`) and makes one line
+of it. In a terminal, a line that is too long is folded, its further parts behind a margin. Texts of several lines, such
+as answers, are printed by `print_fenced`, with a mark before every line that nothing else begins with. Modules of this
+folder print only with `put`, `say`, `print_fenced`, `say_fenced` and `print_table`, or write JSON, which is escaped
+anyway.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from watchkeeper.core.secrets import redacted
 from watchkeeper.core.text import fold_points, printable
 
 CUT: Final = 100
@@ -84,7 +86,7 @@ def styled(*parts: Part) -> Text:
 
 
 def _flat(text: str) -> str:
-    return printable(text).replace("\n", " ")
+    return printable(redacted(text)).replace("\n", " ")
 
 
 def put(console: Console, *parts: Part) -> None:
@@ -94,7 +96,7 @@ def put(console: Console, *parts: Part) -> None:
 
 def print_fenced(console: Console, text: str, style: str = "") -> None:
     """Print a text of any number of lines, each behind the fence."""
-    for line in printable(text.replace("\r\n", "\n")).split("\n"):
+    for line in printable(redacted(text).replace("\r\n", "\n")).split("\n"):
         _put(console, Text.assemble(FENCE if line else FENCE.rstrip(), (line, style)), FENCE)
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import glob
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,26 @@ class Loaded:
         return cast("Callable[..., Any]", found)
 
 
+def agent_file(target: str) -> tuple[Path, str]:
+    """Return file and name of ``FILE:NAME``; nothing is executed. The name is empty if only a file is given.
+
+    Raises:
+        ConfigurationError: If the form is wrong, or there is no such file.
+    """
+    file, _, name = target.rpartition(":")
+    if len(target) > LONGEST_TARGET:
+        raise ConfigurationError(f"{target[:CUT]!r}... is too long; it must be FILE:NAME")
+    if not file and os.path.isfile(target):
+        return Path(target), ""
+    if not file or not name:
+        raise ConfigurationError(f"{target!r} must be FILE:NAME, for example triage.py:triage")
+    if not os.path.isfile(file):
+        raise ConfigurationError(
+            f"{file} is a folder, not a file" if os.path.isdir(file) else f"there is no file {file}"
+        )
+    return Path(file), name
+
+
 def load(target: str) -> Loaded:
     """Return the agent that ``FILE:NAME`` names.
 
@@ -83,14 +104,11 @@ def load(target: str) -> Loaded:
             it names no agent.
         AgentFileError: If the file raised while it was imported.
     """
-    file, _, name = target.rpartition(":")
-    if len(target) > LONGEST_TARGET:
-        raise ConfigurationError(f"{target[:CUT]!r}... is too long; it must be FILE:NAME")
-    if not file and Path(target).is_file():
-        raise ConfigurationError(f"{target!r} does not say which agent: {_listing(target, load_module(Path(target)))}")
-    if not file or not name:
-        raise ConfigurationError(f"{target!r} must be FILE:NAME, for example triage.py:triage")
-    module = load_module(Path(file))
+    path, name = agent_file(target)
+    module = load_module(path)
+    file = str(path)
+    if not name:
+        raise ConfigurationError(f"{target!r} does not say which agent: {_listing(file, module)}")
     if not hasattr(module, name):
         raise ConfigurationError(f"{file} has no {name!r}: {_listing(file, module)}")
     found: object = getattr(module, name)
@@ -118,15 +136,9 @@ def load_module(path: Path) -> ModuleType:
     """Import a file, with its folder on the path, as ``python FILE`` would; the module has the file's name.
 
     Raises:
-        ConfigurationError: If it is not there, is not Python, or defines something that cannot work.
+        ConfigurationError: If it is not Python, or defines something that cannot work.
         AgentFileError: If it raised anything else.
     """
-    try:
-        is_file = path.is_file()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not is_file:
-        raise ConfigurationError(f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}")
     name = _module_name(path.stem)
     file = path.resolve()
     spec = importlib.util.spec_from_file_location(name, file)
@@ -168,16 +180,16 @@ def matching_files(pattern: str, first: int | None) -> list[Path]:
     Raises:
         ConfigurationError: If it matches none; the message says whether the folder is there.
     """
-    paths = sorted(Path(found) for found in glob.glob(pattern, recursive=True) if Path(found).is_file())
+    paths = sorted(Path(found) for found in glob.glob(pattern, recursive=True) if os.path.isfile(found))
     if paths:
         return paths[:first]
-    if Path(pattern).is_dir():
+    if os.path.isdir(pattern):
         raise ConfigurationError(f"--each {pattern!r} is a folder; name its files, for example {pattern.rstrip('/')}/*")
     fixed = Path(pattern)
     while glob.has_magic(str(fixed)):
         fixed = fixed.parent
     folder = fixed if fixed != Path(pattern) else fixed.parent
-    why = "no file matches" if folder.is_dir() else f"there is no folder {folder}"
+    why = "no file matches" if os.path.isdir(folder) else f"there is no folder {folder}"
     raise ConfigurationError(f"--each {pattern!r}: {why}")
 
 

@@ -202,15 +202,14 @@ def account_command(
 
     'account settle ID AMOUNT' books what a call came to, by the provider's bill, in the place of what is presumed.
     """
-    path = ledger_path(text_from(settings_here({"ledger": ledger}), "ledger") or "default")
-    if call is not None or tokens is not None:
+    if name == "settle" or call is not None or tokens is not None:
         if name != "settle" or call is None or amount is None:
             raise ConfigurationError("write: watchkeeper account settle ID AMOUNT [--tokens IN,OUT]")
-        cost = nanos(amount.removeprefix("$"), "AMOUNT")
-        settled = settle_by_hand(path, call, cost, None if tokens is None else pair_of(tokens))
-        with printing() as out:
-            report.print_settled(make_console(out), settled, cost)
+        if as_json:
+            raise ConfigurationError("--json goes with the report of accounts, not with settle")
+        settle(call, nanos(amount.removeprefix("$"), "AMOUNT"), None if tokens is None else pair_of(tokens), ledger)
         return
+    path = named_ledger(ledger)
     reports = account_reports(path, name)
     with printing() as out:
         if as_json:
@@ -219,6 +218,18 @@ def account_command(
             report.print_accounts(make_console(out), reports)
         else:
             put(make_console(out), f"no accounts in {path}")
+
+
+def settle(call: str, cost: int, tokens: TokenUsage | None, ledger: str | None) -> None:
+    """Book what a call came to, in nano-dollars and tokens, and say what is booked now."""
+    settled = settle_by_hand(named_ledger(ledger), call, cost, tokens)
+    with printing() as out:
+        report.print_settled(make_console(out), settled, cost)
+
+
+def named_ledger(option: str | None) -> Path:
+    """Return the file of the ledger that the option, the environment or the settings name."""
+    return ledger_path(text_from(settings_here({"ledger": option}), "ledger") or "default")
 
 
 def pair_of(tokens: str) -> TokenUsage:

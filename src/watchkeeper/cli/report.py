@@ -19,6 +19,7 @@ from rich.text import Text
 from watchkeeper.cli.console import CUT, Part, print_fenced, print_table, put, styled
 from watchkeeper.core.codec import display, to_builtins
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
@@ -240,29 +241,18 @@ HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
 
 
 class Progress:
-    """Prints events as they happen.
-
-    Attributes:
-        first_run: The id of the run that everything belongs to, once it has begun.
-    """
+    """Prints events as they happen."""
 
     def __init__(self, console: Console) -> None:
         """Print to ``console``."""
-        self.first_run: UUID | None = None
         self._console = console
         self._items: dict[UUID, str] = {}
         self._depths: dict[UUID, int] = {}
         self._many: ManyStarted | None = None
         self._width = 0
 
-    def note(self, run_id: UUID, envelope: Envelope) -> None:
-        """Note the first run, and print nothing."""
-        if self.first_run is None and isinstance(envelope.event, RunStarted | ManyStarted):
-            self.first_run = run_id
-
     def __call__(self, run_id: UUID, envelope: Envelope) -> None:
         """Print one event, if it is worth a line."""
-        self.note(run_id, envelope)
         event: object = envelope.event
         match event:
             case ManyStarted():
@@ -303,7 +293,7 @@ class Progress:
         put(self._console, (f"limits: {started.limits}", "dim"))
 
     def _line(self, run_id: UUID | None, event: object) -> None:
-        line = line_of(tag_of(type(event)), dump(event))
+        line = line_of(tag_of(type(event)), HELD.redacted_data(dump(event)))  # before it is cut
         if line is None:
             return
         label = "" if run_id is None else self._items.get(run_id, "")
@@ -350,7 +340,7 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
     rows: list[tuple[Text | str, ...]] = []
     for item in result.results:
         if item.ok:
-            mark, said = styled(done_mark(item.completion)), one_line(display(item.output), cut)
+            mark, said = styled(done_mark(item.completion)), one_line(redacted(display(item.output)), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
         rows.append((one_line(item.item or "", cut and LABEL_WIDTH), mark, said))
@@ -442,7 +432,7 @@ def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
-    """Print a table, one line for each account, and another one of the calls whose truth nobody knows."""
+    """Print a table, one line for each account, and another one of the calls whose real charge is not known."""
     rows: list[tuple[Text | str, ...]] = []
     for report in reports:
         day, month = report.day, report.month

@@ -1,6 +1,7 @@
 """What ``watchkeeper run`` does: load the agent, run it, report, notify, and return the exit code.
 
-Everything that can be refused is refused before the first request to a model. With ``--json`` standard output has only
+Every value of the command line is checked before code of the user is executed, and whatever else can be refused before
+the first request to a model. With ``--json`` standard output has only
 the result, also if the agent's own code prints.
 """
 
@@ -27,9 +28,11 @@ from rich.console import Console
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions
+from watchkeeper.app.models import check_model_text
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import (
     Settings,
+    check_values,
     context_full_from,
     limits_from,
     prices_from,
@@ -40,7 +43,7 @@ from watchkeeper.app.settings import (
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.cli.broken_off import end_on_record
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, put, say, say_fenced, silence
-from watchkeeper.cli.loading import Loaded, bind, items_for, labels_of, load, matching_files, parse_params
+from watchkeeper.cli.loading import Loaded, agent_file, bind, items_for, labels_of, load, matching_files, parse_params
 from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
@@ -49,7 +52,8 @@ from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import one_line
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.store.run_store import RunStore, StoredRun
+from watchkeeper.store.ledger_file import ledger_path
+from watchkeeper.store.run_store import RunStore, StoredRun, store_path
 from watchkeeper.tools.filesystems import HostFilesystem
 
 DONE: Final = 0
@@ -57,6 +61,9 @@ STOPPED: Final = 1
 BAD_INPUT: Final = 2
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+
+SCRIPTED: Final = "scripted"
+"""The model that follows the SCRIPT of the agent's file."""
 
 NOTIFY_SECONDS: Final = 60.0
 """How long the command of ``--notify`` may take."""
@@ -97,6 +104,60 @@ class Order:
     as_json: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the command line asks for, read and checked before any code of the user is executed.
+
+    Attributes:
+        settings: Those in force.
+        options: Those of the run that do not come from the agent's file.
+        values: What the prompt's parameters are bound to.
+        paths: The files to run over; None for one run.
+        program: What ``--notify`` runs, with its arguments.
+    """
+
+    settings: Settings
+    options: RunOptions
+    values: Mapping[str, str]
+    paths: Sequence[Path] | None
+    program: Sequence[str] | None
+
+
+def checked(order: Order) -> Checked:
+    """Check every value that the order names; only what needs the agent itself is left to check.
+
+    Raises:
+        ConfigurationError: For the first value that cannot work.
+    """
+    agent_file(order.target)
+    if order.each is None:
+        for name, value in (("--first", order.first), ("--concurrency", order.concurrency)):
+            if value is not None:
+                raise ConfigurationError(f"{name} goes with --each PATTERN")
+    program = None if order.notify is None else parse_command(order.notify)
+    settings = settings_here(order.given)
+    check_values(settings)
+    ledger_path(text_from(settings, "ledger") or "default")
+    store = store_path(text_from(settings, "store") or "default")
+    if store is not None and os.path.exists(store):  # a missing one is made when the run begins
+        RunStore(store).close()
+    for model in (text_from(settings, "model"), *order.fallback):
+        if model not in (None, SCRIPTED):
+            check_model_text(model)
+    options: RunOptions = {"prices": prices_from(settings), "fallback": order.fallback}
+    context_full = context_full_from(settings)
+    if context_full is not None:
+        options["on_context_full"] = context_full
+    store_failure = store_failure_from(settings)
+    if store_failure is not None:
+        options["on_store_failure"] = store_failure
+    if order.files is not None:
+        options["filesystem"] = HostFilesystem(order.files)
+    values = parse_params(order.params)
+    paths = None if order.each is None else matching_files(order.each, order.first)
+    return Checked(settings, options, values, paths, program)
+
+
 def carry_out(order: Order) -> int:
     """Run what was ordered, to its end, and return the exit code.
 
@@ -117,52 +178,37 @@ def carry_out(order: Order) -> int:
 
 def run_and_report(order: Order, requests: EndRequests) -> int:
     """Run what was ordered, print and tell how it ended, and return the exit code."""
-    if order.each is None:
-        for name, value in (("--first", order.first), ("--concurrency", order.concurrency)):
-            if value is not None:
-                raise ConfigurationError(f"{name} goes with --each PATTERN")
-    program = None if order.notify is None else parse_command(order.notify)
-    settings = settings_here(order.given)
+    asked = checked(order)
     out = cast("TextIO | None", sys.stdout)
     aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.as_json else nullcontext()
     with aside:
+        console = error_console() if order.as_json else make_console(out)
         loaded = load(order.target)
         after = None if order.after is None else loaded.function(order.after, "--after")
-        console = error_console() if order.as_json else make_console(out)
-        store = open_store(text_from(settings, "store") or "default")
+        store = open_store(text_from(asked.settings, "store") or "default")
         with nullcontext() if store is None else store:
-            options: RunOptions = {"store": store, "prices": prices_from(settings), "fallback": order.fallback}
-            context_full = context_full_from(settings)
-            if context_full is not None:
-                options["on_context_full"] = context_full
-            store_failure = store_failure_from(settings)
-            if store_failure is not None:
-                options["on_store_failure"] = store_failure
-            if order.files is not None:
-                options["filesystem"] = HostFilesystem(order.files)
-            progress = Progress(console)
-            options["on_record"] = progress.note if order.as_json else progress
+            options: RunOptions = {**asked.options, "store": store}
+            if not order.as_json:
+                options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
-            result = ended(partial(start, order, loaded, settings, options), requests, store, progress)
+            result = ended(partial(start, order, loaded, asked, options), requests, store)
             if result is None:
                 say(console, ("not recorded: the run was broken off", "yellow"))
                 return signalled(requests)
             data = HELD.redacted_data(result.as_data())
-            where = where_to_look(result.run_id, store, settings)
+            where = where_to_look(result.run_id, store, asked.settings)
             lost = print_json(out, data) if order.as_json else print_end(console, result, where)
             failed = DONE
             if after is not None and not isinstance(result, StoredRun):
                 failed = report_with(partial(requests.broken_off_by, partial(after, result)), console)
-            if program is not None:
-                tell(program, data, requests, console, quiet=order.as_json)
+            if asked.program is not None:
+                tell(asked.program, data, requests, console, quiet=order.as_json)
     unstored = not isinstance(result, StoredRun) and result.not_stored
     return exit_code(result, requests) or lost or failed or (STOPPED if unstored else DONE)
 
 
-def ended(
-    work: Callable[[], AnyResult], requests: EndRequests, store: RunStore | None, progress: Progress
-) -> AnyResult | StoredRun | None:
-    """Do the work; if it has to be broken off, put its end on record and return it as stored, or None without a store.
+def ended(work: Callable[[], AnyResult], requests: EndRequests, store: RunStore | None) -> AnyResult | StoredRun | None:
+    """Do the work; if it has to be broken off, put its end on record and return it as stored; None if it is not stored.
 
     Raises:
         KeyboardInterrupt: If it was broken off before anything began.
@@ -172,13 +218,13 @@ def ended(
     except KeyboardInterrupt:
         if not requests.ending:
             raise
-        if store is None or progress.first_run is None:
+        if store is None or store.first_run is None:
             return None
-        return end_on_record(store, progress.first_run, SYSTEM_CLOCK.now())
+        return end_on_record(store, store.first_run, SYSTEM_CLOCK.now())
 
 
 def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, console: Console, *, quiet: bool) -> None:
-    """Run the command of ``--notify``; what goes wrong is said, and changes nothing else."""
+    """Run the command of ``--notify``; if it fails, that is printed, and nothing else changes."""
     try:
         complaint = requests.broken_off_by(partial(notify, program, data, quiet=quiet))
     except KeyboardInterrupt:
@@ -187,23 +233,22 @@ def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, co
         say(console, (f"--notify {program[0]}: {complaint}", "yellow"))
 
 
-def start(order: Order, loaded: Loaded, settings: Settings, options: RunOptions) -> AnyResult:
+def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions) -> AnyResult:
     """Bind the parameters and run once, or once for every file.
 
     Raises:
         ConfigurationError: If something does not fit.
     """
+    settings = asked.settings
     limits = limits_from(settings, loaded.limits)
     if limits.account is not None:
         options = {**options, "ledger": text_from(settings, "ledger") or "default"}
     options = {**loaded.options, **options}
     model = choose_model(text_from(settings, "model"), loaded)
-    values = parse_params(order.params)
-    if order.each is None:
-        return run(bind(loaded.prompt, values), model=model, limits=limits, **options)
-    paths = matching_files(order.each, order.first)
-    prompt, items = items_for(loaded.prompt, paths, values)
-    labels = {id(item): label for item, label in zip(items, labels_of(paths), strict=True)}
+    if asked.paths is None:
+        return run(bind(loaded.prompt, asked.values), model=model, limits=limits, **options)
+    prompt, items = items_for(loaded.prompt, asked.paths, asked.values)
+    labels = {id(item): label for item, label in zip(items, labels_of(asked.paths), strict=True)}
     many = cast("ManyOptions", {**options})
     many["label"] = lambda item: labels[id(item)]
     if order.concurrency is not None:
@@ -217,7 +262,7 @@ def choose_model(named: str | None, loaded: Loaded) -> Model | str:
     Raises:
         ConfigurationError: If none is named anywhere.
     """
-    if named == "scripted":
+    if named == SCRIPTED:
         script = getattr(loaded.module, "SCRIPT", None)
         if script is None:
             raise ConfigurationError(
@@ -271,7 +316,7 @@ def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
 
 def where_to_look(run_id: UUID | str, store: RunStore | None, settings: Settings) -> str:
     """Return how to see what happened; the store is named if the next command would not find it without an option."""
-    if store is None:
+    if store is None or not store.path.exists():
         return "not stored"
     named = settings.get("store")
     option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""

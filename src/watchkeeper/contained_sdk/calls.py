@@ -386,7 +386,7 @@ class ContainedCall:
         return self.sent.capped(ticket.max_output_tokens if self.block.bounded else None, self._model)
 
     def answered(self, content: bytes, status: int) -> None:
-        """Take in a whole answer; one that only names another address, or a later time, is none yet."""
+        """Read the usage from a whole response; after a redirect or 202 the real one is still to come."""
         self._moved = status in MOVED
         if self.sent is not None:
             self.seen = read_whole(self.sent.wire, content)

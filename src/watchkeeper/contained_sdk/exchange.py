@@ -165,7 +165,10 @@ class Exchange:
 
 
 def final(error: BaseException) -> BaseException:
-    """Return the error that the caller gets: a call that can never be admitted ends the block, without a retry."""
+    """Return the error that the caller gets.
+
+    If no such call can ever be admitted, it is a stop of the block, which no SDK takes for a reason to try again.
+    """
     if isinstance(error, UnpricedModelError):
         return unpriced(error)
     return CallStopped(None, error) if isinstance(error, ConfigurationError) else error
@@ -295,11 +298,11 @@ class Streamed(Exchange):
         raise NotImplementedError
 
     def close(self) -> Any:
-        """End the call and wait until it is settled; a complete answer gets a moment to settle by its own counts."""
+        """End the call and wait until it is settled; a complete answer is given a moment to deliver its usage first."""
         raise NotImplementedError
 
     def give_up(self) -> Any:
-        """End the call while its first word is awaited."""
+        """End the call before its first part has arrived."""
         return self.close()
 
     def connected(self, found: socket.socket | None) -> None:
@@ -368,7 +371,7 @@ class ThreadStream(Streamed):
 
 
 class TaskStream(Streamed):
-    """For async code: a task holds the call."""
+    """A streamed call for async code: a task of its own keeps the call open at the gate while the caller reads."""
 
     def __init__(self, ways: Ways, real: Any, call: ContainedCall, request: Any) -> None:
         """Prepare; nothing is sent yet."""

@@ -41,6 +41,7 @@ from watchkeeper.contained_sdk.exchange import (
     streams,
 )
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
+from watchkeeper.core.quantities import is_whole
 from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
 
@@ -57,7 +58,7 @@ class ContainedTransport:
     """
 
     def __init__(self, real: Any, *, provider: str = "", output_cap: int = DEFAULT_OUTPUT_CAP) -> None:
-        if not is_count(output_cap):
+        if not is_whole(output_cap, 1):
             raise ConfigurationError(f"output_cap={output_cap!r} must be a whole number of tokens, 1 or more")
         self._real = real
         self._provider = provider
@@ -136,11 +137,6 @@ class ContainedTransport:
 
 
 AsyncContainedTransport = ContainedTransport
-
-
-def is_count(value: object) -> bool:
-    """Return whether a value is a positive whole number."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 CONNECTIONS: Final = {"max_connections": 1000, "max_keepalive_connections": 100}

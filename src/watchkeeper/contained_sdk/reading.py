@@ -187,7 +187,7 @@ class SentRequest:
         return {**fallback, "max_tokens": min(own, most)} if isinstance(own, int) else fallback
 
     def at(self, **wishes: str) -> SentRequest:
-        """Return the same request, wishing for other prices."""
+        """Return a copy that asks for other pricing options, given by name (such as the service tier)."""
         other = copy.copy(self)
         other.wishes = {**self.wishes, **wishes}
         return other

@@ -135,7 +135,7 @@ class Traffic:
                 await asyncio.wait([asyncio.wrap_future(call.over) for call in step.calls], timeout=step.seconds)
 
     def _steps(self, context: ExecutionContext, close: Callable[[], None]) -> Iterator[Step]:
-        """Do one thing after another; after each, wait for the calls that are returned."""
+        """Close the streams, then the context; after each step the caller waits for the calls that were yielded."""
         streams = [call for call in self.below(context) if call.stream is not None]
         yield Step([call for call in streams if call.stream is not None and call.stream.complete], LAST_BYTES_SECONDS)
         for call in streams:

@@ -133,7 +133,7 @@ class ContextCalls:
         incidents: Incidents,
         home: ReferenceType[Any],
     ) -> None:
-        """Open for calls."""
+        """Begin to admit calls."""
         self.home = home
         self.apart = False
         self.clock, self.ledger, self._numbers, self._guards = tree
@@ -153,7 +153,7 @@ class ContextCalls:
         if is_inherited(self.account):
             raise ConfigurationError(INHERITED.message)
         if self.closed:
-            raise ConfigurationError("this ExecutionContext is closed; open a new one, or close it later")
+            raise ConfigurationError("this ExecutionContext is closed; make calls before its end, or open a new one")
 
     # --- admission ----------------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class ContextCalls:
         return Refused((stop_of(account) if landing else work_stop_of(account)) or stop, latched)
 
     def watch_time(self, until: float, *, is_late: bool = False) -> None:
-        """Have the clock tell when the work is over, or everything is, even if nobody asks for a call."""
+        """Set an alarm for the end of the work, or of everything, so that it is noticed also between calls."""
         if self._alarm is not None:
             self._alarm.cancel()
         if until != NEVER:

@@ -313,7 +313,9 @@ class ExecutionContext:
             return None
         account = self.account
         if any(account.verdict_hold) or not (account.keeps_verdict or self._calls.nodes.newest is None):
-            raise ConfigurationError("keep a verdict once, before the first call, or when the one before is closed")
+            raise ConfigurationError(
+                "a verdict can be kept only once, before the first call; close the earlier one first"
+            )
         verdict = self._below(
             replace(self.limits, deadline=None, **NO_CEILINGS, landing=None, verdict=None), "verdict", for_verdict=True
         )
@@ -350,14 +352,14 @@ class ExecutionContext:
         """Pass an async call through the gate.
 
         Args:
-            request: What is asked.
-            work: Run in this very task if the call is admitted; given its ticket.
-            meter: Says what the call cost, from its value or its error; called exactly once for every admitted call,
-                also a failed or cancelled one. Without one, all that was reserved is charged.
+            request: The kind and name of the call, and the most that it may use.
+            work: Awaited in the caller's task if the call is admitted; it is passed the call's ticket.
+            meter: Returns what the call cost, given its value or its error; called exactly once for every admitted
+                call, also a failed or cancelled one. Without it, all that was reserved is charged.
 
         Returns:
-            What came of it. Exceptions of the work are in it; BaseExceptions (a cancelled task) are raised once the
-            call is settled.
+            The outcome: value, error, stop and charge. Exceptions of the work are in it; BaseExceptions (a cancelled
+            task) are raised once the call is settled.
 
         Raises:
             ConfigurationError: If the context is closed.
@@ -471,11 +473,11 @@ class ExecutionContext:
             fn: Called once, if the call is admitted; given the ticket if it has a parameter that it needs. It can say
                 what it costs with ``ticket.charge(usd)`` and see on ``ticket.cancellation`` that it should stop.
             options: Label, cost hint, time-out and retry policy. The hint is reserved before the call, and charged
-                unless the call says better; what callables spend beyond their hints can exceed the ceiling.
-            cost_of: Says what the call cost, in dollars, from its result.
+                unless the call reports its cost; what callables spend beyond their hints can exceed the ceiling.
+            cost_of: Returns what the call cost, in dollars, given its result.
 
         Returns:
-            The decision with the result or the error; nothing is ever run a second time to get at them.
+            The decision with the result or the error of this one call.
 
         Raises:
             TypeError: If ``fn`` is a coroutine function, or returns a coroutine.
@@ -486,7 +488,7 @@ class ExecutionContext:
     def call_tool(
         self, fn: Callable[..., T], options: WrapOptions | None = None, *, cost_of: CostOf[T] | None = None
     ) -> Outcome[T]:
-        """Make a tool call under the chain's limits; all else as in `call_llm`."""
+        """Make a tool call under the chain's limits; arguments, result and errors are those of `call_llm`."""
         return self.call(request_of("tool", options), plain_work(fn), meter_of(cost_of, options))
 
     async def acall_llm(
@@ -622,7 +624,7 @@ class ExecutionContext:
         self.cancellation.cancel(reason)
 
     def land(self, stop: Stop) -> None:
-        """End the work by the caller's wish: what is under way goes on, and a landing turn may follow."""
+        """End the work because the caller asks for it: calls under way go on, and a landing turn may follow."""
         self._calls.land(stop)
 
     def close(self) -> None:

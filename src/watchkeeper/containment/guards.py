@@ -111,7 +111,7 @@ class Guards:
         return above if own is None else own + (above or 0.0)
 
     def left_to_ask(self) -> Guards | None:
-        """Return the guards without those whose hook runs this code: asked about itself, it would never end."""
+        """Return the guards without those whose hook is running this code: it would ask itself without end."""
         if not ASKING.get():
             return self
         above = None if self.above is None else self.above.left_to_ask()
@@ -251,7 +251,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         return None if pipeline is None else pipeline.overran(BEFORE[self.ctx.kind], self.ctx)
 
     def stop_by_breaker(self, clock: Clock) -> Stop | None:
-        """Take a permit; return why the breaker gives none. One that fails lets nothing pass.
+        """Take a permit; return why the breaker gives none. If the breaker raises, the call is refused.
 
         A call made inside the probe of a breaker is part of that probe.
         """
@@ -293,7 +293,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         return False
 
     def release(self) -> None:
-        """Give back what hooks and breakers have counted for the call: it does not run."""
+        """Give back what hooks and breakers have counted for a call that is not run after all."""
         permit, self.permit = self.permit, None
         if permit is not None:
             permit.release()

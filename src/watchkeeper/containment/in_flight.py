@@ -225,7 +225,7 @@ class InFlightCall(Ticket):
             self._token.cancel(self._why())
 
     def _cancel_task(self) -> None:
-        """Cancel the task, on its own loop; never in the middle of one of its own steps, nor before the first."""
+        """Cancel the task, on its own loop; if the task is running right now or has not begun, do it a moment later."""
         task = self.task
         if self.done or self.cancelled or self.outer_cancelled or task is None:
             return

@@ -362,7 +362,7 @@ class Incidents:
             ConfigurationError: If it is no SafetyEvent.
         """
         if not isinstance(event, SafetyEvent):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-            raise ConfigurationError(f"{event!r} is no SafetyEvent")
+            raise ConfigurationError(f"{event!r} must be a SafetyEvent")
         level: Incidents | None = self
         while level is not None:
             level._append(event, lasting)

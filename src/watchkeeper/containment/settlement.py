@@ -147,7 +147,7 @@ def record(
     error: BaseException | None,
     now: float,
 ) -> None:
-    """Settle a call at the ledger, close its node, and tell breaker and hooks; a hook may end what follows."""
+    """Settle a call at the ledger, close its node, and report it to breaker and hooks; a hook may stop later calls."""
     demand, node, guarded = call.demand, call.node, call.guarded
     failed = status in ("error", "timeout")
     calls.ledger.settle(demand, charge, failed, now)
@@ -202,7 +202,7 @@ def measure(
 
 
 def reserved_amounts(call: InFlightCall) -> tuple[TokenUsage, int]:
-    """Return all that was reserved for a call, or what it said it cost if that is more: what it may come to."""
+    """Return the most that a call may have cost: what was reserved for it, or what it has reported if that is more."""
     amounts = dict(call.demand.reserved)
     tokens_in, tokens_out = amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0)
     tokens = TokenUsage(tokens_in, tokens_out) if tokens_in or tokens_out else NO_TOKENS

@@ -288,7 +288,7 @@ def _in_utc(at: object) -> datetime:
     try:
         return at.astimezone(UTC)
     except OverflowError:
-        raise LimitsError(f"deadline {at!r} lies beyond the calendar in UTC") from None
+        raise LimitsError(f"deadline {at!r} is outside the years 1 to 9999 in UTC; give a nearer one") from None
 
 
 DeadlineLike = Deadline | datetime | timedelta | str

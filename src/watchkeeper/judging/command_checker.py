@@ -141,7 +141,7 @@ def _folder_name(given: object) -> str:
     name = os.fspath(cast("str", given)) if isinstance(given, str | os.PathLike) else ""
     if isinstance(cast("object", name), str) and name.strip() and "\0" not in name:
         return name
-    raise ConfigurationError(f"CommandChecker: cwd={given!r} is no name of a folder")
+    raise ConfigurationError(f"CommandChecker: cwd={given!r} must be the name of a folder")
 
 
 def _printed(output: str) -> str:

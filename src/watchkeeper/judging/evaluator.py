@@ -143,7 +143,7 @@ class NestedEvaluator(Generic[OutputT]):
         """
         context = self.context
         if not isinstance(cast("object", budget_tracker), BudgetTracker | None):
-            raise ConfigurationError(f"budget_tracker={budget_tracker!r} is none; give BudgetTracker(Budget(...))")
+            raise ConfigurationError(f"budget_tracker={budget_tracker!r} must be BudgetTracker(Budget(...))")
         if context.deadline is None and context.budget is None and budget_tracker is None:
             raise ConfigurationError(
                 "nothing limits this nested evaluation; give its NestedExecutionContext a deadline"

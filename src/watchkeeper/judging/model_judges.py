@@ -384,7 +384,7 @@ def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: D
     if adapter is not None:
         check_adapter(adapter)
     if not isinstance(budget, Budget | None):
-        raise ConfigurationError(f"budget={budget!r} is none; give for example Budget(max_total_tokens=8_000)")
+        raise ConfigurationError(f"budget={budget!r} must be a Budget, for example Budget(max_total_tokens=8_000)")
     if max_duration is not None:
         duration(max_duration, "max_duration")
 

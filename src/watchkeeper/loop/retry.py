@@ -176,7 +176,7 @@ class WorkStoppedError(Exception):
     """The gate, or a provider's final failure, ended the work; carries stop and error to the driver."""
 
     def __init__(self, stop: Stop, error: BaseException | None = None) -> None:
-        """Keep both."""
+        """Keep the stop and the error behind it."""
         super().__init__(stop.message)
         self.stop = stop
         self.error = error
@@ -190,7 +190,7 @@ class UnansweredError(WorkStoppedError):
     """
 
     def __init__(self, reason: str, stop: Stop, error: BaseException | None = None) -> None:
-        """Keep why."""
+        """Keep the reason beside the stop and the error."""
         super().__init__(stop, error)
         self.reason = reason
 

@@ -190,7 +190,7 @@ def _checked_model(model: object) -> Model:
     if isinstance(model, Model):
         return model
     way = f"; make one: watchkeeper.app.models.model_from({model!r})" if isinstance(model, str) else ""
-    raise ConfigurationError(f"Adapter needs a Model, and {model!r} is none{way}")
+    raise ConfigurationError(f"Adapter needs a Model, not {model!r}{way}")
 
 
 class Adapter:

@@ -82,7 +82,7 @@ class DriftDetector:
             raise ObserverError(f"DriftDetector(paths={self.paths!r}) must be a list of paths")
         for path in self.paths:
             if not is_text(path):
-                raise ObserverError(f"DriftDetector(paths={self.paths!r}) must hold paths; {path!r} is none")
+                raise ObserverError(f"DriftDetector(paths={self.paths!r}) must be a list of paths; {path!r} is no path")
         object.__setattr__(self, "paths", tuple(self.paths))
         if self.paths:
             self._check_paths()

@@ -67,7 +67,7 @@ class ResourceObserver:
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whenever its trigger fires."""
+        """Return True: it is asked whenever its trigger fires."""
         return True
 
     @on_loop

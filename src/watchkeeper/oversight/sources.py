@@ -110,7 +110,7 @@ class Source:
         return call_index <= self.quiet_until and not self.about_limits
 
     def follow(self, ran: SourceRan, call_index: int, at: datetime) -> None:
-        """Take in the outcome of asking it; a failure counts as having spoken for the trigger's interval."""
+        """Record the outcome of asking it; after a failure the trigger's interval begins anew, as after advice."""
         if ran.outcome == "overran":
             self.off = True
         if ran.outcome == "silent":

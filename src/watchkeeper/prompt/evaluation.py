@@ -232,7 +232,7 @@ class NestedExecutionConfig:
     max_nesting_depth: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse values of the wrong type or out of range.
+        """Refuse a permission or a budget of another type, and a depth below one.
 
         Raises:
             LimitsError: For a duration that is not one.
@@ -301,9 +301,7 @@ class NestedExecutionContext:
         for name, kind, example in KINDS:
             value = getattr(self, name)
             if not isinstance(value, kind):
-                raise ConfigurationError(
-                    f"{name}={value!r} of a nested run is of the wrong type; give for example {example}"
-                )
+                raise ConfigurationError(f"{name}={value!r} of a nested run must be a value such as {example}")
         if self.purpose not in get_args(Purpose):
             raise ConfigurationError(f"purpose={self.purpose!r} must be 'evaluation' or 'verdict'")
         if isinstance(self.deadline, datetime):

@@ -166,7 +166,7 @@ class PromptTemplate(Generic[OutputT]):
             )
         if not isinstance(nested, NestedExecutionConfig | None):
             raise PromptDefinitionError(
-                f"nested_execution_config={nested!r} is none; give NestedExecutionConfig(max_nested_duration='15s')"
+                f"nested_execution_config={nested!r} must be a NestedExecutionConfig(max_nested_duration='15s')"
             )
 
     def _check_section_keys(self) -> None:

@@ -185,7 +185,7 @@ class CompletionChecked:
 
     Attributes:
         verdict: ``verified``; ``rejected``: the agent is sent back, or has been sent back too often; or
-            ``unverified``: the checker could not tell, failed, or had not spoken when the run was over.
+            ``unverified``: the checker could not tell, failed, or had given no verdict when the run was over.
         explanation: Why.
         created_at: When.
     """
@@ -239,7 +239,7 @@ class RunEnded(msgspec.Struct, frozen=True):
 @event("store_failed")
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The store did not take the run's events for a minute; what it did not take is kept and tried again.
+    """Writes of the run's events to the store failed for a minute; the events are kept in memory and tried again.
 
     Attributes:
         error: Why.
@@ -490,8 +490,8 @@ class ContextCompacted:
         opening: Places in the old segment of the messages that open the new one: instructions and task.
         kept: How many of the old segment's newest messages are in the new one, after the summary.
         left_out: How many messages the summary replaces.
-        tokens_before: Tokens of the old segment, tools included; as the provider counted them, else a fair guess.
-        tokens_after: A fair guess of those of the new one.
+        tokens_before: Tokens of the old segment, tools included; as the provider counted them, else an estimate.
+        tokens_after: An estimate of those of the new one.
         run_id: The child run that made the summary.
         turn: The model turn that reads the new segment first.
         created_at: When.

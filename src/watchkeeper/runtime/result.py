@@ -1,4 +1,4 @@
-"""The result of a run: how it ended, and what it had produced. A stop is a result, never only an exception.
+"""The result of a run: how it ended, and what it had produced. A run that is stopped returns a result, too.
 
 `run_as_data` and `end_in_words` say what a run was, in the same keys and words for a result and for a stored run.
 `result_of` folds the events of a run's start and end into its result; `transcript_of` folds its log into the
@@ -403,7 +403,7 @@ def spent(
 
 
 def transcript_of(log: Iterable[Envelope]) -> Transcript:
-    """Return the conversation that a log tells of.
+    """Return the conversation that is recorded on a log.
 
     A reply is followed by one message per tool call, in the order of the calls; of several attempts at a call the last
     one counts. A call without a result, because its run was broken off, gets an answer that says so, because providers
@@ -444,6 +444,6 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
 
 
 def unanswered(call: ToolCall) -> ToolMessage:
-    """Return what a model is told of a call whose run ended before the call did."""
+    """Return the message that answers a tool call whose run ended before the call did."""
     said = "no result: the run was broken off; the call may or may not have had its effect"
     return ToolMessage(call.call_id, call.name, said, is_error=True)

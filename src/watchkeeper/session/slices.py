@@ -21,6 +21,7 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
+from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import clipped
 from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.session.tagging import MARK, Form, dump, load, register_form, register_sequence
@@ -268,13 +269,13 @@ class Snapshot:
         return self.slices.get(slice_type, SliceView())
 
     def to_json(self) -> str:
-        """Write it as JSON text.
+        """Write it as JSON text; credentials that this process holds are replaced by ``[redacted]``.
 
         Raises:
             SnapshotError: If a value cannot be written; the message names the place and the type.
         """
         try:
-            return encode(_write(self)).decode()
+            return HELD.redacted_json(encode(_write(self)).decode())
         except CodecError as error:
             raise SnapshotError(f"the snapshot of session {self.session_id} cannot be written: {error}") from error
 

@@ -154,7 +154,7 @@ class ShieldPipeline:
             for method in ("before_llm_call", "before_tool_call")
         }
         if not isinstance(on_error_policy, Decision):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
-            raise ConfigurationError(f"on_error_policy={on_error_policy!r} is not a Decision")
+            raise ConfigurationError(f"on_error_policy={on_error_policy!r} must be a Decision, such as Decision.HALT")
         self._on_error_policy = on_error_policy
         self._hook_timeout = duration(hook_timeout, "hook_timeout").total_seconds()
         self._clock = clock
@@ -326,12 +326,12 @@ def methods_of(slot: str, given: object, method: str) -> tuple[Asked, ...]:
     for hook in as_hooks(given):
         bound = getattr(hook, method, None)
         if not callable(bound):
-            raise ConfigurationError(f"{slot}={hook!r} has no method {method}; a hook of this slot needs it")
+            raise ConfigurationError(f"{slot}={hook!r} has no method {method}; a hook for {slot}= needs one")
         if iscoroutinefunction(bound):
-            raise ConfigurationError(f"{slot}={hook!r}: {method} is a coroutine function; hooks are plain functions")
+            raise ConfigurationError(f"{slot}={hook!r}: {method} must be a plain function, not async")
         reason = getattr(hook, "stop_reason", None)
         if reason is not None and reason not in get_args(StopReason):
-            raise ConfigurationError(f"{slot}={hook!r}: stop_reason={reason!r} is none of {get_args(StopReason)}")
+            raise ConfigurationError(f"{slot}={hook!r}: stop_reason={reason!r} must be one of {get_args(StopReason)}")
         if (wait := getattr(hook, "blocks_for", None)) is not None:
             duration(wait, "blocks_for")
         found.append(Asked(hook, bound))

@@ -236,10 +236,10 @@ def words(values: Iterable[str], field: str) -> tuple[str, ...]:
     if isinstance(values, str):
         raise ConfigurationError(f"{field}={values!r} is one text; write a list of texts: [{values!r}]")
     if not is_listed(values):
-        raise ConfigurationError(f"{field}={values!r} is not a list of texts")
+        raise ConfigurationError(f"{field}={values!r} must be a list of texts, for example ['read_*']")
     found: list[str] = []
     for value in values:
         if not is_text(value):
-            raise ConfigurationError(f"{field}: {value!r} is not a name or a pattern for names")
+            raise ConfigurationError(f"{field}: {value!r} must be a tool's name or a pattern such as 'read_*'")
         found.append(value)
     return tuple(found)

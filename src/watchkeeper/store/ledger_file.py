@@ -11,7 +11,6 @@ program or a newer version is refused and not changed.
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,7 +40,7 @@ from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
-from watchkeeper.store.sqlite import RECOVER, Schema, chosen_file, connect, failing_as
+from watchkeeper.store.sqlite import RECOVER, Identity, Schema, chosen_file, connect, failing_as, identities
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 LOCKED_SECONDS: Final = 0.1
@@ -221,7 +220,7 @@ class LedgerFile:
         path: The file.
     """
 
-    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_is_locked", "_names", "_openings", "path")
+    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_is_locked", "_openings", "path")
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         """Remember where the file is; it is opened when it is first used.
@@ -233,7 +232,6 @@ class LedgerFile:
         self.path = path
         self._busy_seconds = busy_seconds
         self._connection: sqlite3.Connection | None = None
-        self._names = str(path), f"{path}-wal", f"{path}-shm"
         self._openings = 0
         self._is_locked = False
         self._identity: Identity = None
@@ -252,8 +250,7 @@ class LedgerFile:
             self._is_locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             raise
         # A process that writes into a deleted file shares its figures with no other, so a ceiling could be spent twice.
-        main, wal, shm = self._names
-        found = identity(main), identity(wal), identity(shm)
+        found = identities(self.path)
         if found != self._found:
             if self._found or self._identity not in (None, found[0]):
                 raise replaced(self.path)
@@ -266,7 +263,7 @@ class LedgerFile:
         succeeds: each of them holds up the thread or the event loop that makes it.
         """
         if self._connection is None:
-            if self._identity is not None and self._identity != identity(self.path):
+            if self._identity is not None and self._identity != identities(self.path)[0]:
                 raise replaced(self.path)
             wait = min(self._busy_seconds, LOCKED_SECONDS) if self._is_locked else self._busy_seconds
             self._connection = connect(self.path, SCHEMA, wait)
@@ -471,19 +468,6 @@ def long_ago(instant: float, openings: Iterable[float]) -> float:
             return instant - left
         left, instant = left - counted, opened
     return -math.inf
-
-
-Identity = tuple[int, int] | None
-"""Device and number of a file; None if there is none."""
-
-
-def identity(path: Path | str) -> Identity:
-    """Return the identity of a file, which differs from that of a later file with the same name."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def replaced(path: Path) -> StoreError:

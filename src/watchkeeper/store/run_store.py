@@ -31,11 +31,13 @@ from watchkeeper.store.sqlite import (
     DEFAULT,
     OPEN_FILES,
     RECOVER,
+    Identity,
     Schema,
     chosen_file,
     connect,
     connect_to_read,
     failing_as,
+    identities,
 )
 
 if TYPE_CHECKING:
@@ -258,6 +260,7 @@ class RunStore:
     Attributes:
         path: The file.
         failure: The first write that failed, if one did.
+        first_run: The first run whose beginning was written through this object, or None.
         closed: Whether it was closed; no write works any more.
     """
 
@@ -276,8 +279,9 @@ class RunStore:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
         self.path = found
         self.failure: StoreError | None = None
+        self.first_run: UUID | None = None
         self.closed = False
-        self._file: tuple[int, int] | None = None
+        self._files: tuple[Identity, ...] = ()
         self._lock = threading.Lock()
         self._read_only = read_only
         self._open_file: sqlite3.Connection | None = None
@@ -294,9 +298,6 @@ class RunStore:
         OPEN_FILES.add(self)
         with self._lock, failing_as(what, advice):
             self._open_file = self._opened()
-            if not read_only:
-                at = found.stat()
-                self._file = (at.st_dev, at.st_ino)
 
     def _opened(self) -> sqlite3.Connection:
         """Open the file."""
@@ -305,6 +306,7 @@ class RunStore:
         else:
             connection = connect(self.path, SCHEMA, BUSY_SECONDS)
             connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
+            self._files = identities(self.path)
         connection.text_factory = text_or_bytes
         return connection
 
@@ -354,6 +356,7 @@ class RunStore:
         """
         rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
         headers = [row for run_id, item in batch if (row := _header(str(run_id), item.event)) is not None]
+        begun = (run_id for run_id, item in batch if isinstance(item.event, RunStarted | ManyStarted))
         try:
             # The connection commits at the end of the block, or rolls back if anything was raised in it.
             with self._used(f"{len(rows)} events could not be written to"):
@@ -366,18 +369,24 @@ class RunStore:
         except StoreError as error:
             self.failure = self.failure or error
             raise
+        self.first_run = self.first_run or next(begun, None)
 
     def _check_in_place(self) -> None:
         """Refuse to write to a file that was deleted: SQLite would continue to write to it, and no reader would see it.
 
         Raises:
-            OSError: If it was deleted or replaced by another file.
+            OSError: If it, or one of its side files, was deleted or replaced by another file.
         """
-        if self._file is None:  # opened for reading only
+        found = identities(self.path)
+        if self._open_file is None:  # closed before a fork: SQLite makes its side files anew
+            found = (found[0], *self._files[1:])
+        if not self._files or found == self._files:  # none: opened for reading only
             return
-        found = self.path.stat()
-        if (found.st_dev, found.st_ino) != self._file:
+        if found[0] is None:
+            raise OSError("the file was deleted while it was open; put it back, or start again with another one")
+        if found[0] != self._files[0]:
             raise OSError(f"another file was put in the place of {self.path} while it was open")
+        raise OSError("its -wal or -shm file was deleted or replaced while it was open; nothing else can be written")
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -516,7 +525,7 @@ def _whole_run(row: Sequence[Any]) -> StoredRun:
     *values, body = row
     for kind, value in zip(KINDS, values, strict=True):
         if not isinstance(value, kind):
-            raise TypeError(f"{value!r} is of the wrong type")
+            raise TypeError(f"{value!r} in its row is no {getattr(kind, '__name__', kind)}")
     values[7] = datetime.fromisoformat(values[7])
     values[8] = datetime.fromisoformat(values[8]) if values[8] else None
     if values[9] is not None:
@@ -528,7 +537,7 @@ def _whole_run(row: Sequence[Any]) -> StoredRun:
     values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
     for kind, value in zip((str | None, int | None, dict | None), values[-3:], strict=True):
         if not isinstance(value, kind):
-            raise TypeError(f"{value!r} is of the wrong type")
+            raise TypeError(f"{value!r} in its last event is no {getattr(kind, '__name__', kind)}")
     return StoredRun(*values)
 
 

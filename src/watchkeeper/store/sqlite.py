@@ -126,11 +126,29 @@ def chosen_file(
         return None
     if where != DEFAULT:
         if os.fspath(where) == ":memory:":
-            raise ConfigurationError("':memory:' would be lost with the process: name a file, or 'none' for none")
+            instead = "name a file" + (", or 'none' for none" if lifted else "")
+            raise ConfigurationError(f"':memory:' is no file, and memory is lost with the process; {instead}")
         return path_from(where)
     from platformdirs import user_data_path
 
     return user_data_path("watchkeeper", appauthor=False) / name
+
+
+Identity = tuple[int, int] | None
+"""Device and number of a file; None if there is none."""
+
+
+def identities(path: Path) -> tuple[Identity, ...]:
+    """Return the identities of a file and of its side files; a later file with the same name has another one."""
+    found: list[Identity] = []
+    for end in ("", *SIDE_FILES):
+        try:
+            at = os.stat(f"{path}{end}")
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((at.st_dev, at.st_ino))
+    return tuple(found)
 
 
 @contextmanager

@@ -195,7 +195,7 @@ class SqliteLedger:
     def _end_call(
         self, demand: Demand, act: Callable[[], object], charge: Charge, booked: Charge | None = None
     ) -> None:
-        """Run ``act``, with which a call ends or is charged anew; in the file, that replaces what was presumed."""
+        """Run ``act``, which settles a call or corrects its charge; in the file, that replaces the presumed charge."""
         shared = shared_by(demand.account)
         ended = partial(self._figures.end_call, demand, shared, charge, booked)
         self._write_now_or_later(shared, act, demand.day, first=ended)

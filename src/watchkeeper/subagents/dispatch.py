@@ -104,14 +104,14 @@ class SubagentSettings:
         Raises:
             ConfigurationError: Naming the field and the value.
         """
-        for name, kind, example in (
-            ("model", Model | str | None, "'openai:gpt-5-mini'"),
-            ("limits", Limits | None, "Limits(max_cost_usd=1)"),
-            ("description", str, "'Finds sources.'"),
+        for name, kind, wanted in (
+            ("model", Model | str | None, "a model or its name, for example 'openai:gpt-5-mini'"),
+            ("limits", Limits | None, "Limits, for example Limits(max_cost_usd=1)"),
+            ("description", str, "text, for example 'Finds sources.'"),
         ):
             value = getattr(self, name)
             if not isinstance(value, kind):
-                raise ConfigurationError(f"{name}={value!r} of a subagent makes no sense; give for example {example}")
+                raise ConfigurationError(f"{name}={value!r} of a subagent must be {wanted}")
         if self.hydrate is not None and (not callable(self.hydrate) or iscoroutinefunction(self.hydrate)):
             raise ConfigurationError(
                 f"hydrate={self.hydrate!r} must be a function that takes the child's session, and not async: it is"

@@ -107,7 +107,7 @@ class ToolContext:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this call."""
+        """A key that is the same for every attempt at this call, so that a service can recognise a repetition."""
         return self.call.idempotency_key
 
     @property

@@ -306,10 +306,10 @@ IGNORED_BY_PYTHON: Final = ("SIGPIPE", "SIGXFSZ")
 
 
 def become(arguments: list[str], folder: str) -> ToolResult[None]:
-    """Go to the folder and turn into the command; return only the reason why that is impossible.
+    """Replace this process by the command, in the folder; return only if that fails, with the reason.
 
-    This is what the process of a command calls. No shell has a part in it: the first word names the program, the others
-    are its arguments as they are.
+    This is what the process of a command calls. No shell is used: the first word names the program, the
+    others are its arguments, unchanged.
     """
     try:
         os.chdir(folder)
