@@ -332,7 +332,7 @@ async def test_a_reply_of_very_many_objects_is_not_parsed(interface: Interface, 
 
 @whole_or_streamed
 async def test_of_a_failed_request_a_mebibyte_is_read(stream: bool) -> None:
-    reply = WireReply(status=400, body=b"x" * (transport.MOST_ERROR_BYTES + 1))
+    reply = WireReply(status=400, body=b"x" * (reply_bounds.MOST_ERROR_BYTES + 1))
     async with WireServer(lambda sent: reply) as server:
         model = CHAT.model(server.url)
         with pytest.raises(ProviderError, match="larger than 1 MiB") as caught:
@@ -360,14 +360,14 @@ async def test_other_tasks_run_while_a_large_reply_is_decoded(stream: bool) -> N
         with pytest.raises(ProviderError):  # opens the connection
             await model.turn(request(stream=stream))
         pieces: list[int] = []
-        counted = transport.BodyBounds.count
+        counted = reply_bounds.BodyBounds.count
 
-        def count(bounds: transport.BodyBounds, piece: bytes) -> None:
+        def count(bounds: reply_bounds.BodyBounds, piece: bytes) -> None:
             pieces.append(turns_of_others)
             counted(bounds, piece)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transport.BodyBounds, "count", count)
+            patch.setattr(reply_bounds.BodyBounds, "count", count)
             task = asyncio.create_task(others())
             with pytest.raises(ProviderError):
                 await model.turn(request(stream=stream))

@@ -265,8 +265,8 @@ def _name_items(type_: Any, definitions: Mapping[str, dict[str, Any]]) -> None:
             for item, field in zip(items, part.fields, strict=False):  # none if the class is generic
                 item.setdefault("description", field.name)
         for name in getattr(part, "__struct_fields__", ()):
-            inner: Any = getattr(part, name)
-            parts += cast("tuple[Any, ...]", inner) if isinstance(inner, tuple) else (inner,)
+            inner: tuple[Any, ...] | Any = getattr(part, name)
+            parts += inner if isinstance(inner, tuple) else (inner,)
 
 
 def map_schema(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
