@@ -41,7 +41,11 @@ def load_agent() -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["inbox_agent"] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(INBOX))  # as the command line does: the example has a second file
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(INBOX))
     return module
 
 

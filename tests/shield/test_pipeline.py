@@ -204,7 +204,7 @@ class Waits:
     [
         ({"tool_dispatch": Halts()}, "tool_dispatch=.* has no method before_tool_call"),
         ({"pre_dispatch": [Halts(), None]}, "pre_dispatch=None has no method"),
-        ({"pre_dispatch": Waits()}, "coroutine function"),
+        ({"pre_dispatch": Waits()}, "before_llm_call must be a plain function, not async"),
         ({"pre_dispatch": Says(None, stop_reason="sunday")}, "stop_reason='sunday'"),
         ({"pre_dispatch": Says(None, blocks_for=-1)}, "blocks_for=-1"),
         ({"on_error_policy": "MAYBE"}, "on_error_policy='MAYBE'"),
