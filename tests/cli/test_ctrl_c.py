@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import Process, Processes
-from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.run_store import RunStore, StoredRun
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="needs SIGINT"), pytest.mark.usefixtures("terminal_signals")]
 
@@ -102,6 +102,13 @@ class Running:
             if not count:
                 return
         raise AssertionError(f"{word!r} never came: {''.join(self.lines)}")
+
+    def until_stored(self, tag: str, folder: Path) -> StoredRun:
+        """Wait until an event of a kind is in the store; return the run."""
+        with RunStore(folder / "runs.db", read_only=True) as store:
+            while not (rows := store.runs()) or tag not in [each.tag for each in store.events(rows[0].run_id)]:
+                assert self.process.poll() is None
+        return rows[0]
 
     def press_ctrl_c(self) -> None:
         """Do what a terminal does."""
@@ -274,6 +281,7 @@ def test_a_run_that_holds_the_loop_is_ended_on_record_too(start: Callable[..., R
     text = AGENT.replace("threading.Event().wait()", f"{seen}    threading.Event().wait()")
     running = start("blocked", "-p", "path=x", "--notify", NOTE, text=text)
     running.until("● model")
+    running.until_stored("model_replied", tmp_path)  # it is written on the loop, a moment after it is said
     (tmp_path / "seen").touch()
     running.until("HOLDING")
     while running.process.poll() is None:
@@ -314,10 +322,7 @@ def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Runni
     running = start("on_loop", "-p", "path=x")
     running.until("WAITING")
     running.until("● model")
-    with RunStore(tmp_path / "runs.db", read_only=True) as store:
-        while not (rows := store.runs()) or "model_replied" not in [each.tag for each in store.events(rows[0].run_id)]:
-            assert running.process.poll() is None
-    (row,) = rows
+    row = running.until_stored("model_replied", tmp_path)
     running.process.kill()
     assert running.end()[0] == -signal.SIGKILL
     done = subprocess.run(
