@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -13,6 +15,7 @@ from rich.console import Console
 from watchkeeper.cli.console import (
     PlainConsole,
     complain,
+    let_go,
     make_console,
     print_table,
     silence,
@@ -103,3 +106,13 @@ def test_a_stream_without_a_file_cannot_be_silenced_and_that_is_no_error() -> No
     silence(stream)
     stream.write("still there")
     assert stream.getvalue() == "still there"
+
+
+def test_what_a_reader_that_is_gone_did_not_take_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        stream.write("left in the buffer")
+        let_go()
+        stream.flush()

@@ -10,6 +10,7 @@ anyway.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -58,6 +59,22 @@ def silence(stream: IO[str]) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def let_go() -> None:
+    """Discard what the standard streams still buffer for a terminal or a reader that is gone.
+
+    Python flushes them when it exits, and makes the exit code 120 if that fails.
+    """
+    for stream in (cast("TextIO | None", sys.stdout), cast("TextIO | None", sys.stderr)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except ValueError:
+            continue  # it was closed
+        except OSError as error:
+            if stream is not None and error.errno in (errno.EIO, errno.EPIPE):
+                silence(stream)
 
 
 def make_console(file: TextIO | None) -> PlainConsole:

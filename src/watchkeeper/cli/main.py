@@ -22,7 +22,7 @@ from msgspec import to_builtins
 from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli import report, running
-from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, make_console
+from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, let_go, make_console
 from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.errors import ConfigurationError, LimitsError, WatchkeeperError
@@ -274,4 +274,6 @@ def main() -> None:
     except Exception as error:  # a defect of ours; its message may hold a foreign text
         say_fenced(error_console(), "".join(traceback.format_exception(error)).rstrip())
         raise SystemExit(running.STOPPED) from None
+    finally:
+        let_go()
     raise SystemExit(running.BAD_INPUT)
