@@ -176,7 +176,8 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
             arguments = written if written is not None else encode(block.get("input") or {}).decode()
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments or "{}"))
     details: dict[str, Any] = message.get("stop_details") or {}
-    finish = FINISH.get(str(message.get("stop_reason")), "stop")
+    reason = str(message.get("stop_reason") or "")
+    finish = FINISH.get(reason, "unknown")
     return ModelReply(
         message=AssistantMessage(
             text="".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text"),
@@ -189,6 +190,7 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
         model=str(message.get("model") or ""),
         response_id=str(message.get("id") or ""),
         refusal=str(details.get("explanation") or "the model refused") if finish == "refusal" else "",
+        ended_by=reason if finish == "unknown" else "",
     )
 
 

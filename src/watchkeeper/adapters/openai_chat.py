@@ -31,7 +31,7 @@ from watchkeeper.adapters.endpoint import (
     strict_schema,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
-from watchkeeper.core.errors import MissingKeyError
+from watchkeeper.core.errors import MissingKeyError, ProviderError, ProviderFault
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,
@@ -46,12 +46,22 @@ from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest, Outpu
 from watchkeeper.core.usage import TokenUsage
 
 ENCODING: Final = "openai_chat"
+# OpenAI's own; then those of other servers. A reason that is not here never makes an answer final.
 FINISH: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "refusal",
+    "eos": "stop",  # Together
+    "eos_token": "stop",  # text-generation-inference
+    "stop_sequence": "stop",  # text-generation-inference
+    "model_length": "length",  # Mistral
+    "max_tokens": "length",
+}
+FAILED: Final[Mapping[str, ProviderFault]] = {
+    "error": "server",  # Mistral, OpenRouter
+    "insufficient_system_resource": "overloaded",  # DeepSeek
 }
 # Not OpenAI's: what other servers of this interface send with a reasoning model's message and want back with it.
 ECHOED: Final = ("reasoning_content", "reasoning_details")
@@ -88,6 +98,7 @@ class Choice(msgspec.Struct):
 
     message: ReplyMessage = msgspec.field(default_factory=ReplyMessage)
     finish_reason: str | None = None
+    error: Any = None
 
 
 class TokenDetails(msgspec.Struct):
@@ -204,7 +215,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         position: Index of the answer in the transcript; used to name calls that came without an id.
 
     Raises:
-        ProviderError: If there is no message in the answer.
+        ProviderError: If there is no message in the answer, or the server says that it failed.
     """
     if not completion.choices:
         from watchkeeper.adapters.provider_errors import reply_error
@@ -212,11 +223,14 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         raise reply_error(completion.error or {"message": "the answer has no choices"}, provider)
     choice = completion.choices[0]
     message = choice.message
+    reason = choice.finish_reason or "stop"
+    if reason in FAILED:
+        raise _failed(choice.error or completion.error, reason, provider)
     calls = tuple(
         ToolCall(call.id or f"call_{position}_{index}", call.function.name, _arguments(call.function.arguments))
         for index, call in enumerate(message.tool_calls or ())
     )
-    finish = FINISH.get(choice.finish_reason or "stop", "stop")
+    finish = FINISH.get(reason, "unknown")
     if message.refusal:
         finish = "refusal"
     elif calls and finish == "stop":
@@ -234,7 +248,18 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         model=completion.model or "",
         response_id=completion.id or "",
         refusal=message.refusal or "",
+        ended_by=reason if finish == "unknown" else "",
     )
+
+
+def _failed(error: object, reason: str, provider: str) -> ProviderError:
+    """Return the error for an answer of which the server itself says that it failed."""
+    from watchkeeper.adapters.provider_errors import fault_error, reply_error, say
+
+    if error:
+        return reply_error(error, provider)
+    said = say(provider, None, f"the answer ended with {reason!r}")
+    return fault_error(FAILED[reason], said, provider=provider, billed=True)
 
 
 def _text(content: Any) -> str:

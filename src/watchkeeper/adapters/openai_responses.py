@@ -39,6 +39,8 @@ from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
 REASONING_MODELS: Final = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
 CALL_ID: Final = re.compile(r".{1,64}", re.DOTALL)
 FINAL_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+COMPLETED: Final = frozenset({None, "", "completed"})
+CUT: Final = frozenset({None, "max_output_tokens"})
 
 
 class Content(msgspec.Struct):
@@ -230,6 +232,7 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             calls.append(ToolCall(item.call_id, item.name, item.arguments))
         elif item.type == "reasoning":
             reasoning.extend(part.text for part in item.summary or item.content or ())
+    finish = _finish(response, refused=bool(refusals), called=bool(calls))
     return ModelReply(
         message=AssistantMessage(
             text="".join(texts),
@@ -238,10 +241,11 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             provider_data=_returned_items(response.output, encoding),
         ),
         usage=usage_of(ResponseUsage, response.usage),
-        finish=_finish(response, refused=bool(refusals), called=bool(calls)),
+        finish=finish,
         model=response.model,
         response_id=response.id,
         refusal="".join(refusals),
+        ended_by=str((response.incomplete_details or {}).get("reason") or response.status) * (finish == "unknown"),
     )
 
 
@@ -250,7 +254,9 @@ def _finish(response: Response, *, refused: bool, called: bool) -> FinishReason:
     if refused or reason == "content_filter":
         return "refusal"
     if response.status == "incomplete":
-        return "length"
+        return "length" if reason in CUT else "unknown"
+    if response.status not in COMPLETED:
+        return "unknown"
     return "tool_calls" if called else "stop"
 
 

@@ -18,7 +18,7 @@ from watchkeeper.core.quantities import is_number, is_whole
 from watchkeeper.core.usage import TokenUsage
 
 ToolChoice = Literal["auto", "none", "required"]
-FinishReason = Literal["stop", "tool_calls", "length", "refusal"]
+FinishReason = Literal["stop", "tool_calls", "length", "refusal", "unknown"]
 Effort = Literal["minimal", "low", "medium", "high"]
 EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
 
@@ -133,10 +133,12 @@ class ModelReply:
     Attributes:
         message: Text and tool calls.
         usage: Tokens as the provider reported them.
-        finish: Why the model stopped; ``refusal`` also for content filters.
+        finish: Why the model stopped; ``refusal`` also for content filters, ``unknown`` for reasons that nobody here
+            knows: the answer may be incomplete, so it is never taken for the final one.
         model: The model that actually answered, as the provider names it.
         response_id: The provider's id of the reply, if any.
         refusal: The refusal's text, if it refused.
+        ended_by: The provider's own word for an ``unknown`` reason.
     """
 
     message: AssistantMessage
@@ -145,6 +147,7 @@ class ModelReply:
     model: str = ""
     response_id: str = ""
     refusal: str = ""
+    ended_by: str = ""
 
 
 @runtime_checkable

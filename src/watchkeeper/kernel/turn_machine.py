@@ -210,6 +210,7 @@ EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your fina
 CUT_NOTICE: Final = (
     "Your last reply was cut off at the output limit. Give your final answer again, shorter and complete."
 )
+ENDED_NOTICE: Final = "Your last reply ended before it was complete. Give your final answer again, complete."
 
 SAID_CHARS: Final = 300
 """How much of a checker's explanation the sentence of a stop contains; the run's result contains all of it."""
@@ -324,6 +325,10 @@ class TurnMachine:
         if reply.finish == "length":
             stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
             return self._ask_again(CUT_NOTICE, stop)
+        if reply.finish == "unknown":
+            why = f"for a reason that is not known ({reply.ended_by or 'none was given'})"
+            stop = Stop("output_invalid", "loop", f"The final answer ended {why}, twice in a row; it may be incomplete.")
+            return self._ask_again(ENDED_NOTICE, stop)
         return self._go(State.READING, ReadAnswer(kept.text))
 
     def _tools_done(self, signal: ToolsDone) -> Command:

@@ -1,0 +1,149 @@
+"""Replies as providers really send them, and what a run makes of them: the forms are those of recorded traffic."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
+from tests.kit import events
+from watchkeeper import Agent, Limits, RunResult, arun
+from watchkeeper.clock import TestClock
+from watchkeeper.runtime.events import ModelFailed
+from watchkeeper.testing import WireReply, WireRequest, WireServer
+from watchkeeper.testing.wire import EVENT_STREAM, event, json_reply
+
+whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def streamed(*chunks: dict[str, Any], done: bool = False) -> WireReply:
+    parts = [*map(event, chunks), *([b"data: [DONE]\n\n"] if done else [])]
+    return WireReply(parts=parts, content_type=EVENT_STREAM)
+
+
+async def run_over(
+    interface: Interface, replies: Sequence[WireReply], *, stream: bool = False, **options: Any
+) -> tuple[RunResult[str], list[dict[str, Any]]]:
+    """Run an agent over recorded replies, the last of them again and again; return its result and what was sent."""
+    number = itertools.count()
+
+    def answer(sent: WireRequest) -> WireReply:
+        return replies[min(next(number), len(replies) - 1)]
+
+    if stream:
+        options["on_event"] = ignore
+    tools = options.pop("tools", ())
+    output = options.pop("output", str)
+    async with WireServer(answer) as server:
+        model = interface.model(server.url)
+        agent: Agent[Any] = Agent(model, "Be brief.", output, tools=tools)
+        result = await arun(
+            agent.prompt("What is an owl?"),
+            model=model,
+            limits=Limits(max_cost_usd=5, max_retries=9, max_turns=6),
+            prices={f"{model.provider}:{model.name}": PRICE},
+            clock=TestClock(),
+            rng=random.Random(1),
+            **options,
+        )
+        await model.close()
+        return result, [request.json() for request in server.requests]
+
+
+def chat(finish: str | None, text: str = "Half an ans", *, stream: bool = False, **fields: Any) -> WireReply:
+    message = {"role": "assistant", "content": text, **fields}
+    if not stream:
+        return json_reply({"id": "r1", "choices": [{"index": 0, "message": message, "finish_reason": finish}]})
+    first = {"choices": [{"index": 0, "delta": message, "finish_reason": None}]}
+    return streamed(first, {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}, done=True)
+
+
+def claude(
+    reason: str | None, *blocks: dict[str, Any], usage: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    content = list(blocks) or [{"type": "text", "text": "Half an ans"}]
+    counts = usage or {"input_tokens": 9, "output_tokens": 3}
+    return {"id": "m1", "type": "message", "role": "assistant", "model": "claude-sonnet-5"} | {
+        "content": content,
+        "stop_reason": reason,
+        "usage": counts,
+        **fields,
+    }
+
+
+def claude_events(whole: dict[str, Any], *deltas: tuple[int, dict[str, Any]]) -> WireReply:
+    """Return a message as its events; the blocks begin as given, and the deltas follow."""
+    begun = {**whole, "content": [], "stop_reason": None, "usage": {"input_tokens": 9, "output_tokens": 1}}
+    parts: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
+    for index, block in enumerate(whole["content"]):
+        parts.append({"type": "content_block_start", "index": index, "content_block": block})
+        own = [delta for place, delta in deltas if place == index]
+        parts.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in own)
+        parts.append({"type": "content_block_stop", "index": index})
+    parts.append(
+        {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"]}, "usage": whole["usage"]}
+    )
+    return streamed(*parts, {"type": "message_stop"})
+
+
+def response(status: str, reason: str | None = None, *items: dict[str, Any], stream: bool = False) -> WireReply:
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Half an ans"}]}
+    details = None if reason is None else {"reason": reason}
+    whole = {"id": "r1", "model": "gpt-5-mini", "status": status, "output": list(items) or [said]}
+    whole |= {"incomplete_details": details, "usage": {"input_tokens": 9, "output_tokens": 3}}
+    if not stream:
+        return json_reply(whole)
+    return streamed({"type": "response.incomplete" if reason else "response.completed", "response": whole})
+
+
+# --- reasons to finish ----------------------------------------------------------------------------------------------
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("reason", ["weather", "abort", "tool_calls_limit"])
+async def test_an_answer_that_ended_for_an_unknown_reason_is_never_the_final_one(reason: str, stream: bool) -> None:
+    result, sent = await run_over(CHAT, [chat(reason, stream=stream)], stream=stream)
+    assert result.stop is not None
+    assert result.stop.reason == "output_invalid"
+    assert reason in result.stop.message
+    assert (result.output, result.partial) == (None, "Half an ans")
+    assert "ended before it was complete" in str(sent[1])
+
+
+async def test_one_that_ends_well_when_it_is_asked_again_is_used() -> None:
+    result, _ = await run_over(CHAT, [chat("weather"), chat("stop", "A whole answer.")])
+    assert result.output == "A whole answer."
+
+
+async def test_the_same_of_the_other_interfaces() -> None:
+    odd = [(MESSAGES, json_reply(claude("weather"))), (MESSAGES, json_reply(claude(None)))]
+    odd += [(RESPONSES, response("incomplete", "weather")), (RESPONSES, response("in_progress"))]
+    for interface, reply in odd:
+        result, _ = await run_over(interface, [reply])
+        assert result.stop is not None
+        assert "not known" in result.stop.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "output", "said"),
+    [("eos", "Half an ans", ""), (None, "Half an ans", ""), ("model_length", None, "cut off at the output limit")],
+)
+async def test_reasons_of_other_servers_mean_what_they_mean_there(reason: str, output: str | None, said: str) -> None:
+    result, _ = await run_over(CHAT, [chat(reason)])
+    assert result.output == output
+    assert said in (result.stop.message if result.stop else "")
+
+
+@whole_or_streamed
+@pytest.mark.parametrize(("reason", "fault"), [("error", "server"), ("insufficient_system_resource", "overloaded")])
+async def test_an_answer_of_which_the_server_says_that_it_failed_is_asked_for_again(
+    reason: str, fault: str, stream: bool
+) -> None:
+    replies = [chat(reason, stream=stream), chat("stop", "A whole answer.", stream=stream)]
+    result, _ = await run_over(CHAT, replies, stream=stream)
+    assert [failed.fault for failed in events(result, ModelFailed)] == [fault]
+    assert result.output == "A whole answer."
