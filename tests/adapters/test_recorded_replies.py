@@ -147,3 +147,34 @@ async def test_an_answer_of_which_the_server_says_that_it_failed_is_asked_for_ag
     result, _ = await run_over(CHAT, replies, stream=stream)
     assert [failed.fault for failed in events(result, ModelFailed)] == [fault]
     assert result.output == "A whole answer."
+
+
+# --- Anthropic: what its own tools and its compaction do --------------------------------------------------------------
+
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "owl"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("before", ["An owl ", ""])
+async def test_a_paused_turn_goes_on_where_it_was(before: str, stream: bool) -> None:
+    blocks = [*([text(before)] if before else []), SEARCH]
+    messages = [claude("pause_turn", *blocks), claude("pause_turn", FOUND), claude("end_turn", text("is a bird."))]
+    word = claude_events if stream else json_reply
+    result, sent = await run_over(MESSAGES, [word(message) for message in messages], stream=stream)
+    assert (result.output, result.stop) == (f"{before}is a bird.", None)
+    roles = [[message["role"] for message in body["messages"]] for body in sent]
+    assert roles == [["user"], ["user", "assistant"], ["user", "assistant"]]
+    assert sent[2]["messages"][1]["content"] == [*blocks, FOUND]
+
+
+async def test_a_turn_that_pauses_for_ever_ends_at_a_limit_and_is_no_pass() -> None:
+    result, sent = await run_over(MESSAGES, [json_reply(claude("pause_turn", text("One "), SEARCH))])
+    assert result.stop is not None
+    assert result.stop.reason == "turn_limit_exceeded"
+    assert result.output is None
+    assert len(sent) == 6

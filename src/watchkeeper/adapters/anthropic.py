@@ -50,7 +50,8 @@ from watchkeeper.core.usage import TokenUsage
 FINISH: Final[Mapping[str, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "pause_turn": "stop",
+    "pause_turn": "paused",
+    "compaction": "paused",
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",

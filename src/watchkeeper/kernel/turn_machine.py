@@ -264,6 +264,7 @@ class TurnMachine:
         self._compacted_at = -1
         self._stop: Stop | None = None
         self._text = ""
+        self._begun = ""
         self._output: Any = None
         self._verdict: CompletionState = "unchecked"
         self._explanation = ""
@@ -307,7 +308,8 @@ class TurnMachine:
     def _replied(self, signal: Replied) -> Command:
         reply, landing = signal.reply, self.state is State.LANDING
         self.turns += 1
-        self._text = reply.message.text if reply.message.text.strip() else self._text
+        said, self._begun = self._begun + reply.message.text, ""
+        self._text = said if said.strip() else self._text
         kept = kept_message(reply.message, reply.finish, landing=landing)
         if kept is not None:
             self.transcript.append(kept)
@@ -316,12 +318,15 @@ class TurnMachine:
         if reply.finish == "refusal":
             said = reply.refusal or reply.message.text or "no reason given"
             return self._end_stopped(Stop("refused", "provider", f"The model refused: {said}"))
-        if kept is None:
+        if kept is None and not said.strip():
             stop = Stop("empty_answer", "loop", "The model answered with nothing, twice in a row.")
             return self._ask_again(EMPTY_NOTICE, stop)
-        if kept.tool_calls:
+        if kept is not None and kept.tool_calls:
             self._repairs = 0
             return self._go(State.CALLING, RunTools(kept.tool_calls))
+        if reply.finish == "paused":
+            self._begun = said
+            return self._ask()
         if reply.finish == "length":
             stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
             return self._ask_again(CUT_NOTICE, stop)
@@ -329,7 +334,7 @@ class TurnMachine:
             why = f"for a reason that is not known ({reply.ended_by or 'none was given'})"
             stop = Stop("output_invalid", "loop", f"The final answer ended {why}, twice in a row; it may be incomplete.")
             return self._ask_again(ENDED_NOTICE, stop)
-        return self._go(State.READING, ReadAnswer(kept.text))
+        return self._go(State.READING, ReadAnswer(said))
 
     def _tools_done(self, signal: ToolsDone) -> Command:
         for message in signal.results:
@@ -430,6 +435,7 @@ class TurnMachine:
         return self._go(State.ENDED, End(output, stop, partial, self._text, self._verdict, self._explanation))
 
     def _tell(self, notice: str) -> None:
+        self._begun = ""
         self.transcript.append(UserMessage.of(notice))
         self.notices.append(notice)
 
@@ -446,8 +452,10 @@ def kept_message(message: AssistantMessage, finish: FinishReason, *, landing: bo
     """Return the part of a reply that enters the transcript, or None if nothing does.
 
     Providers refuse empty messages and tool calls without results. So only the text of a landing reply or a refusal is
-    kept.
+    kept. A paused reply is kept whole: it may have no text, but what the provider wants back.
     """
+    if not landing and finish == "paused" and message.provider_data is not None:
+        return message
     if not landing and finish != "refusal" and message.tool_calls:
         return message
     if not message.text.strip():
