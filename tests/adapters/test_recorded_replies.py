@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
 from tests.kit import events
-from watchkeeper import Agent, Limits, RunResult, arun
+from watchkeeper import Agent, Limits, RunResult, TokenUsage, arun
+from watchkeeper.adapters.anthropic import read_message
 from watchkeeper.clock import TestClock
 from watchkeeper.runtime.events import ModelFailed
 from watchkeeper.testing import WireReply, WireRequest, WireServer
@@ -38,13 +39,15 @@ async def run_over(
         options["on_event"] = ignore
     tools = options.pop("tools", ())
     output = options.pop("output", str)
+    limits = options.pop("limits", Limits(max_cost_usd=5, max_retries=9, max_turns=6))
     async with WireServer(answer) as server:
         model = interface.model(server.url)
+        model.context_window = options.pop("context_window", None)
         agent: Agent[Any] = Agent(model, "Be brief.", output, tools=tools)
         result = await arun(
             agent.prompt("What is an owl?"),
             model=model,
-            limits=Limits(max_cost_usd=5, max_retries=9, max_turns=6),
+            limits=limits,
             prices={f"{model.provider}:{model.name}": PRICE},
             clock=TestClock(),
             rng=random.Random(1),
@@ -178,3 +181,50 @@ async def test_a_turn_that_pauses_for_ever_ends_at_a_limit_and_is_no_pass() -> N
     assert result.stop.reason == "turn_limit_exceeded"
     assert result.output is None
     assert len(sent) == 6
+
+
+COMPACTED: dict[str, Any] = {
+    "input_tokens": 224,
+    "output_tokens": 22,
+    "iterations": [
+        {"type": "compaction", "input_tokens": 83_555, "output_tokens": 154},
+        {"type": "message", "input_tokens": 224, "output_tokens": 22},
+    ],
+}
+
+
+@whole_or_streamed
+async def test_what_a_compaction_at_the_provider_used_is_counted(stream: bool) -> None:
+    """The counts of the answer itself leave it out, but it is billed."""
+    word = claude_events if stream else json_reply
+    blocks = ({"type": "compaction", "content": "They spoke of owls."}, text("A bird."))
+    result, _ = await run_over(MESSAGES, [word(claude("end_turn", *blocks, usage=COMPACTED))], stream=stream)
+    assert (result.output, result.usage.tokens) == ("A bird.", TokenUsage(83_779, 176))
+
+
+async def test_a_ceiling_holds_on_what_a_compaction_used() -> None:
+    paused = json_reply(claude("pause_turn", text("A "), SEARCH, usage=COMPACTED))
+    result, sent = await run_over(MESSAGES, [paused], limits=Limits(max_total_tokens=150_000))
+    assert result.stop is not None
+    assert result.stop.reason == "token_limit_exceeded"
+    assert len(sent) == 2
+
+
+async def test_a_compaction_does_not_fill_the_context_that_it_emptied() -> None:
+    paused = json_reply(claude("pause_turn", text("An owl "), SEARCH, usage=COMPACTED))
+    ended = json_reply(claude("end_turn", text("is a bird.")))
+    result, _ = await run_over(MESSAGES, [paused, ended], context_window=60_000)
+    assert result.output == "An owl is a bird."
+
+
+def test_the_context_is_what_the_last_message_held() -> None:
+    model_asked = [{"type": "message", "input_tokens": count, "output_tokens": 5} for count in (100, 200)]
+    told = {"input_tokens": 300, "output_tokens": 10, "iterations": model_asked}
+    reply = read_message(claude("end_turn", usage=told), "anthropic", "any", 0)
+    assert (reply.usage, reply.context_tokens) == (TokenUsage(300, 10), 205)
+    told = {"input_tokens": 0, "output_tokens": 0, "iterations": [COMPACTED["iterations"][0]]}
+    reply = read_message(claude("compaction", usage=told), "anthropic", "any", 0)
+    assert (reply.finish, reply.usage, reply.context_tokens) == ("paused", TokenUsage(83_555, 154), 83_709)
+    assert read_message(claude("end_turn"), "anthropic", "any", 0).context_tokens is None
+    odd = {"input_tokens": 1, "output_tokens": 1, "iterations": [{"input_tokens": "many"}]}
+    assert not read_message(claude("end_turn", usage=odd), "anthropic", "any", 0).usage.is_possible

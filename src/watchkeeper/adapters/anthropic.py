@@ -66,9 +66,14 @@ class TokenDetails(msgspec.Struct):
     thinking_tokens: int | None = None
 
 
-class ReplyUsage(msgspec.Struct):
-    """Tokens of an answer."""
+class Counts(msgspec.Struct):
+    """Tokens of an answer, or of one time that its model was asked.
 
+    Attributes:
+        type: For one time: what the model was asked for.
+    """
+
+    type: str = ""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -86,6 +91,32 @@ class ReplyUsage(msgspec.Struct):
             reasoning_tokens=(self.output_tokens_details or TokenDetails()).thinking_tokens or 0,
         )
 
+
+class ReplyUsage(Counts):
+    """Tokens of an answer (anthropic/types/beta/beta_usage.py).
+
+    Attributes:
+        iterations: Every time that the model was asked. The counts of the answer are the sum of those for messages;
+            what a compaction or an advisor used is billed, too, and is only here.
+    """
+
+    iterations: list[Counts] | None = None
+
+    def tokens(self) -> TokenUsage:
+        """Return them in our terms, with all that is billed."""
+        beside = (each for each in self.iterations or () if each.type not in OF_MESSAGES)
+        return sum((each.tokens() for each in beside), Counts.tokens(self))
+
+    def context(self) -> int | None:
+        """Return the size of the conversation, if the model was asked several times, or for something else."""
+        times = self.iterations or []
+        messages = [each for each in times if each.type in OF_MESSAGES]
+        if len(times) == len(messages) < 2:
+            return None
+        return (messages[-1] if messages else self).tokens().total
+
+
+OF_MESSAGES: Final = frozenset({"message", "fallback_message"})
 
 class Events:
     """Joins the events of a stream into a whole message."""
@@ -177,6 +208,7 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
             arguments = written if written is not None else encode(block.get("input") or {}).decode()
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments or "{}"))
     details: dict[str, Any] = message.get("stop_details") or {}
+    usage = usage_of(ReplyUsage, message.get("usage"))
     reason = str(message.get("stop_reason") or "")
     finish = FINISH.get(reason, "unknown")
     return ModelReply(
@@ -186,13 +218,18 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
             reasoning="\n\n".join(str(block["thinking"]) for block in blocks if block.get("thinking")),
             provider_data=_returned_blocks(blocks, encoding),
         ),
-        usage=usage_of(ReplyUsage, message.get("usage")),
+        usage=usage,
         finish=finish,
         model=str(message.get("model") or ""),
         response_id=str(message.get("id") or ""),
         refusal=str(details.get("explanation") or "the model refused") if finish == "refusal" else "",
         ended_by=reason if finish == "unknown" else "",
+        context_tokens=_context(message.get("usage")) if usage.is_possible else None,
     )
+
+
+def _context(told: Any) -> int | None:
+    return None if told is None else msgspec.convert(told, ReplyUsage).context()
 
 
 def _returned_blocks(blocks: list[dict[str, Any]], encoding: str) -> dict[str, Any] | None:

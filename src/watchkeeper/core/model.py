@@ -140,6 +140,8 @@ class ModelReply:
         response_id: The provider's id of the reply, if any.
         refusal: The refusal's text, if it refused.
         ended_by: The provider's own word for an ``unknown`` reason.
+        context_tokens: Size of the conversation with this reply, if ``usage`` counts more than that because the
+            provider asked its model several times; else None.
     """
 
     message: AssistantMessage
@@ -149,6 +151,7 @@ class ModelReply:
     response_id: str = ""
     refusal: str = ""
     ended_by: str = ""
+    context_tokens: int | None = None
 
 
 @runtime_checkable

@@ -92,12 +92,15 @@ class InputBound:
         """Take the provider's own count: it covers everything up to and including the reply's message.
 
         A count below an earlier count of the segment does not cover everything: then the bound of what was sent is
-        kept.
+        kept. A provider that compacts the conversation itself says so by `ModelReply.context_tokens`.
         """
         usage = reply.usage
         if usage.input_tokens == 0 or not usage.is_possible:
             return
-        if usage.input_tokens < self._most:
+        if reply.context_tokens is not None:
+            self._most = 0
+            self._counted = self._known = reply.context_tokens + FRAME_TOKENS
+        elif usage.input_tokens < self._most:
             self._known += max(usage.output_tokens, text_bytes(reply.message)) + FRAME_TOKENS
         else:
             self._most = usage.input_tokens
