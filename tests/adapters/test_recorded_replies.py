@@ -228,3 +228,12 @@ def test_the_context_is_what_the_last_message_held() -> None:
     assert read_message(claude("end_turn"), "anthropic", "any", 0).context_tokens is None
     odd = {"input_tokens": 1, "output_tokens": 1, "iterations": [{"input_tokens": "many"}]}
     assert not read_message(claude("end_turn", usage=odd), "anthropic", "any", 0).usage.is_possible
+
+
+async def test_calls_of_the_providers_own_tools_go_back_as_they_came() -> None:
+    began = [{**SEARCH, "input": {}}, {**SEARCH, "type": "mcp_tool_use", "id": "mcptoolu_1", "input": {"given": 1}}, FOUND]
+    pieces = [(0, {"type": "input_json_delta", "partial_json": piece}) for piece in ("", '{"que', 'ry": "owl"}')]
+    empty = (1, {"type": "input_json_delta", "partial_json": ""})
+    paused = claude_events(claude("pause_turn", *began), *pieces, empty)
+    _, sent = await run_over(MESSAGES, [paused, claude_events(claude("end_turn"))], stream=True)
+    assert sent[1]["messages"][1]["content"] == [SEARCH, began[1], FOUND]

@@ -174,11 +174,13 @@ class Events:
             block = self._blocks[index]
             for key, texts in fields.items():
                 text = "".join(texts)
-                if key == "input":
-                    block["input_text"] = text
-                    block["input"] = tool_arguments(text)
-                else:
+                if key != "input":
                     block[key] = (block.get(key) or "") + text
+                elif block.get("type") == "tool_use":
+                    block["input_text"] = text  # `read_message` takes it out again
+                    block["input"] = tool_arguments(text)
+                elif text:
+                    block["input"] = tool_arguments(text)
         return {**self._message, "content": [block for _, block in sorted(self._blocks.items())]}
 
 
