@@ -237,3 +237,15 @@ async def test_calls_of_the_providers_own_tools_go_back_as_they_came() -> None:
     paused = claude_events(claude("pause_turn", *began), *pieces, empty)
     _, sent = await run_over(MESSAGES, [paused, claude_events(claude("end_turn"))], stream=True)
     assert sent[1]["messages"][1]["content"] == [SEARCH, began[1], FOUND]
+
+
+@pytest.mark.parametrize("summary", ["They spoke of owls.", None])
+async def test_a_streamed_compaction_goes_back_with_its_summary(summary: str | None) -> None:
+    whole = claude("compaction", {"type": "compaction", "content": ""})
+    delta = {"type": "compaction_delta", "content": summary, "encrypted_content": "opaque"}
+    signed = {"type": "signature_delta", "signature": "s1"}
+    ended = claude_events(claude("end_turn", text("A bird.")))
+    result, sent = await run_over(MESSAGES, [claude_events(whole, (0, delta), (0, signed)), ended], stream=True)
+    block = {"type": "compaction", "content": summary, "encrypted_content": "opaque", "signature": "s1"}
+    assert sent[1]["messages"][1]["content"] == [{key: value for key, value in block.items() if value is not None}]
+    assert result.output == "A bird."

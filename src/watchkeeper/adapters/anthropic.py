@@ -156,6 +156,8 @@ class Events:
             partial.setdefault("input", []).append(str(delta.get("partial_json") or ""))
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+        elif kind == "compaction_delta":
+            block.update({key: value for key, value in delta.items() if key != "type"})
         elif kind in DELTA_FIELDS:
             text = str(delta.get(DELTA_FIELDS[kind]) or "")
             partial.setdefault(DELTA_FIELDS[kind], []).append(text)
