@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
 from tests.kit import events
-from watchkeeper import Agent, Limits, RunResult, TokenUsage, arun
+from watchkeeper import Agent, Limits, RunResult, TokenUsage, ToolContext, arun, tool
 from watchkeeper.adapters.anthropic import read_message
 from watchkeeper.clock import TestClock
 from watchkeeper.runtime.events import ModelFailed
@@ -249,3 +249,25 @@ async def test_a_streamed_compaction_goes_back_with_its_summary(summary: str | N
     block = {"type": "compaction", "content": summary, "encrypted_content": "opaque", "signature": "s1"}
     assert sent[1]["messages"][1]["content"] == [{key: value for key, value in block.items() if value is not None}]
     assert result.output == "A bird."
+
+
+# --- OpenAI's Responses ---------------------------------------------------------------------------------------------
+
+ANSWERED = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A bird."}]}
+
+
+@tool
+def lookup(word: str, *, context: ToolContext) -> str:
+    """Look a word up."""
+    return f"{word}: a bird"
+
+
+@whole_or_streamed
+async def test_arguments_may_be_objects(stream: bool) -> None:
+    """They always are in a search for tools, which the provider runs itself."""
+    searched = {"type": "tool_search_call", "call_id": None, "arguments": {"goal": "words"}, "execution": "server"}
+    called = {"type": "function_call", "call_id": "c1", "name": "lookup", "arguments": {"word": "owl"}}
+    replies = [response("completed", None, *items, stream=stream) for items in ([searched, called], [ANSWERED])]
+    result, sent = await run_over(RESPONSES, replies, stream=stream, tools=[lookup])
+    assert result.output == "A bird."
+    assert sent[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "owl: a bird"}

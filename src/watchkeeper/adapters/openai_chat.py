@@ -227,7 +227,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
     if reason in FAILED:
         raise _failed(choice.error or completion.error, reason, provider)
     calls = tuple(
-        ToolCall(call.id or f"call_{position}_{index}", call.function.name, _arguments(call.function.arguments))
+        ToolCall(call.id or f"call_{position}_{index}", call.function.name, written_arguments(call.function.arguments))
         for index, call in enumerate(message.tool_calls or ())
     )
     finish = FINISH.get(reason, "unknown")
@@ -269,7 +269,8 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _arguments(arguments: Any) -> str:
+def written_arguments(arguments: Any) -> str:
+    """Return a call's arguments as JSON text; some servers send them as an object."""
     return arguments if isinstance(arguments, str) else encode(arguments).decode()
 
 

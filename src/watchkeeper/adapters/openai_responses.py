@@ -22,6 +22,7 @@ from watchkeeper.adapters.openai_chat import (
     named_schema,
     openai_endpoint,
     request_head,
+    written_arguments,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.messages import (
@@ -59,7 +60,7 @@ class Item(msgspec.Struct):
     summary: list[Content] | None = None
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: Any = ""
 
 
 class ResponseUsage(ReplyUsage):
@@ -229,7 +230,7 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             texts.extend(part.text for part in item.content or () if part.type == "output_text")
             refusals.extend(part.refusal for part in item.content or () if part.type == "refusal")
         elif item.type == "function_call":
-            calls.append(ToolCall(item.call_id, item.name, item.arguments))
+            calls.append(ToolCall(item.call_id, item.name, written_arguments(item.arguments)))
         elif item.type == "reasoning":
             reasoning.extend(part.text for part in item.summary or item.content or ())
     finish = _finish(response, refused=bool(refusals), called=bool(calls))
