@@ -271,3 +271,41 @@ async def test_arguments_may_be_objects(stream: bool) -> None:
     result, sent = await run_over(RESPONSES, replies, stream=stream, tools=[lookup])
     assert result.output == "A bird."
     assert sent[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "owl: a bird"}
+
+
+# --- calls whose id comes again --------------------------------------------------------------------------------------
+
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
+ENCRYPTED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "opaque"}
+USE = {"type": "tool_use", "id": "call_1", "name": "lookup", "input": {"word": "owl"}}
+FUNCTION_CALL = {"type": "function_call", "call_id": "call_1", "name": "lookup", "arguments": '{"word":"owl"}'}
+SIGNED = {"id": "call_1", "function": {"name": "lookup", "arguments": '{"word":"owl"}'}, "extra_content": {"sign": 1}}
+
+
+@pytest.mark.parametrize(
+    ("interface", "asking", "ending"),
+    [
+        (MESSAGES, json_reply(claude("tool_use", THOUGHT, USE)), json_reply(claude("end_turn"))),
+        (RESPONSES, response("completed", None, ENCRYPTED, FUNCTION_CALL), response("completed")),
+        (CHAT, chat("tool_calls", "", tool_calls=[SIGNED]), chat("stop")),
+    ],
+    ids=["anthropic", "openai_responses", "openai_chat"],
+)
+async def test_a_call_whose_id_comes_again_has_one_new_id_everywhere(
+    interface: Interface, asking: WireReply, ending: WireReply
+) -> None:
+    """What the provider wants back unchanged must name the call as its result does."""
+    result, sent = await run_over(interface, [asking, asking, ending], tools=[lookup])
+    assert result.output == "Half an ans"
+    history = sent[2]["input" if interface is RESPONSES else "messages"]
+    if interface is MESSAGES:
+        blocks = [block for message in history for block in message["content"] if "tool" in block["type"]]
+        ids = [block.get("id") or block["tool_use_id"] for block in blocks]
+    elif interface is RESPONSES:
+        ids = [item["call_id"] for item in history if "call_id" in item]
+    else:
+        made = [call for message in history for call in message.get("tool_calls", ())]
+        assert [call["extra_content"] for call in made] == [{"sign": 1}] * 2
+        answered = [message["tool_call_id"] for message in history if message["role"] == "tool"]
+        ids = [made[0]["id"], answered[0], made[1]["id"], answered[1]]
+    assert ids == ["call_1", "call_1", "call_1-2", "call_1-2"]

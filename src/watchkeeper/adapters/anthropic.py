@@ -30,6 +30,7 @@ from watchkeeper.adapters.endpoint import (
     strict_schema,
     tool_arguments,
     unreadable,
+    with_ids,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.errors import MissingKeyError
@@ -416,7 +417,7 @@ def _part_block(part: Part) -> dict[str, Any]:
 def _assistant_blocks(message: AssistantMessage, encoding: str) -> list[dict[str, Any]]:
     returned = own_data(message, encoding).get("blocks")
     if returned is not None:
-        return cast("list[dict[str, Any]]", returned)
+        return with_ids(returned, message, "tool_use", "id", TOOL_USE_ID)
     blocks: list[dict[str, Any]] = [{"type": "text", "text": message.text}] if message.text.strip() else []
     blocks.extend(
         {

@@ -353,6 +353,28 @@ def own_data(message: AssistantMessage, encoding: str) -> dict[str, Any]:
     return data if data.get("encoding") == encoding else {}
 
 
+def with_ids(
+    returned: list[dict[str, Any]], message: AssistantMessage, kind: str, key: str, allowed: re.Pattern[str]
+) -> list[dict[str, Any]]:
+    """Return what a provider wants back unchanged, with its calls under the ids that the conversation knows them by.
+
+    The loop gives a call another id if the provider uses the same one twice.
+
+    Args:
+        returned: Blocks or items of a reply.
+        message: The reply, with the same calls in the same order.
+        kind: Type of those that are calls.
+        key: Their field with the id.
+        allowed: The form of an id that the provider takes.
+    """
+    ids = iter(message.tool_calls)
+    mended: list[dict[str, Any]] = []
+    for each in returned:
+        call = next(ids, None) if each.get("type") == kind else None
+        mended.append(each if call is None else {**each, key: portable_id(call.call_id, allowed)})
+    return mended
+
+
 def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
     """Return a call's id in a form that the provider accepts: unchanged, or derived from it if its form is not allowed.
 

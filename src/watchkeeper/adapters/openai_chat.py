@@ -279,12 +279,9 @@ def _echo(message: ReplyMessage, calls: tuple[ToolCall, ...], encoding: str) -> 
     if not calls:
         return None
     fields = {key: getattr(message, key) for key in ECHOED if getattr(message, key)}
-    extras = {
-        call.call_id: {"extra_content": sent.extra_content}
-        for call, sent in zip(calls, message.tool_calls or (), strict=True)
-        if sent.extra_content
-    }
-    return {"encoding": encoding, "message": fields, "calls": extras} if fields or extras else None
+    # By position, because the loop gives a call another id if the server uses the same one twice.
+    extras = [given({"extra_content": sent.extra_content}) for sent in message.tool_calls or ()]
+    return {"encoding": encoding, "message": fields, "extras": extras} if fields or any(extras) else None
 
 
 # --- what both of OpenAI's interfaces share -------------------------------------------------------------------------
@@ -450,15 +447,15 @@ def _assistant_fields(message: AssistantMessage, encoding: str, call_ids: re.Pat
     mine = own_data(message, encoding)
     if message.tool_calls:
         fields["content"] = message.text or None
-        extras = mine.get("calls", {})
+        extras: list[dict[str, Any]] = mine.get("extras") or [{}] * len(message.tool_calls)
         fields["tool_calls"] = [
             {
                 "id": portable_id(call.call_id, call_ids),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
-                **extras.get(call.call_id, {}),
+                **extra,
             }
-            for call in message.tool_calls
+            for call, extra in zip(message.tool_calls, extras, strict=False)
         ]
     fields.update(mine.get("message", {}))
     return fields

@@ -9,11 +9,11 @@ openai/types/responses.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import broken_stream, encode, encoded_messages, own_data, portable_id
+from watchkeeper.adapters.endpoint import broken_stream, encode, encoded_messages, own_data, portable_id, with_ids
 from watchkeeper.adapters.openai_chat import (
     ReplyUsage,
     TokenDetails,
@@ -159,7 +159,7 @@ def input_items(message: Message, encoding: str) -> list[dict[str, Any]]:
 def _assistant_items(message: AssistantMessage, encoding: str) -> list[dict[str, Any]]:
     returned = own_data(message, encoding).get("items")
     if returned is not None:
-        return cast("list[dict[str, Any]]", returned)
+        return with_ids(returned, message, "function_call", "call_id", CALL_ID)
     items: list[dict[str, Any]] = []
     if message.text:
         items.append({"role": "assistant", "content": message.text})
