@@ -14,7 +14,9 @@ from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, TokenUsage, ToolContext, arun, tool
 from watchkeeper.adapters.anthropic import read_message
 from watchkeeper.clock import TestClock
-from watchkeeper.runtime.events import ModelFailed
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.model import ModelSettings
+from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.testing import WireReply, WireRequest, WireServer
 from watchkeeper.testing.wire import EVENT_STREAM, event, json_reply
 
@@ -309,3 +311,23 @@ async def test_a_call_whose_id_comes_again_has_one_new_id_everywhere(
         answered = [message["tool_call_id"] for message in history if message["role"] == "tool"]
         ids = [made[0]["id"], answered[0], made[1]["id"], answered[1]]
     assert ids == ["call_1", "call_1", "call_1-2", "call_1-2"]
+
+
+# --- Chat Completions of many servers --------------------------------------------------------------------------------
+
+
+async def test_alternatives_in_a_stream_are_not_mixed() -> None:
+    chunks = [
+        {"choices": [{"index": index, "delta": {"content": said}, "finish_reason": None}]}
+        for index, said in ((0, "A "), (1, "An "), (1, "owl."), (0, "bird."))
+    ]
+    ends = [{"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in (1, 0)]
+    result, _ = await run_over(CHAT, [streamed(*chunks, *ends, done=True)], stream=True)
+    assert (result.output, result.session[ModelReplied].latest().message.text) == ("A bird.", "A bird.")
+
+
+async def test_several_alternatives_are_refused_before_they_are_paid_for() -> None:
+    with pytest.raises(ConfigurationError, match="n=2: a run uses one alternative"):
+        await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 2}))
+    result, _ = await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 1}))
+    assert result.stop is None

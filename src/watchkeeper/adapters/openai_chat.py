@@ -31,7 +31,7 @@ from watchkeeper.adapters.endpoint import (
     strict_schema,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
-from watchkeeper.core.errors import MissingKeyError, ProviderError, ProviderFault
+from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError, ProviderFault
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,
@@ -159,6 +159,8 @@ class Chunks:
             if chunk.get(key):
                 self._fields[key] = chunk[key]
         for choice in chunk.get("choices") or ():
+            if choice.get("index"):  # another alternative; the first one is the answer, as in a whole reply
+                continue
             self._finish = choice.get("finish_reason") or self._finish
             delta: dict[str, Any] = choice.get("delta") or {}
             for key in ("content", "refusal", "reasoning_content", "reasoning"):
@@ -394,8 +396,17 @@ def call_ids_at(url: str) -> re.Pattern[str]:
 
 
 def chat_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
-    """Return the fields that may change from turn to turn."""
+    """Return the fields that may change from turn to turn.
+
+    Raises:
+        ConfigurationError: If the settings ask for several alternatives.
+    """
     settings = request.settings
+    if settings.extra.get("n", 1) != 1:
+        raise ConfigurationError(
+            f"ModelSettings.extra cannot set n={settings.extra['n']!r}: a run uses one alternative, and its limits reserve "
+            "the cost of one; for several answers use several runs"
+        )
     return request_head(name, request, cap, seed=settings.seed, reasoning_effort=settings.effort)
 
 
